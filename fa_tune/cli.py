@@ -16,6 +16,8 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import re
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -65,6 +67,9 @@ _DRIVER = "/dev/nvidiactl"
 
 # Of the disk, not of the program, whether or not the error names a file.
 _STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+
+
+_LONG_WORD = re.compile(r"(\S{80})\S{920,}")  # of what was typed; no path is as long
 
 
 class _ReaderGone(Exception):
@@ -139,6 +144,7 @@ class FaTuneGroup(HelpfulGroup):
         self, args: Sequence[str] | None, complete_var: str | None, settings: dict[str, Any]
     ) -> int:
         try:
+            _heed_interrupts()
             with _early(sys.argv[1:] if args is None else args):
                 status = super().main(args, PROGRAM, complete_var, False, **settings)
             _finish_output()
@@ -158,6 +164,12 @@ class FaTuneGroup(HelpfulGroup):
             if error.filename is None and error.errno not in _STORAGE_ERRORS:
                 raise
             return _fail(_os_error_line(error), StorageError.exit_status)
+
+
+def _heed_interrupts() -> None:
+    """Ctrl-C raises KeyboardInterrupt again, which `fa_tune.__main__` had not let it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _early(words: Sequence[str]) -> AbstractContextManager[None]:
@@ -186,7 +198,7 @@ def _os_error_line(error: OSError) -> str:
 def _fail(message: str, status: int, prefix: str = "error: ") -> int:
     """Say it on stderr and hand the status on."""
     try:
-        aside(prefix + " ".join(message.split()))
+        aside(prefix + _LONG_WORD.sub(r"\1…", " ".join(message.split())))
         _finish_output()
     except OSError:  # nobody is there to be told
         _abandon(sys.stderr)
@@ -248,4 +260,4 @@ def cli() -> None:
     """
 
 
-main = cli  # the console script; calling it runs the program
+main = cli  # calling it runs the program

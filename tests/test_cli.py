@@ -160,10 +160,12 @@ WAIT = (
 )
 
 
-def _waiting(environment: dict[str, str], launcher: Sequence[str] = ()) -> subprocess.Popen[str]:
+def _waiting(
+    environment: dict[str, str], launcher: Sequence[str] = (), code: str = WAIT
+) -> subprocess.Popen[str]:
     """A command that is at work for a minute, and has begun."""
     child = interruptible(
-        [*launcher, sys.executable, "-c", WAIT, "report", "x"],
+        [*launcher, sys.executable, "-c", code, "report", "x"],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -179,6 +181,33 @@ def test_ctrl_c_is_said_in_a_line(environment: dict[str, str]) -> None:
     _, err = child.communicate(timeout=30)
     assert child.returncode == 130
     assert err.strip() == "interrupted; finished measurements are kept"
+
+
+WAIT_IN_IMPORTS = """
+import runpy, sys, time
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            print("here", flush=True)
+            time.sleep(60)
+sys.meta_path.insert(0, Slow())
+runpy.run_module("fa_tune", run_name="__main__")
+"""
+
+
+def test_ctrl_c_while_modules_are_read_ends_it_at_once(environment: dict[str, str]) -> None:
+    child = _waiting(environment, code=WAIT_IN_IMPORTS)
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=30)
+    assert (child.returncode, err) == (-signal.SIGINT, "")
+
+
+def test_ctrl_c_is_heeded_once_the_modules_are_read(environment: dict[str, str]) -> None:
+    started = WAIT.replace(RUN, "import runpy; runpy.run_module('fa_tune', run_name='__main__')")
+    child = _waiting(environment, code=started)
+    child.send_signal(signal.SIGINT)
+    child.communicate(timeout=30)
+    assert child.returncode == 130
 
 
 def test_in_a_shells_background_ctrl_c_is_for_others(environment: dict[str, str]) -> None:

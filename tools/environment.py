@@ -29,7 +29,7 @@ _SCRIPT = """#!/bin/sh
 ' '''
 import sys
 
-from fa_tune.cli import main
+from fa_tune.__main__ import main
 
 if __name__ == "__main__":  # processes of a pool import this file again
     sys.exit(main())

@@ -140,8 +140,8 @@ class ArtifactStore:
             path = _entry_path(root, key.digest)
             try:
                 stored = _read(path, key)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
+            except (FileNotFoundError, NotADirectoryError, PermissionError):
+                continue  # where nothing can be read, `put` warns once that it cannot write
             except (OSError, _Damaged) as error:
                 self._warn(f"ignoring the cached kernel {path}: {error}; it is compiled again")
                 continue

@@ -23,6 +23,7 @@ from typing import IO
 from fa_tune.build.worker import READY, CompileJob, CompileReply
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.model import Outcome
+from fa_tune.core.signals import signal_name
 
 START_TIMEOUT_S = 60.0
 STRAGGLER_AFTER = 8  # compilations of which it is known how long they take
@@ -198,14 +199,7 @@ class _Child:
             status = self.process.wait(timeout=5)
         except subprocess.TimeoutExpired:
             return "closed its pipe"
-        died = f"died with {_signal_name(-status)}" if status < 0 else f"exited with {status}"
+        died = f"died with {signal_name(-status)}" if status < 0 else f"exited with {status}"
         self.stderr.seek(0)
         words = self.stderr.read().decode(errors="replace").strip().splitlines()
         return f"{died}: {words[-1].strip()}" if words else died
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

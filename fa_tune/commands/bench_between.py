@@ -76,7 +76,7 @@ def _row(loss: Losses) -> list[str]:
     figures = (loss.rule, loss.nearest, loss.default, loss.single)
     return [
         *(loss.gpu, loss.method, workload_text(loss.workload)),
-        *("" if f is None else f"{100 * f:.1f}" for f in figures),
+        *("" if f is None else f"{100 * f:z.1f}" for f in figures),
         *(loss.chosen, loss.tuned, workload_text(loss.near)),
     ]
 

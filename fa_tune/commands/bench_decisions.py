@@ -24,7 +24,7 @@ from fa_tune.commands.shared.options import (
     workload_options,
 )
 from fa_tune.commands.shared.output import say, write_json, write_table_csv
-from fa_tune.commands.shared.parameters import STDOUT
+from fa_tune.commands.shared.parameters import STDOUT, WholeNumber
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core import devices
 from fa_tune.core.errors import ToolMissing
@@ -50,7 +50,7 @@ SCHEMA = "fa-tune-bench-decisions-1"
 @option(
     "--tunings",
     "n",
-    type=click.IntRange(2, 10_000),
+    type=WholeNumber(2, 10_000),
     default=10,
     help="Independent tunings of each workload.",
 )

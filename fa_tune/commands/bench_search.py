@@ -18,7 +18,7 @@ from fa_tune.commands.shared.options import (
     refuse_both,
 )
 from fa_tune.commands.shared.output import say, write_json, write_table_csv
-from fa_tune.commands.shared.parameters import STDOUT, Names, WorkloadKey
+from fa_tune.commands.shared.parameters import STDOUT, Names, WholeNumber, WorkloadKey
 from fa_tune.commands.shared.progress import watching
 from fa_tune.commands.views import curves
 from fa_tune.core.errors import NoUsableVariant
@@ -59,25 +59,25 @@ from fa_tune.search.strategies import STRATEGIES
     help="Also run strategies of Kernel Tuner on the same spaces, by its own names: "
     "genetic_algorithm, pso, …",
 )
-@option("--seeds", "seeds", type=click.IntRange(1, 10_000), default=100, help="Runs of each.")
+@option("--seeds", "seeds", type=WholeNumber(1, 10_000), default=100, help="Runs of each.")
 @option(
     "--rival-seeds",
     "rival_seeds",
-    type=click.IntRange(1, 10_000),
+    type=WholeNumber(1, 10_000),
     show_default="like --seeds",
     help="Runs of Kernel Tuner's and Optuna's, which take longer.",
 )
 @option(
     "--limit",
     "limit",
-    type=click.IntRange(1, 100_000),
+    type=WholeNumber(1, 100_000),
     default=200,
     help="Measurements after which a run ends.",
 )
 @option(
     "--batch",
     "batch",
-    type=click.IntRange(1, 1000),
+    type=WholeNumber(1, 1000),
     default=1,
     help="Points that our strategies propose at a time; a search on a GPU takes 4.",
 )
@@ -102,7 +102,7 @@ from fa_tune.search.strategies import STRATEGIES
     "--jobs",
     "-j",
     "jobs",
-    type=click.IntRange(1, 1024),
+    type=WholeNumber(1, 1024),
     show_default="one per core",
     help="Processes to run in parallel.",
 )

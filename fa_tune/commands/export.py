@@ -22,6 +22,7 @@ from fa_tune.core.options import MachineOptions
 from fa_tune.core.workload import DType, Workload
 from fa_tune.export.project import Export, export
 from fa_tune.export.selection import ExportOptions
+from fa_tune.report.wrap import folded, terminal_width, wrapped
 from fa_tune.tune.outputs import registry_path
 
 
@@ -155,8 +156,12 @@ def _show(made: Export) -> None:
     configs = {kernel.variant.key for kernel in made.kernels}
     archs = ", ".join(sorted({kernel.arch for kernel in made.kernels}))
     mib = sum(len(kernel.image.image) for kernel in made.kernels) / 2**20
-    say(
+    width = terminal_width()
+    text = (
         f"{len(made.kernels)} kernels of {len(configs)} configs ({mib:.1f} MiB, {archs}, NVRTC "
         f"{made.nvrtc}) for {len(made.entries)} entries of the registry in {made.folder}."
     )
-    say(f"Defaults: {'; '.join(made.defaults)}.")
+    say(wrapped(text, width))
+    say("Defaults:")
+    for default in made.defaults:
+        say(folded(default.partition(":")[2], width, indent="  "))

@@ -20,6 +20,7 @@ from fa_tune.commands.shared.options import (
     workload_options,
 )
 from fa_tune.commands.shared.output import say
+from fa_tune.commands.shared.parameters import WholeNumber
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
@@ -37,8 +38,7 @@ from fa_tune.tune.candidates import choose_families
 @option(
     "--at-most",
     "at_most",
-    type=click.IntRange(1, 1_000_000),
-    metavar="N",
+    type=WholeNumber(1, 1_000_000),
     show_default="all",
     help="Record the default and a random sample of the configs, the same for the same seed.",
 )

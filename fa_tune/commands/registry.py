@@ -21,7 +21,7 @@ from fa_tune.commands.shared.options import (
     wide_option,
 )
 from fa_tune.commands.shared.output import say, write_json
-from fa_tune.commands.shared.parameters import DTypeChoice, OutputFile, WorkloadKey
+from fa_tune.commands.shared.parameters import DTypeChoice, OutputFile, WholeNumber, WorkloadKey
 from fa_tune.commands.shared.progress import PlainProgress
 from fa_tune.commands.views.default_check import check_document, check_sentence, check_table
 from fa_tune.commands.views.registry_table import best_document, gpu_of, show_entries
@@ -44,8 +44,8 @@ from fa_tune.store.registry.schema import Registry, to_json
 from fa_tune.tune.outputs import registry_path
 
 BEST_SCHEMA = "fa-tune-best-1"
-LENGTH = click.IntRange(1, MAX_TOKENS)
-COUNT = click.IntRange(1, 65535)
+LENGTH = WholeNumber(1, MAX_TOKENS)
+COUNT = WholeNumber(1, 65535)
 CHOICE_DEPENDS_ON = tuple(
     name for name in OPTIONAL if FIELDS[name].help and FIELDS[name].effect is not Effect.NONE
 )
@@ -75,7 +75,7 @@ _method = option(
 @_gpu
 @option("--workload", "workload", type=WorkloadKey(), metavar="KEY", help="Only this workload.")
 @option("--seq-len", "seq_len", type=LENGTH, help="Only this sequence length.")
-@option("--d-head", "d_head", type=click.IntRange(1, MAX_HEAD_DIM), help="Only this one.")
+@option("--d-head", "d_head", type=WholeNumber(1, MAX_HEAD_DIM), help="Only this one.")
 @option("--dtype", "dtype", type=DTypeChoice(), metavar="fp16|bf16", help="Only this type.")
 @_method
 @json_option()
@@ -115,16 +115,20 @@ def show(
         and method in (None, e.method)
     ]
     if not entries:
-        raise NoUsableVariant(
-            f"none of the {len(kept.entries)} entries in {path} is like that"
-            if kept.entries
-            else _nothing_in(path)
-        )
+        raise NoUsableVariant(_none_like(gpu, kept, path))
     if as_json:
         click.echo(to_json(Registry.of(entries)), nl=False)
     else:
         show_entries(entries, wide=wide)
         say(f"{len(entries)} of {len(kept.entries)} entries in {path}.")
+
+
+def _none_like(gpu: str | None, kept: Registry, path: Path) -> str:
+    if not kept.entries:
+        return _nothing_in(path)
+    text = f"none of the {len(kept.entries)} entries in {path} is like that"
+    held = sorted({entry.gpu.name for entry in kept.entries})
+    return text if gpu in (None, *held) else f"{text}; they are of {', '.join(held)}"
 
 
 @command.command("check", short_help="Say whether any choice is slower than the default.")
@@ -190,7 +194,7 @@ def check(
 )
 @option("--seq-len", "seq_len", type=LENGTH, help="Sequence length of the queries.")
 @option("--seq-len-kv", "seq_len_kv", type=LENGTH, show_default="as --seq-len", help="The keys'.")
-@option("--d-head", "d_head", type=click.IntRange(1, MAX_HEAD_DIM), default=128, help="Head size.")
+@option("--d-head", "d_head", type=WholeNumber(1, MAX_HEAD_DIM), default=128, help="Head size.")
 @option(
     "--dtype",
     "dtype",

@@ -19,7 +19,7 @@ from fa_tune.commands.shared.options import (
     unusual_options,
     wide_option,
 )
-from fa_tune.commands.shared.parameters import STDOUT, DTypeChoice, OutputFile
+from fa_tune.commands.shared.parameters import STDOUT, DTypeChoice, OutputFile, WholeNumber
 from fa_tune.commands.shared.progress import PlainProgress
 from fa_tune.commands.views.row_table import FITTED_LIMIT, show_rows
 from fa_tune.core.errors import NoUsableVariant, StorageError
@@ -49,8 +49,8 @@ SORTS = {
 
 Note = Callable[[str], None]
 STATED = tuple(name for name in OPTIONAL if FIELDS[name].help)
-LENGTH = click.IntRange(1, MAX_TOKENS)
-COUNT = click.IntRange(1, 65535)
+LENGTH = WholeNumber(1, MAX_TOKENS)
+COUNT = WholeNumber(1, 65535)
 
 
 @click.command("report", cls=GroupedCommand)
@@ -95,7 +95,7 @@ COUNT = click.IntRange(1, 65535)
 )
 @option("--seq-len", "seq_len", type=LENGTH, help="Sequence length the file does not state.")
 @option("--seq-len-kv", "seq_len_kv", type=LENGTH, help="The keys' length, if it differs.")
-@option("--d-head", "d_head", type=click.IntRange(1, MAX_HEAD_DIM), help="Head dimension.")
+@option("--d-head", "d_head", type=WholeNumber(1, MAX_HEAD_DIM), help="Head dimension.")
 @option("--dtype", "dtype", type=DTypeChoice(), metavar="fp16|bf16", help="Element type.")
 @option("--batch", "batch", type=COUNT, help="Batch size.")
 @option("--heads", "heads", type=COUNT, help="Heads.")

@@ -15,7 +15,7 @@ from fa_tune.commands.shared.options import (
     workload_options,
 )
 from fa_tune.commands.shared.output import say, write_json
-from fa_tune.commands.shared.parameters import Kernels
+from fa_tune.commands.shared.parameters import Kernels, WholeNumber
 from fa_tune.commands.shared.progress import watching
 from fa_tune.commands.views.timings import document, show_timings
 from fa_tune.commands.views.verdicts import (
@@ -33,7 +33,7 @@ SCHEMA = "fa-tune-run-1"
 
 @click.command("run", cls=GroupedCommand)
 @click.argument("config", type=Kernels(), metavar="CONFIG")
-@option("-n", "--times", "times", type=click.IntRange(1, 10_000), default=10, help="Runs.")
+@option("-n", "--times", "times", type=WholeNumber(1, 10_000), default=10, help="Runs.")
 @workload_options("seq_lens", "seq_lens_kv", "batches", "heads", "kv_heads", "masks", "common")
 @measure_options("references", "inputs", "seed")
 @json_option()

@@ -27,7 +27,7 @@ from fa_tune.commands.shared.options import (
     workload_options,
 )
 from fa_tune.commands.shared.output import write_json
-from fa_tune.commands.shared.parameters import STDOUT, BudgetType, OutputFile
+from fa_tune.commands.shared.parameters import STDOUT, BudgetType, OutputFile, WholeNumber
 from fa_tune.commands.shared.progress import PlainProgress, watching
 from fa_tune.commands.views.page import page_source
 from fa_tune.commands.views.search import search_document, show_search, workload_rows
@@ -72,9 +72,8 @@ from fa_tune.tune.staleness import why_stale
 @option(
     "--audit",
     "audit",
-    type=click.IntRange(0, 100_000),
+    type=WholeNumber(0, 100_000),
     default=0,
-    metavar="N",
     help="Also measure N random configs that the strategy skipped, and say how much faster the "
     "fastest of them is.",
 )

@@ -7,7 +7,7 @@ Sizes are bytes, counts are per multiprocessor unless the name says otherwise.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fa_tune.core.errors import InvalidConfig
 
@@ -17,13 +17,15 @@ KIB = 1024
 @dataclass(frozen=True)
 class ArchLimits:
     """Limits of one compute capability.  `smem_reserved_bytes` is what the system takes
-    from every resident CTA; registers are handed out per warp in units of 256."""
+    from every resident CTA; registers are handed out per warp in units of 256; a device of it has
+    about so many `multiprocessors`."""
 
     compute_capability: tuple[int, int]
     smem_per_sm_bytes: int
     smem_per_block_bytes: int
     max_threads_per_sm: int
     max_ctas_per_sm: int
+    multiprocessors: int
     registers_per_sm: int = 65536
     smem_reserved_bytes: int = 1024
 
@@ -36,34 +38,38 @@ class ArchLimits:
 _LIMITS = {
     a.compute_capability: a
     for a in (
-        ArchLimits((8, 0), 164 * KIB, 163 * KIB, 2048, 32),
-        ArchLimits((8, 6), 100 * KIB, 99 * KIB, 1536, 16),
-        ArchLimits((8, 7), 164 * KIB, 163 * KIB, 1536, 16),
-        ArchLimits((8, 9), 100 * KIB, 99 * KIB, 1536, 24),
-        ArchLimits((9, 0), 228 * KIB, 227 * KIB, 2048, 32),
-        ArchLimits((10, 0), 228 * KIB, 227 * KIB, 2048, 32),
-        ArchLimits((10, 3), 228 * KIB, 227 * KIB, 2048, 32),
-        ArchLimits((11, 0), 228 * KIB, 227 * KIB, 1536, 24),
-        ArchLimits((12, 0), 100 * KIB, 99 * KIB, 1536, 24),
-        ArchLimits((12, 1), 100 * KIB, 99 * KIB, 1536, 24),
+        ArchLimits((8, 0), 164 * KIB, 163 * KIB, 2048, 32, 108),
+        ArchLimits((8, 6), 100 * KIB, 99 * KIB, 1536, 16, 84),
+        ArchLimits((8, 7), 164 * KIB, 163 * KIB, 1536, 16, 16),
+        ArchLimits((8, 9), 100 * KIB, 99 * KIB, 1536, 24, 142),
+        ArchLimits((9, 0), 228 * KIB, 227 * KIB, 2048, 32, 132),
+        ArchLimits((10, 0), 228 * KIB, 227 * KIB, 2048, 32, 148),
+        ArchLimits((10, 3), 228 * KIB, 227 * KIB, 2048, 32, 148),
+        ArchLimits((11, 0), 228 * KIB, 227 * KIB, 1536, 24, 20),
+        ArchLimits((12, 0), 100 * KIB, 99 * KIB, 1536, 24, 188),
+        ArchLimits((12, 1), 100 * KIB, 99 * KIB, 1536, 24, 48),
     )
 }
 
 
-def limits(compute_capability: tuple[int, int]) -> ArchLimits:
-    """The limits of a compute capability; raises InvalidConfig for one not in the table."""
+def limits(
+    compute_capability: tuple[int, int], *, multiprocessors: int | None = None
+) -> ArchLimits:
+    """The limits of a compute capability, and how many multiprocessors the device at hand has if
+    that is known; raises InvalidConfig for one not in the table."""
     try:
-        return _LIMITS[compute_capability]
+        found = _LIMITS[compute_capability]
     except KeyError:
         known = ", ".join(a.arch for a in _LIMITS.values())
         raise InvalidConfig(
             "no limits known for sm_{}{}; known: {}".format(*compute_capability, known)
         ) from None
+    return found if multiprocessors is None else replace(found, multiprocessors=multiprocessors)
 
 
 def parse_arch(text: str) -> ArchLimits:
     """Limits for `sm_90`, `sm_90a`, `90` or `9.0`; raises InvalidConfig."""
-    m = re.fullmatch(r"(?:sm_?)?(\d+)(?:\.(\d))?[af]?", text.strip().lower())
+    m = re.fullmatch(r"(?:sm_?)?([0-9]{1,4})(?:\.([0-9]))?[af]?", text.strip().lower())
     if m is None:
         raise InvalidConfig(f"not an architecture: {text!r}; write it like sm_90")
     digits, minor = m.groups()

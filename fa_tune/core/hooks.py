@@ -79,12 +79,14 @@ def is_digest(text: str) -> bool:
 
 def register(source: str | Path, twin: Twin | None = None) -> str:
     """Make a hook known, by its text or its file; returns its digest.  Raises InvalidConfig for a
-    text without `score_hook`, StorageError for a file that cannot be read."""
+    text without `score_hook` or in no UTF-8, StorageError for a file that cannot be read."""
     if isinstance(source, Path):
         try:
             source = source.read_text(encoding="utf-8")
         except OSError as error:
             raise StorageError(f"cannot read {source}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise InvalidConfig(f"{source} is no text in UTF-8, and so no score hook") from error
     hook = ScoreHook(source, twin)
     if _FUNCTION.search(source) is None and not hook.by_four:
         raise InvalidConfig(

@@ -21,8 +21,11 @@ from statistics import NormalDist
 from fa_tune.core.errors import InvalidConfig
 
 WRITTEN_LIKE = "equal, uniform-SEED, lognormal-SIGMA-SEED, or lengths such as 5+0+7"
-_LISTED = re.compile(r"\d+(?:\+\d+)*(?:x\d+(?:\+\d+)*)?")
-_DRAWN = re.compile(r"(equal|uniform(?:-\d+)?|lognormal(?:-\d+(?:\.\d+)?)?(?:-\d+)?)")
+_NUMBER = "[0-9]{1,18}"
+_LISTED = re.compile(r"N(?:\+N)*(?:xN(?:\+N)*)?".replace("N", _NUMBER))
+_DRAWN = re.compile(
+    r"(equal|uniform(?:-N)?|lognormal(?:-N(?:\.[0-9]+)?)?(?:-N)?)".replace("N", _NUMBER)
+)
 
 Lengths = tuple[tuple[int, int], ...]  # queries and keys of each sequence
 
@@ -36,12 +39,12 @@ def lengths_of(text: str, batch: int, longest_q: int, longest_kv: int) -> Length
         listed = [[int(n) for n in part.split("+")] for part in (queries, keys or queries)]
         if len(listed[0]) != len(listed[1]):
             raise InvalidConfig(
-                f"lengths {text!r} are of {len(listed[0])} sequences of queries and of "
+                f"lengths {text[:40]!r} are of {len(listed[0])} sequences of queries and of "
                 f"{len(listed[1])} of keys"
             )
         return tuple(zip(*listed, strict=True))
     if not _DRAWN.fullmatch(text):
-        raise InvalidConfig(f"not lengths: {text!r}; write {WRITTEN_LIKE}")
+        raise InvalidConfig(f"not lengths: {text[:40]!r}; write {WRITTEN_LIKE}")
     shares = _shares(text, batch)
     return tuple((_scaled(x, longest_q), _scaled(x, longest_kv)) for x in shares)
 

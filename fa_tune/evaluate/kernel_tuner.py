@@ -6,13 +6,11 @@ state in its modules.
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import importlib.metadata
 import importlib.util
 import io
 import json
-import multiprocessing
 import random
 import tempfile
 import warnings
@@ -20,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fa_tune.core.errors import InvalidConfig, ToolMissing
+from fa_tune.evaluate.processes import mapped
 from fa_tune.evaluate.replay import Order
 from fa_tune.evaluate.t4 import to_kernel_tuner
 from fa_tune.search.space_table import RecordedWorkload
@@ -77,9 +76,8 @@ def replay(
         path = Path(folder) / "space.json"
         path.write_text(json.dumps(document), encoding="utf-8")
         tasks = [(str(path), name, seed, limit) for name in strategies for seed in range(seeds)]
-        context = multiprocessing.get_context("spawn")
-        with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
-            for task, found in zip(tasks, pool.map(_visited, tasks, chunksize=4), strict=True):
+        with contextlib.closing(mapped(_visited, tasks, jobs=jobs, chunk=4)) as visits:
+            for task, found in zip(tasks, visits, strict=True):
                 on_order()
                 if isinstance(found, str):
                     refused.setdefault(task[1], f"Kernel Tuner's {task[1]} does not run: {found}")

@@ -6,12 +6,12 @@ A measurement answers with the recorded median; a failure costs one measurement 
 
 from __future__ import annotations
 
-import concurrent.futures
+import contextlib
 import math
-import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fa_tune.evaluate.processes import mapped
 from fa_tune.evaluate.random_baseline import best_after, draws_needed
 from fa_tune.search.space_table import RecordedWorkload
 from fa_tune.search.strategies import create
@@ -124,11 +124,9 @@ def replay_strategies(
             orders[name].append(order_of(recorded, name, seed, limit, batch))
             on_order()
         return orders
-    context = multiprocessing.get_context("spawn")  # libraries with threads do not survive a fork
-    with concurrent.futures.ProcessPoolExecutor(
-        jobs, mp_context=context, initializer=_begin, initargs=(recorded, limit, batch)
-    ) as pool:
-        for (name, _), order in zip(tasks, pool.map(_task, tasks, chunksize=2), strict=True):
+    found = mapped(_task, tasks, jobs=jobs, chunk=2, begin=_begin, common=(recorded, limit, batch))
+    with contextlib.closing(found):
+        for (name, _), order in zip(tasks, found, strict=True):
             orders[name].append(order)
             on_order()
     return orders

@@ -118,7 +118,8 @@ class NameParser(Generic[C]):
         """From the short form: alone, quoted, or as a cell of a table or CSV row.
 
         Spaces around commas and `+` do not matter.  A tuple one number short has no head
-        dimension and gets `d_head`.  Words stand in any order, each at most once.
+        dimension and gets `d_head`.  Words stand in any order, each at most once.  Raises
+        InvalidConfig for any other text.
         """
         heads = _heads(text)
         if not heads:

@@ -12,6 +12,8 @@ from typing import Any
 import cupy
 import torch
 
+from fa_tune.gpu.streams import stream_of
+
 THREADS = 512
 CTAS_PER_SM = 4
 LOAD_BYTES = 16
@@ -52,7 +54,7 @@ def bare_read(tensors: Sequence[torch.Tensor], rows: int) -> Callable[[], None]:
     never = torch.empty(1, dtype=torch.int32, device=first.device)
 
     def call() -> None:
-        with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
+        with stream_of(torch.cuda.current_stream().cuda_stream):
             kernel(
                 (grid,),
                 (THREADS,),

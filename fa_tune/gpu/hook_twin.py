@@ -10,6 +10,7 @@ import torch
 
 from fa_tune.core import hooks
 from fa_tune.families.sources import closure, flattened
+from fa_tune.gpu.streams import stream_of
 
 _HEADERS = ("common/score_hook.cuh", "common/scores.cuh")
 _THREADS = 256
@@ -87,7 +88,7 @@ def _compiled(digest: str) -> hooks.Twin:
             one.copy_(torch.as_tensor(place, device=score.device))
         found = torch.empty_like(given)
         n = given.numel()
-        with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
+        with stream_of(torch.cuda.current_stream().cuda_stream):
             arguments = (given.data_ptr(), where.data_ptr(), found.data_ptr(), cupy.int64(n))
             kernel(((n + _THREADS - 1) // _THREADS,), (_THREADS,), arguments)
         return found.to(score.dtype)

@@ -18,6 +18,7 @@ from fa_tune import families
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import LaunchArgs, LaunchDevice, LaunchStep
+from fa_tune.gpu.streams import stream_of
 
 
 class Kernel:
@@ -58,7 +59,7 @@ class Kernel:
             args = replace(args, workspace=self._workspace_of(n_bytes))
         steps = self._family.launches(self._config, workload, args, self._device)
         if stream:
-            with cupy.cuda.ExternalStream(stream):
+            with stream_of(stream):
                 self._enqueue(steps)
         else:
             self._enqueue(steps)

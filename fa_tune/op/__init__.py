@@ -9,7 +9,7 @@ call of CUDA; the first time on a machine it compiles the C++ operators.
 """
 
 from fa_tune.op.api import attention, explain, prepare
-from fa_tune.op.fallback import FallbackWarning
+from fa_tune.op.fallback_warning import FallbackWarning
 from fa_tune.op.flash_attn import (
     flash_attn_func,
     flash_attn_varlen_func,

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fa_tune.op import flash2, products
-from fa_tune.op.done import Done, Gradients, Lengths
+from fa_tune.op.operands import Done, Gradients, Lengths
 from fa_tune.op.traits import Traits, bounds
 
 Three = tuple[Tensor, Tensor, Tensor]

@@ -8,7 +8,9 @@ columns of zeros.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import reprlib
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any, NoReturn
 
 import torch
@@ -17,18 +19,8 @@ from torch import Tensor
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.workload import MAX_SOFTCAP, MIN_SOFTCAP
 from fa_tune.op.api import attention
-from fa_tune.op.done import Lengths
-from fa_tune.op.fallback import tell
-from fa_tune.op.kv_cache import (
-    E4M3,
-    Scores,
-    attend,
-    check_new_places,
-    check_places,
-    pages_suit,
-)
-from fa_tune.op.packed import packed_attention
-from fa_tune.op.stand_ins import (
+from fa_tune.op.fallback_warning import tell
+from fa_tune.op.flash_fallback import (
     DENSE,
     EVERY,
     FLASH2_D_HEAD,
@@ -39,9 +31,13 @@ from fa_tune.op.stand_ins import (
     by_flash2,
     by_products,
     check,
+    check_floating,
     check_kinds,
     suits_flash2,
 )
+from fa_tune.op.kv_cache import E4M3, Cache, attend, check_new_places, pages_suit
+from fa_tune.op.operands import Lengths
+from fa_tune.op.packed import packed_attention
 
 # Head dimensions are multiples of this in torch's FlashAttention 2 and of this in our kernels.
 _WHOLE, _OURS = 8, 32
@@ -101,7 +97,12 @@ def flash_attn_varlen_func(
     """Attention of packed sequences: q [total_q, heads, d_head]; sequence i is rows
     cu_seqlens_q[i] to cu_seqlens_q[i + 1], int32.  The log-sum-exp is [heads, total_q].  Else as
     `flash_attn_func`; a block table is refused with InvalidConfig.  A score hook is told the
-    sequence's number as `batch`, and places that count from its first row and key."""
+    sequence's number as `batch`, and places that count from its first row and key.
+
+    What lies on a GPU is taken on trust, since looking would wait for it: starts must rise, end
+    within the tensors, and leave no sequence longer than `max_seqlen_q` and `max_seqlen_k`.
+    Where matrix products stand in, on the CPU for instance, others are refused with InvalidConfig.
+    """
     if block_table is not None:
         _refuse("a block table")
     options = Options(
@@ -158,40 +159,57 @@ def flash_attn_with_kvcache(
     if any(t.ndim != 4 for t in (q, k_cache, v_cache)):
         shapes = ", ".join(str([*t.shape]) for t in (q, k_cache, v_cache))
         raise InvalidConfig(f"Q and the caches must have four dimensions: {shapes}")
+    if _paged(block_table) and cache_seqlens is None:
+        raise InvalidConfig("a block table needs cache_seqlens: pages may be partly filled")
+    new = _new_keys(k, v, cache_seqlens)
+    lengths: int | Tensor = k_cache.shape[1] if cache_seqlens is None else cache_seqlens
     options = Options(causal, softmax_scale, 0.0, window_size, softcap, alibi_slopes)
     with torch.no_grad():
-        length: int | Tensor = k_cache.shape[1] if cache_seqlens is None else cache_seqlens
-        if _paged(block_table) and cache_seqlens is None:
-            raise InvalidConfig("a block table needs cache_seqlens: pages may be partly filled")
-        if (k is None) != (v is None):
-            raise InvalidConfig("k and v are appended together: give both or neither")
-        new = None
-        if k is not None and v is not None:
-            if cache_seqlens is None:
-                raise InvalidConfig("k and v have no place in the cache without cache_seqlens")
-            new = (k, v)
-        if not isinstance(length, Tensor):
-            _check_length(length, new, k_cache, block_table)
-        narrow = k_cache.dtype == E4M3
-        if not isinstance(length, Tensor) and not _paged(block_table) and not narrow:
-            end = length
-            if new is not None:
-                check_new_places(new, q, (k_cache, v_cache))
-                _append(k_cache, new[0], length, cache_batch_idx, None)
-                _append(v_cache, new[1], length, cache_batch_idx, None)
-                end += new[0].shape[1]
-            keys, values = _of_batch(k_cache, cache_batch_idx), _of_batch(v_cache, cache_batch_idx)
-            out, lse = _dense(q, keys[:, :end], values[:, :end], options, return_softmax_lse)
-        else:
-            table = block_table
-            if cache_batch_idx is not None:  # each sequence is one page
-                table = cache_batch_idx[:, None]
-            lengths = length
-            if not isinstance(lengths, Tensor):
-                lengths = torch.full((q.shape[0],), lengths, device=q.device, dtype=torch.int32)
-            cache = _Cache(k_cache, v_cache, lengths, new, table, k_descale, v_descale)
-            out, lse = _cached(q, cache, options, return_softmax_lse)
+        if not isinstance(lengths, Tensor):
+            _check_length(lengths, new, k_cache, block_table)
+            if not _paged(block_table) and k_cache.dtype != E4M3:
+                caches = _with_new(new, q, (k_cache, v_cache), lengths, cache_batch_idx)
+                out, lse = _dense(q, *caches, options, return_softmax_lse)
+                return (out, lse) if return_softmax_lse else out
+            lengths = torch.full((q.shape[0],), lengths, device=q.device, dtype=torch.int32)
+        table = block_table
+        if cache_batch_idx is not None:  # each sequence is one page
+            table = cache_batch_idx[:, None]
+        scales = _scales(k_cache, k_descale, v_descale)
+        cache = Cache(k_cache, v_cache, lengths, new, table, scales)
+        out, lse = _cached(q, cache, options, return_softmax_lse)
     return (out, lse) if return_softmax_lse else out
+
+
+def _new_keys(
+    k: Tensor | None, v: Tensor | None, lengths: int | Tensor | None
+) -> tuple[Tensor, Tensor] | None:
+    """Raise InvalidConfig for new keys without values, or without a place."""
+    if (k is None) != (v is None):
+        raise InvalidConfig("k and v are appended together: give both or neither")
+    if k is None or v is None:
+        return None
+    if lengths is None:
+        raise InvalidConfig("k and v have no place in the cache without cache_seqlens")
+    return k, v
+
+
+def _with_new(
+    new: tuple[Tensor, Tensor] | None,
+    q: Tensor,
+    caches: tuple[Tensor, Tensor],
+    length: int,
+    batch_idx: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """The first `length` keys and values of each sequence of the batch and what is new, which is
+    written behind them."""
+    if new is not None:
+        check_new_places(new, q, caches)
+        for cache, given in zip(caches, new, strict=True):
+            _append(cache, given, length, batch_idx, None)
+        length += new[0].shape[1]
+    keys, values = (_of_batch(cache, batch_idx)[:, :length] for cache in caches)
+    return keys, values
 
 
 def _check_length(
@@ -246,94 +264,73 @@ def _append(
     cache[where] = torch.where((room > 0)[..., None, None], given, cache[where])
 
 
-@dataclass(frozen=True)
-class _Cache:
-    """K and V whose lengths the GPU knows."""
+def _scales(
+    k_cache: Tensor, k_descale: Tensor | None, v_descale: Tensor | None
+) -> tuple[Tensor, Tensor] | None:
+    """Both, for a cache that has them."""
+    if k_cache.dtype != E4M3 or (k_descale is None and v_descale is None):
+        return None
+    one = torch.ones((), device=k_cache.device)
+    return one if k_descale is None else k_descale, one if v_descale is None else v_descale
 
-    k: Tensor
-    v: Tensor
-    lengths: Tensor
-    new: tuple[Tensor, Tensor] | None
-    block_table: Tensor | None
-    k_descale: Tensor | None
-    v_descale: Tensor | None
 
-    def why_not(self, q: Tensor, options: Options) -> str:
-        """Why our kernels do not attend to it, in a few words; "" if they do."""
-        left = options.window[0]
-        added = 0 if self.new is None else self.new[0].shape[1]
-        kinds = {t.dtype for t in (self.k, self.v, *(self.new or ()))}
-        alike = self.k.shape[:3] == self.v.shape[:3] and len(kinds) == 1
-        asked = {
-            "ALiBi with lengths or pages": options.alibi_slopes is not None,
-            f"caches of {self.k.dtype} {tuple(self.k.shape)}, {self.v.dtype} "
-            f"{tuple(self.v.shape)} and new keys and values": not alike
-            or self.k.dtype not in (q.dtype, E4M3),
-            f"pages of {self.k.shape[1]} keys": self.block_table is not None
-            and not pages_suit(self.k),
-            "a window that does not see all new keys": 0 <= left < added - q.shape[1],
-        }
-        return next((name for name, wanted in asked.items() if wanted), "")
-
-    def scales(self) -> tuple[Tensor, Tensor] | None:
-        """Both, for a cache that has them."""
-        if self.k.dtype != E4M3 or (self.k_descale is None and self.v_descale is None):
-            return None
-        one = torch.ones((), device=self.k.device)
-        return (
-            one if self.k_descale is None else self.k_descale,
-            one if self.v_descale is None else self.v_descale,
-        )
+def _why_no_kernel(q: Tensor, cache: Cache, options: Options) -> str:
+    """Why our kernels do not attend to a cache, in a few words; "" if they do."""
+    kinds = {t.dtype for t in (cache.k, cache.v, *(cache.new or ()))}
+    alike = cache.k.shape[:3] == cache.v.shape[:3] and len(kinds) == 1
+    asked = {
+        "ALiBi with lengths or pages": options.alibi_slopes is not None,
+        f"caches of {cache.k.dtype} {tuple(cache.k.shape)}, {cache.v.dtype} "
+        f"{tuple(cache.v.shape)} and new keys and values": not alike
+        or cache.k.dtype not in (q.dtype, E4M3),
+        f"pages of {cache.k.shape[1]} keys": cache.block_table is not None
+        and not pages_suit(cache.k),
+        "a window that does not see all new keys": 0
+        <= options.window[0]
+        < cache.added - q.shape[1],
+    }
+    return next((name for name, wanted in asked.items() if wanted), "")
 
 
 def _cached(
-    q: Tensor, cache: _Cache, options: Options, wants_lse: bool
+    q: Tensor, cache: Cache, options: Options, wants_lse: bool
 ) -> tuple[Tensor, Tensor | None]:
-    reason = _why_not_ours(q, cache.k, cache.v, options) or cache.why_not(q, options)
+    reason = _why_not_ours(q, cache.k, cache.v, options) or _why_no_kernel(q, cache, options)
     kind = (q.shape[3], cache.v.shape[3], q.dtype, cache.k.dtype)
     reason = reason or _refused_caches.get(kind, "")
-    scales = cache.scales()
     if not reason:
-        traits = options.traits
         try:
-            return attend(
-                *(q, cache.k, cache.v, cache.lengths),
-                new=cache.new,
-                block_table=cache.block_table,
-                causal=options.causal,
-                softmax_scale=options.scale,
-                scores=Scores((traits.window_left, traits.window_right), softcap=traits.softcap),
-                kv_scales=scales,
-                return_lse=wants_lse,
-            )
+            return attend(q, cache, options.traits, return_lse=wants_lse)
         except NoUsableVariant as error:
             reason = _refused_caches[kind] = str(error)
-    check_places(q, cache.k, cache.v, cache.lengths, cache.block_table)
-    for tensor in (q, cache.k, cache.v):  # of several types, maybe
-        check_kinds(tensor, tensor, tensor)
-    if cache.new is not None:
-        check_new_places(cache.new, q, (cache.k, cache.v))
+    cache.check_places(q)
+    check_floating(q, cache.k, cache.v)
     tell("flash_attn_with_kvcache", reason)
-    lengths, table = cache.lengths, cache.block_table
+    lengths = cache.lengths
     if cache.new is not None:
-        _append(cache.k, cache.new[0], lengths, None, table)
-        _append(cache.v, cache.new[1], lengths, None, table)
-        capacity = cache.k.shape[1] * (1 if table is None else table.shape[1])
-        lengths = (lengths + cache.new[0].shape[1]).clamp(max=capacity)
+        _append(cache.k, cache.new[0], lengths, None, cache.block_table)
+        _append(cache.v, cache.new[1], lengths, None, cache.block_table)
+        lengths = (lengths + cache.added).clamp(max=cache.capacity)
+    keys, values = _in_one_piece(cache)
+    check(q, keys, values, DENSE)
+    return by_products(q, keys, values, options, lengths)
+
+
+def _in_one_piece(cache: Cache) -> tuple[Tensor, Tensor]:
+    """K and V [batch, capacity, kv_heads, d_head], multiplied with their scales."""
     keys, values = cache.k, cache.v
-    if table is not None:
-        pages = table.long().clamp(0, keys.shape[0] - 1)  # it may end in anything
+    if cache.block_table is not None:
+        pages = cache.block_table.long().clamp(0, keys.shape[0] - 1)  # it may end in anything
         keys, values = (
             t.view(torch.uint8)[pages].flatten(1, 2).view(t.dtype) for t in (keys, values)
         )
-    if scales is not None:
-        shape = (q.shape[0], 1, keys.shape[2], 1)
+    if cache.scales is not None:
+        shape = (keys.shape[0], 1, keys.shape[2], 1)
         keys, values = (
             t.float() * s.expand(shape[0], shape[2]).view(shape)
-            for t, s in zip((keys, values), scales, strict=True)
+            for t, s in zip((keys, values), cache.scales, strict=True)
         )
-    check(q, keys, values, DENSE)
-    return by_products(q, keys, values, options, lengths)
+    return keys, values
 
 
 def _refuse(what: str) -> NoReturn:
@@ -448,6 +445,12 @@ def _one_by_one(
     out = q.new_zeros((*q.shape[:2], v.shape[2]))
     lse = q.new_zeros(q.shape[1::-1], dtype=torch.float32)
     bounds_q, bounds_k = lengths.cum_q.tolist(), lengths.cum_kv.tolist()
+    _check_bounds("q", bounds_q, q.shape[0], lengths.longest_q)
+    _check_bounds("k", bounds_k, k.shape[0], lengths.longest_kv)
+    if len(bounds_q) != len(bounds_k):
+        raise InvalidConfig(
+            f"cu_seqlens_q is of {len(bounds_q) - 1} sequences, cu_seqlens_k of {len(bounds_k) - 1}"
+        )
     slopes = options.alibi_slopes
     for i in range(len(bounds_q) - 1):
         queries = slice(bounds_q[i], bounds_q[i + 1])
@@ -461,3 +464,18 @@ def _one_by_one(
         out[queries] = found[0][0]
         lse[:, queries] = found[1][0]  # type: ignore[index]
     return out, lse
+
+
+def _check_bounds(name: str, bounds: list[int], rows: int, longest: int) -> None:
+    """Raise InvalidConfig for sequences that kernels would look for beyond a tensor, or not see
+    the whole of."""
+    ends = pairwise((0, *bounds, rows))
+    if not bounds or any(begin > end for begin, end in ends):
+        raise InvalidConfig(
+            f"cu_seqlens_{name} must rise from 0 or more to {rows} or less, the rows of "
+            f"{name.upper()}; it is {reprlib.repr(bounds)}"
+        )
+    if (most := max((end - begin for begin, end in pairwise(bounds)), default=0)) > longest:
+        raise InvalidConfig(
+            f"cu_seqlens_{name} has a sequence of {most} rows, max_seqlen_{name} is {longest}"
+        )

@@ -8,132 +8,158 @@ import torch
 from torch import Tensor
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.tensors import score_tensors
-from fa_tune.core.workload import DType, Workload
-from fa_tune.families.base import PAGE_KEYS, CacheArgs, LaunchArgs, TensorArg
+from fa_tune.core.tensors import dtype_of, score_tensors
+from fa_tune.core.workload import Workload
+from fa_tune.families.base import NOT_GIVEN, PAGE_KEYS, CacheArgs, LaunchArgs, TensorArg
 from fa_tune.op import python_op, state
+from fa_tune.op.traits import Traits
 
 E4M3 = torch.float8_e4m3fn
-DTYPES = {torch.float16: DType.FP16, torch.bfloat16: DType.BF16}
+PLAIN = Traits()
 
 
 @dataclass(frozen=True)
-class Scores:
-    """What changes scores, or hides them, beside a causal mask; as in `fa_tune.op.attention`."""
+class Cache:
+    """Keys and values whose lengths and places the GPU alone knows.
 
-    window: tuple[int | None, int | None] = (None, None)
-    sink: Tensor | None = None
-    softcap: float | None = None
+    `k` and `v` are [batch, capacity, kv_heads, d_head] or, with `block_table` [batch, pages of a
+    sequence], [pages, page_size, kv_heads, d_head]; that of V may have another last dimension.
+    Sequence b has lengths[b] keys.  `new` keys and values, [batch, some, kv_heads, d_head], come
+    behind them.  `scales` are what K and V of torch.float8_e4m3fn are multiplied with, fp32 that
+    expand to [batch, kv_heads].
+    """
 
+    k: Tensor
+    v: Tensor
+    lengths: Tensor
+    new: tuple[Tensor, Tensor] | None = None
+    block_table: Tensor | None = None
+    scales: tuple[Tensor, Tensor] | None = None
 
-PLAIN = Scores()
+    @property
+    def capacity(self) -> int:
+        """How many keys of a sequence there is room for."""
+        pages = 1 if self.block_table is None else self.block_table.shape[1]
+        return int(self.k.shape[1] * pages)
+
+    @property
+    def added(self) -> int:
+        """How many keys of each sequence are new."""
+        return 0 if self.new is None else int(self.new[0].shape[1])
+
+    def check_places(self, q: Tensor) -> None:
+        """Raise InvalidConfig for lengths, caches and pages that are not those of the queries."""
+        batch, table = q.shape[0], self.block_table
+        if tuple(self.lengths.shape) != (batch,):
+            raise InvalidConfig(
+                f"lengths must be [{batch}], one a sequence, not {[*self.lengths.shape]}"
+            )
+        if self.k.shape[:3] != self.v.shape[:3] or self.k.shape[3] != q.shape[3]:
+            raise InvalidConfig(
+                f"the caches must be alike, that of K with d_head {q.shape[3]}; they are "
+                f"{[*self.k.shape]} and {[*self.v.shape]}"
+            )
+        if table is None:
+            if self.k.shape[0] != batch:
+                raise InvalidConfig(f"the caches have {self.k.shape[0]} sequences, Q has {batch}")
+        elif table.ndim != 2 or table.shape[0] != batch:
+            raise InvalidConfig(f"a block table must be [{batch}, pages], not {[*table.shape]}")
+        others = (self.k, self.v, self.lengths, *(() if table is None else (table,)))
+        if any(t.device != q.device for t in others):
+            raise InvalidConfig(f"caches, lengths and block table must be on {q.device}, as Q")
+        if self.new is not None:
+            check_new_places(self.new, q, (self.k, self.v))
+
+    def check_types(self, q: Tensor) -> None:
+        """Raise InvalidConfig for caches and new keys of types that no kernel takes beside Q's."""
+        kind = self.k.dtype
+        if kind != self.v.dtype or kind not in (q.dtype, E4M3):
+            raise InvalidConfig(
+                f"the caches must both be {q.dtype} as Q, or {E4M3}; they are {kind} and "
+                f"{self.v.dtype}"
+            )
+        if self.new is not None and any(t.dtype != kind for t in self.new):
+            raise InvalidConfig(
+                f"k and v must be {kind}, as their caches; they are {self.new[0].dtype} and "
+                f"{self.new[1].dtype}"
+            )
+
+    def as_read(self, q: Tensor) -> Cache:
+        """The same as kernels read it: lengths and pages int32 and contiguous, scales fp32 with
+        equal strides.  Raises InvalidConfig for scales that do not expand."""
+        table, scales = self.block_table, self.scales
+        return replace(
+            self,
+            lengths=self.lengths.to(torch.int32).contiguous(),
+            block_table=None if table is None else table.to(torch.int32).contiguous(),
+            scales=scales and _expanded(scales, (q.shape[0], self.k.shape[2]), q.device),
+        )
+
+    @property
+    def args(self) -> CacheArgs:
+        """Where a launch finds what is known on the GPU alone, of a cache `as_read`."""
+        args = CacheArgs(self.lengths.data_ptr())
+        if self.block_table is not None:
+            args = replace(
+                args,
+                pages=self.block_table.data_ptr(),
+                page_size=self.k.shape[1],
+                page_stride=self.block_table.shape[1],
+            )
+        if self.new is not None:
+            new_k, new_v = (_narrow(t, name) for t, name in zip(self.new, "kv", strict=True))
+            args = replace(args, added=self.added, new_k=new_k, new_v=new_v)
+        return args
 
 
 def attend(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    lengths: Tensor,
-    *,
-    new: tuple[Tensor, Tensor] | None = None,
-    block_table: Tensor | None = None,
-    causal: bool = False,
-    softmax_scale: float | None = None,
-    scores: Scores = PLAIN,
-    kv_scales: tuple[Tensor, Tensor] | None = None,
-    return_lse: bool = False,
+    q: Tensor, cache: Cache, traits: Traits = PLAIN, *, return_lse: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """softmax(scale · Q Kᵀ) V of q [batch, seq_len_q, heads, d_head], on the current stream.
+    """softmax(scale · Q Kᵀ) V of q [batch, seq_len_q, heads, d_head], on the current stream, like q
+    but for V's last dimension; with `return_lse` fp32 [batch, heads, seq_len_q] beside it.
 
-    Sequence b has lengths[b] keys; masks and windows are aligned bottom-right.  The caches are
-    [batch, capacity, kv_heads, d_head] or, with `block_table` [batch, pages of a sequence],
-    [pages, page_size, kv_heads, d_head]; that of V may have another last dimension, which is then
-    that of the result.  `new` keys and values, [batch, some, kv_heads, d_head], come behind those
-    of the cache, and the same launch writes them there.  Nothing waits for the GPU, and what is
-    captured in a graph reads lengths and table anew in every replay.  With `return_lse` fp32
-    [batch, heads, seq_len_q] beside it.
-
-    Caches of torch.float8_e4m3fn are multiplied with `kv_scales`, fp32 of K and of V that expand
-    to [batch, kv_heads].
+    Masks and windows are aligned bottom-right.  The launch writes new keys and values to their
+    places in the cache.  Nothing waits for the GPU, and what is captured in a graph reads lengths
+    and table anew in every replay.
 
     Raises InvalidConfig for tensors that make no such problem, NoUsableVariant where nothing runs
     it.
     """
-    batch, n_q, heads, d_head = q.shape
-    _check(q, k_cache, v_cache, lengths, block_table)
-    capacity, kv_heads = k_cache.shape[1:3]
-    if block_table is not None:
-        capacity *= block_table.shape[1]
-    windowed = scores.window != (None, None)
-    workload = Workload(
-        *(batch, heads, kv_heads, n_q, capacity, d_head, DTYPES[q.dtype]),
-        d_head_v=v_cache.shape[3],
-        causal=causal,
-        bottom_right=causal or windowed,
-        lse=return_lse,
-        softmax_scale=softmax_scale,
-        window_left=scores.window[0],
-        window_right=scores.window[1],
-        sink=scores.sink is not None,
-        softcap=scores.softcap,
-        kv_e4m3=k_cache.dtype == E4M3,
-    )
-    out = q.new_empty((*q.shape[:3], v_cache.shape[3]))
-    lse = q.new_empty((batch, heads, n_q), dtype=torch.float32) if return_lse else None
-    lengths = lengths.to(torch.int32).contiguous()
-    cache = CacheArgs(lengths.data_ptr())
-    if block_table is not None:
-        block_table = block_table.to(torch.int32).contiguous()
-        cache = replace(
-            cache,
-            pages=block_table.data_ptr(),
-            page_size=k_cache.shape[1],
-            page_stride=block_table.shape[1],
-        )
-    if new is not None:
-        _check_new(new, q, k_cache, v_cache)
-        cache = replace(
-            cache, added=new[0].shape[1], new_k=_narrow(new[0], "k"), new_v=_narrow(new[1], "v")
-        )
-    sink, _ = score_tensors(workload, q.device, scores.sink, None)
+    cache.check_places(q)
+    cache.check_types(q)
+    workload = _workload(q, cache, traits, return_lse)
+    out = q.new_empty((*q.shape[:3], cache.v.shape[3]))
+    rows = (workload.batch, workload.heads, workload.seq_len_q)
+    lse = q.new_empty(rows, dtype=torch.float32) if return_lse else None
+    cache = cache.as_read(q)  # kept until the launch: it may have copies
+    sink, _ = score_tensors(workload, q.device, traits.sink, None)
     args = LaunchArgs.forward(
         q=TensorArg.of(q, "Q"),
-        k=_narrow(k_cache, "the cache of K"),
-        v=_narrow(v_cache, "the cache of V"),
+        k=_narrow(cache.k, "the cache of K"),
+        v=_narrow(cache.v, "the cache of V"),
         o=TensorArg.of(out, "O"),
-        lse=TensorArg(0 if lse is None else lse.data_ptr()),
-        sink=TensorArg(0 if sink is None else sink.data_ptr()),
-        cache=cache,
+        lse=NOT_GIVEN if lse is None else TensorArg(lse.data_ptr()),
+        sink=NOT_GIVEN if sink is None else TensorArg(sink.data_ptr()),
+        cache=cache.args,
     )
-    if kv_scales is not None:  # kept until the launch: they may be copies
-        kv_scales = _scales(kv_scales, (batch, kv_heads), q.device)
-        args = replace(args, tensors={**args.tensors, **_scale_args(kv_scales)})
+    if cache.scales is not None:
+        args = replace(args, tensors={**args.tensors, **_scale_args(cache.scales)})
     device = q.device.index
     kernel = state.operators().kernel_with_cache(workload, device)
     python_op.launch(kernel, workload, args, device)
     return out, lse
 
 
-def check_places(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, block_table: Tensor | None
-) -> None:
-    """Raise InvalidConfig for lengths, caches and pages that are not those of the queries."""
-    batch = q.shape[0]
-    if tuple(lengths.shape) != (batch,):
-        raise InvalidConfig(f"lengths must be [{batch}], one a sequence, not {[*lengths.shape]}")
-    if k_cache.shape[:3] != v_cache.shape[:3] or k_cache.shape[3] != q.shape[3]:
-        raise InvalidConfig(
-            f"the caches must be alike, that of K with d_head {q.shape[3]}; they are "
-            f"{[*k_cache.shape]} and {[*v_cache.shape]}"
-        )
-    if block_table is None:
-        if k_cache.shape[0] != batch:
-            raise InvalidConfig(f"the caches have {k_cache.shape[0]} sequences, Q has {batch}")
-    elif block_table.ndim != 2 or block_table.shape[0] != batch:
-        raise InvalidConfig(f"a block table must be [{batch}, pages], not {[*block_table.shape]}")
-    others = (k_cache, v_cache, lengths, *(() if block_table is None else (block_table,)))
-    if any(t.device != q.device for t in others):
-        raise InvalidConfig(f"caches, lengths and block table must be on {q.device}, as Q")
+def _workload(q: Tensor, cache: Cache, traits: Traits, lse: bool) -> Workload:
+    batch, n_q, heads, d_head = q.shape
+    windowed = (traits.window_left, traits.window_right) != (None, None)
+    return Workload(
+        *(batch, heads, cache.k.shape[2], n_q, cache.capacity, d_head, dtype_of(q)),
+        d_head_v=cache.v.shape[3],
+        lse=lse,
+        kv_e4m3=cache.k.dtype == E4M3,
+        **traits.of_workload | {"bottom_right": traits.causal or windowed},
+    )
 
 
 def check_new_places(new: tuple[Tensor, Tensor], q: Tensor, caches: tuple[Tensor, Tensor]) -> None:
@@ -147,27 +173,6 @@ def check_new_places(new: tuple[Tensor, Tensor], q: Tensor, caches: tuple[Tensor
             )
 
 
-def _check(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, block_table: Tensor | None
-) -> None:
-    """What kernels take on trust: they would read beyond tensors that are too small."""
-    check_places(q, k_cache, v_cache, lengths, block_table)
-    if k_cache.dtype != v_cache.dtype or k_cache.dtype not in (q.dtype, E4M3):
-        raise InvalidConfig(
-            f"the caches must both be {q.dtype} as Q, or {E4M3}; they are {k_cache.dtype} and "
-            f"{v_cache.dtype}"
-        )
-
-
-def _check_new(new: tuple[Tensor, Tensor], q: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
-    check_new_places(new, q, (k_cache, v_cache))
-    if any(t.dtype != k_cache.dtype for t in new):
-        raise InvalidConfig(
-            f"k and v must be {k_cache.dtype}, as their caches; they are {new[0].dtype} and "
-            f"{new[1].dtype}"
-        )
-
-
 def _narrow(tensor: Tensor, name: str) -> TensorArg:
     """Pairs of e4m3 numbers are elements of two bytes."""
     if tensor.dtype == E4M3:
@@ -177,7 +182,7 @@ def _narrow(tensor: Tensor, name: str) -> TensorArg:
     return TensorArg.of(tensor, name)
 
 
-def _scales(
+def _expanded(
     scales: tuple[Tensor, Tensor], shape: tuple[int, int], device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Both with the same strides."""

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.op.done import Gradients
+from fa_tune.op.operands import Gradients
 from fa_tune.op.traits import HOOKED_SCHEMA, PLAIN_SCHEMA, SCHEMA, Traits
 
 _QKV = "Tensor q, Tensor k, Tensor v"

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from fa_tune.core import hooks
 from fa_tune.op import autograd, state  # noqa: F401  state has the operators' implementation
-from fa_tune.op.done import Lengths
 from fa_tune.op.native import translated
+from fa_tune.op.operands import Lengths
 from fa_tune.op.traits import Traits, of_heads
 
 _ops = torch.ops.fa_tune

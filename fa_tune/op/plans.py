@@ -42,7 +42,10 @@ class Kernel(Protocol):
 def chooser_of(device: int) -> Chooser:
     """By the user's own registry, for a CUDA device."""
     properties = torch.cuda.get_device_properties(device)
-    return Chooser(properties.name, arch.limits((properties.major, properties.minor)))
+    limits = arch.limits(
+        (properties.major, properties.minor), multiprocessors=properties.multi_processor_count
+    )
+    return Chooser(properties.name, limits)
 
 
 def is_capturing() -> bool:

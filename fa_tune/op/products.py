@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fa_tune.core.hooks import twin_of
-from fa_tune.op.done import Done, Gradients, Lengths
+from fa_tune.op.operands import Done, Gradients, Lengths
 from fa_tune.op.traits import Traits, bounds
 
 SCORES_AT_ONCE = 2**26  # of all heads together: 256 MiB in fp32, a few times

@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend
 from fa_tune.core.errors import FaTuneError, NoUsableVariant, ToolMissing
 from fa_tune.core.workload import MAX_SCALE, MIN_SCALE
 from fa_tune.op import library  # noqa: F401  defines the operators
-from fa_tune.op.fallback import tell
+from fa_tune.op.fallback_warning import tell
 from fa_tune.op.native import translated
 
 NAME = "fa_tune"

@@ -15,10 +15,10 @@ from fa_tune.core.errors import StorageError, ToolMissing
 from fa_tune.core.model import Artifact
 from fa_tune.core.workload import Workload
 from fa_tune.op import backward
-from fa_tune.op.done import Done, Gradients, Lengths
 from fa_tune.op.driver_kernel import DriverKernel
 from fa_tune.op.library import FORWARD, HOOKED, LIBRARY
 from fa_tune.op.native import NativeOp
+from fa_tune.op.operands import Done, Gradients, Lengths
 from fa_tune.op.plans import Kernel, Memo, Plans
 from fa_tune.op.python_op import PythonOp
 from fa_tune.op.traits import Traits

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fa_tune.core.errors import FaTuneError, InvalidConfig, NoUsableVariant, ToolMissing
 from fa_tune.op.api import attention
-from fa_tune.op.fallback import tell
+from fa_tune.op.fallback_warning import tell
 
 _MASK = "a mask"  # which the model was asked for
 _WHO = "attention of Transformers"

@@ -118,7 +118,8 @@ class Forward:
         return self.matmul_flop(workload) + softmax
 
     def total_flop(self, workload: Workload, B_r: int, B_c: int) -> int:
-        """All tiles that a kernel computes plus the final division of O."""
+        """All tiles that a kernel computes plus the final division of O.  Raises InvalidConfig for
+        blocks that do not divide the lengths."""
         if workload.uneven:
             return sum(self.total_flop(one, B_r, B_c) for one in sequences(workload))
         if workload.seq_len_q % B_r or workload.seq_len_kv % B_c:

@@ -99,18 +99,39 @@ def fitted(
     left: Collection[str] = (),
     spare: Sequence[str] = (),
 ) -> list[str]:
-    """Columns beside one another, those named in `left` to the left; where the lines are too long,
-    the `spare` ones go, in that order.  A column without a value is left out, save the first."""
+    """Columns beside one another, those named in `left` to the left.  Where the lines are too long,
+    the `spare` ones go, in that order; then headings get several lines, if that is enough.  A
+    column without a value is left out, save the first."""
     kept = [i for i in range(len(headings)) if i == 0 or any(row[i] for row in rows)]
-    widths = {i: max(len(line[i]) for line in (headings, *rows)) for i in kept}
     for heading in spare:
-        if sum(widths[i] for i in kept) + len(_GAP) * (len(kept) - 1) <= width:
+        if _line_width([headings, *rows], kept) <= width:
             break
         kept = [i for i in kept if headings[i] != heading]
+    lines = [headings, *rows]
+    if _line_width(lines, kept) > width:
+        stacked = [*_stacked(headings, rows), *rows]
+        lines = stacked if _line_width(stacked, kept) <= width else lines
+    widths = {i: max(len(line[i]) for line in lines) for i in kept}
     return [
         _GAP.join(
             line[i].ljust(widths[i]) if headings[i] in left else line[i].rjust(widths[i])
             for i in kept
         ).rstrip()
-        for line in (headings, *rows)
+        for line in lines
     ]
+
+
+def _line_width(lines: Sequence[Sequence[str]], kept: Sequence[int]) -> int:
+    widths = [max(len(line[i]) for line in lines) for i in kept]
+    return sum(widths) + len(_GAP) * (len(kept) - 1)
+
+
+def _stacked(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The headings in several lines, each no longer than a word or a cell of its column."""
+    parts = []
+    for i, heading in enumerate(headings):
+        longest = max(len(text) for text in ("-", *heading.split(), *(row[i] for row in rows)))
+        parts.append(textwrap.wrap(heading, longest, break_on_hyphens=False))
+    height = max(map(len, parts))
+    columns = [[""] * (height - len(part)) + part for part in parts]
+    return [list(line) for line in zip(*columns, strict=True)]

@@ -58,7 +58,10 @@ class Attention:
     ) -> None:
         self.device = torch.cuda.current_device() if device is None else device
         properties = torch.cuda.get_device_properties(self.device)
-        limits = arch.limits((properties.major, properties.minor))
+        limits = arch.limits(
+            (properties.major, properties.minor),
+            multiprocessors=properties.multi_processor_count,
+        )
         self._chooser = Chooser(properties.name, limits, registry, cache_dir=cache_dir)
         self._chooser.check()
         self._chosen: dict[Workload, Chosen] = {}

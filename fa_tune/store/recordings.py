@@ -14,9 +14,10 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, NoReturn
+from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -35,6 +36,7 @@ from fa_tune.core.model import (
 )
 from fa_tune.core.reference_kernels import REFERENCE_LABELS
 from fa_tune.core.workload import Workload
+from fa_tune.store import strict_json
 from fa_tune.store.table.columns import COUNTERS
 from fa_tune.store.table.from_attempts import CYCLES, rows_from_attempts
 from fa_tune.store.table.read_csv import read_rows
@@ -171,7 +173,10 @@ def save(path: Path, attempts: Iterable[Attempt], resources: Mapping[str, Any], 
 def load(path: Path) -> Recording:
     """Read one recording; raises ProfileFormatError for a damaged table or provenance, StorageError
     for a table that is not there."""
-    meta = load_meta(path)
+    return _with_table(path, load_meta(path))
+
+
+def _with_table(path: Path, meta: Meta) -> Recording:
     if not path.exists():
         beside = path.with_suffix(META_SUFFIX).name
         raise StorageError(f"{path} is missing: bring it back, or remove {beside} beside it")
@@ -239,11 +244,11 @@ def load_meta(path: Path) -> Meta:
     except (OSError, UnicodeDecodeError) as error:
         raise ProfileFormatError(f"{path} has no readable {meta_path.name}: {error}") from error
     try:
-        raw = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+        raw = strict_json.loads(text)
         if isinstance(raw, dict) and isinstance(raw.get("device"), dict):
             for name in _GONE_FROM_DEVICE:
                 raw["device"].pop(name, None)
-        meta = TypeAdapter(Meta).validate_json(json.dumps(raw))
+        meta = _meta_reader().validate_json(json.dumps(raw))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -257,6 +262,11 @@ def load_meta(path: Path) -> Meta:
     if wrong := _contradiction(meta):
         raise ProfileFormatError(f"{meta_path}: {wrong}")
     return meta
+
+
+@cache  # making one takes as long as reading a table
+def _meta_reader() -> TypeAdapter[Meta]:
+    return TypeAdapter(Meta)
 
 
 def _contradiction(meta: Meta) -> str | None:
@@ -280,23 +290,6 @@ def _contradiction(meta: Meta) -> str | None:
     return None
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number that JSON has")
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        raise ValueError("a field is given twice in one object")
-    return fields
-
-
-def _taken_of(path: Path) -> tuple[str, str]:
-    """The GPU model and the method of a recording, by its provenance alone."""
-    meta = load_meta(path)
-    return meta.device.name, meta.provenance.method
-
-
 def families_in(recording: Recording) -> tuple[str, ...]:
     """The names of the families whose kernels a recording holds, references aside."""
     names = (Variant.from_key(a.subject).family for a in recording.attempts)
@@ -315,8 +308,12 @@ def load_all(folder: Path, *, of: tuple[str, str] | None = None) -> tuple[Record
     only those `of` a GPU model and method, if these are given.  None that a search has yet to
     finish: it may be going on, and what it has is in its journal."""
     paths = [p.with_name(p.name.removesuffix(META_SUFFIX) + ".csv") for p in metas(folder)]
-    whole = [path for path in paths if not path.stem.endswith(UNFINISHED)]
-    found = [load(path) for path in whole if of in (None, _taken_of(path))]
+    provenances = {path: load_meta(path) for path in paths if not path.stem.endswith(UNFINISHED)}
+    found = [
+        _with_table(path, meta)
+        for path, meta in provenances.items()
+        if of in (None, (meta.device.name, meta.provenance.method))
+    ]
     return tuple(sorted(found, key=lambda r: r.meta.provenance.recorded_at, reverse=True))
 
 

@@ -19,7 +19,7 @@ from fa_tune.core.model import Attempt, Measurement, Outcome, Variant, Verdict
 from fa_tune.core.options import Progress
 from fa_tune.core.stats import Interval, Ratio, paired_ratio
 from fa_tune.search.decide import Confirmation, Decision, keep_default
-from fa_tune.store.journal import AttemptRecord, Fingerprint
+from fa_tune.store.journal import AttemptRecord
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.schema import Registry
 from fa_tune.tune.fleet.gpu import Gpu
@@ -59,7 +59,10 @@ class _Tests:
         self.found: dict[str, Attempt] = {}
         self._session = session
         self._asked = {result.workload.key: result for result in asked}
-        self._fingerprints = {key: _fingerprint(r, session) for key, r in self._asked.items()}
+        self._fingerprints = {
+            key: session.fingerprint_without_profiler(METHOD, _pair(result.decision) or ())
+            for key, result in self._asked.items()
+        }
         for key, result in self._asked.items() if session.reuse else ():
             known = session.journal.find(self._fingerprints[key].digest, _subject(result), key)
             if known is not None:
@@ -114,18 +117,6 @@ def _subject(result: WorkloadResult) -> str:
     """What the journal calls the comparison."""
     chosen, default = _pair(result.decision) or ("", "")
     return f"{METHOD}:{chosen} / {default}"
-
-
-def _fingerprint(result: WorkloadResult, session: Session) -> Fingerprint:
-    names = {Variant.from_key(s).family for s in _pair(result.decision) or ()}
-    return dataclasses.replace(
-        session.fingerprint(0, sorted(names)),
-        method=METHOD,
-        profiler_version="",
-        metrics=(),
-        clock_policy="unlocked",
-        cache_policy="cold-rotate",
-    )
 
 
 def _item(

@@ -16,7 +16,7 @@ from fa_tune.core import input_files
 from fa_tune.core.errors import InvalidConfig, ToolMissing
 from fa_tune.core.inputs import BUILT_IN, NORMAL, InputSpec
 from fa_tune.core.jobs import CompareInputsJob, InputsItem, InputsResult, KernelItem
-from fa_tune.core.model import Artifact, Attempt, Measurement, Outcome, Variant
+from fa_tune.core.model import Artifact, Attempt, Measurement, Outcome
 from fa_tune.core.options import Progress
 from fa_tune.core.stats import Ratio, median, median_interval
 from fa_tune.search.data_dependence import OnInputs
@@ -171,17 +171,9 @@ class _Comparisons:
 
 
 def _fingerprint(one: _Asked, session: Session) -> Fingerprint:
-    names = {Variant.from_key(s).family for s in one.artifacts}
     spec = "" if one.spec == NORMAL else input_files.identity(one.spec)
-    return dataclasses.replace(
-        session.fingerprint(0, sorted(names)),
-        method=METHOD,
-        profiler_version="",
-        metrics=(),
-        clock_policy="unlocked",
-        cache_policy="cold-rotate",
-        inputs=spec,
-    )
+    known = session.fingerprint_without_profiler(METHOD, one.artifacts)
+    return dataclasses.replace(known, inputs=spec)
 
 
 def _attempts(one: _Asked, told: ItemResult, uuid: str) -> dict[str, Attempt]:

@@ -27,7 +27,7 @@ from fa_tune.store.journal import Journal
 from fa_tune.store.registry import file as registry_file
 from fa_tune.tune.build import build_all, build_request
 from fa_tune.tune.outputs import registry_path
-from fa_tune.tune.profilers import is_of_other_sources
+from fa_tune.tune.replayed import is_of_other_sources
 from fa_tune.tune.results import Check
 from fa_tune.tune.session import JOURNAL, Machine, open_machine
 

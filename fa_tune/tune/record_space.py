@@ -34,7 +34,7 @@ from fa_tune.tune.measure import Sampling, measure_workload
 from fa_tune.tune.outputs import provenance
 from fa_tune.tune.profilers import choose_profiler
 from fa_tune.tune.results import RecordedSpace
-from fa_tune.tune.session import Session, open_machine, open_session
+from fa_tune.tune.session import Machine, Session, open_machine, open_session
 
 CHUNK = 256  # configs measured side by side; what a chunk found is kept when the next one begins
 
@@ -64,14 +64,10 @@ def record_space(
         options.measure, machine, progress, wanted=options.workloads.workloads()
     )
     progress.note(selection.source)
-    kept, rejected = prune_configs(configs, machine)
-    if not kept:
-        raise NoUsableVariant(f"none of the {len(configs)} configs can run on {machine.arch}")
-    names = {families.of(config).name for config in kept}
-    if len(names) > 1:
-        raise InvalidConfig(f"a space has configs of one family, not of {', '.join(sorted(names))}")
+    kept, n_rejected = _able(configs, machine)
+    family = families.of(kept[0])
     workloads = workloads_for(options, kept)
-    defaults = {w.key: families.default_for(families.of(kept[0]), w) for w in workloads}
+    defaults = {w.key: families.default_for(family, w) for w in workloads}
     able, _ = prune_configs(list(dict.fromkeys(defaults.values())), machine)
     kept = _sampled(list(dict.fromkeys([*able, *kept])), set(able), at_most, options.measure.seed)
     session = open_session(machine, selection, options.measure, progress, reuse=options.resume)
@@ -97,16 +93,28 @@ def record_space(
         provenance=(
             selection.recording.meta.provenance
             if selection.recording is not None
-            else provenance(selection, sorted(names))
+            else provenance(selection, [family.name])
         ),
         units=units,
         defaults={key: variant for key, variant in default_keys.items() if variant in by_key},
-        note="; ".join(_notes(len(rejected), parts, joined)),
+        note="; ".join(_notes(n_rejected, parts, joined)),
         inputs=str(selection.inputs),
     )
     save(to, rows, meta)
     tally = session.tally
     return RecordedSpace(to, tuple(rows), meta, selection.source, tally.measured, tally.reused)
+
+
+def _able(configs: Sequence[Config], machine: Machine) -> tuple[list[Config], int]:
+    """Those that can run, all of one family, and how many cannot; raises NoUsableVariant and
+    InvalidConfig."""
+    kept, rejected = prune_configs(configs, machine)
+    if not kept:
+        raise NoUsableVariant(f"none of the {len(configs)} configs can run on {machine.arch}")
+    names = {families.of(config).name for config in kept}
+    if len(names) > 1:
+        raise InvalidConfig(f"a space has configs of one family, not of {', '.join(sorted(names))}")
+    return kept, len(rejected)
 
 
 def _sampled(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ from fa_tune.core.arch import ArchLimits, limits, parse_arch
 from fa_tune.core.errors import FaTuneError, InvalidConfig, ToolMissing
 from fa_tune.core.inputs import DEFAULT, NORMAL, InputSpec
 from fa_tune.core.jobs import WARM_UP_MODULES
-from fa_tune.core.model import DeviceInfo
+from fa_tune.core.model import DeviceInfo, Variant
 from fa_tune.core.options import MachineOptions, MeasureOptions, Progress
 from fa_tune.profile.base import Capabilities, Profiler
 from fa_tune.store.journal import Fingerprint, Journal
@@ -261,6 +261,18 @@ class Session:
             cache_policy=profiler.cache_policy,
             runs=runs,
             inputs=self.inputs_identity,
+        )
+
+    def fingerprint_without_profiler(self, method: str, subjects: Iterable[str]) -> Fingerprint:
+        """What a comparison after the search depends on, which workers time by themselves."""
+        names = sorted({Variant.from_key(subject).family for subject in subjects})
+        return dataclasses.replace(
+            self.fingerprint(0, names),
+            method=method,
+            profiler_version="",
+            metrics=(),
+            clock_policy="unlocked",
+            cache_policy="cold-rotate",
         )
 
 

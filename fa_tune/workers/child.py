@@ -22,6 +22,7 @@ from typing import Any, Required, Self, TypedDict
 
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.model import Outcome
+from fa_tune.core.signals import signal_name
 from fa_tune.workers.prefork import PREFORK, WORKER, Waiting
 from fa_tune.workers.protocol import Event, JobFile, Kind, ProcessRef, ProgressReader
 
@@ -265,7 +266,7 @@ class Child:
         status = self._process.returncode
         return ChildEnd(
             exit_code=status if status >= 0 else None,
-            signal=_signal_name(-status) if status < 0 else None,
+            signal=signal_name(-status) if status < 0 else None,
             timed_out=self._timed_out,
             finished=self._finished,
             reason=self._reason(),
@@ -326,9 +327,9 @@ class Child:
         status = self._process.returncode
         if status < 0:
             hint = " (out of memory?)" if status == -signal.SIGKILL else ""
-            return f"killed by {_signal_name(-status)}{hint}"
+            return f"killed by {signal_name(-status)}{hint}"
         # A wrapper passes on the death of its program in the way of shells.
-        name = f" ({_signal_name(status - 128)})" if self._plan.wrapper and status > 128 else ""
+        name = f" ({signal_name(status - 128)})" if self._plan.wrapper and status > 128 else ""
         lines = self._stderr_tail().split("\n")
         last = next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")
         said = f"; stderr ends: {last}" if last else ""
@@ -376,10 +377,3 @@ class Child:
     def _signal_group(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

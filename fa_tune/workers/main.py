@@ -64,7 +64,8 @@ class Report:
 
     def begin(self, item: str, timeout_s: float | None = None) -> None:
         """From here on whatever happens is attributed to `item`, until another one begins or it
-        gets its final result; silence longer than `timeout_s` counts as a hang."""
+        gets its final result; silence longer than `timeout_s` counts as a hang.  This and what
+        follows raise ValueError for an item that the job does not have."""
         if timeout_s is not None and not timeout_s > 0:
             raise ValueError(f"timeout_s must be above 0, not {timeout_s}")
         self._send(Event(Kind.BEGIN, self._known(item), timeout_s=timeout_s))

@@ -53,6 +53,9 @@ struct DecodeConfig {
     // keys that a tile counts for beside its own, and that its parts have at least, where the
     // device alone knows lengths; without parts, if a tile has fewer
     int tile_keys = 0;
+    // at the end of a tile what the columns of a row have in common is found first, by a lane for
+    // each row, in place of by every thread for its columns
+    bool by_rows = false;
 
     // Head dimension of V and O.
     FA_HOST_DEVICE constexpr int d_v() const { return d_head_v != 0 ? d_head_v : d_head; }
@@ -104,7 +107,10 @@ struct DecodeConfig {
         if (cluster != other.cluster) {
             return cluster < other.cluster;
         }
-        return tile_keys < other.tile_keys;
+        if (tile_keys != other.tile_keys) {
+            return tile_keys < other.tile_keys;
+        }
+        return by_rows < other.by_rows;
     }
 };
 

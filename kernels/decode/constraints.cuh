@@ -43,9 +43,9 @@ struct Constraints {
                   "cluster must be 1, 2, 4 or 8");
     static_assert(
         CFG.cluster == 1 || (CFG.min_blocks == 1 && !CFG.aligned && CFG.combine == Combine::LAST &&
-                             CFG.tile_keys == 0),
-        "with a cluster for each tile there are no aligned, min_blocks, combine and tile_keys to "
-        "choose");
+                             CFG.tile_keys == 0 && !CFG.by_rows),
+        "with a cluster for each tile there are no aligned, min_blocks, combine, tile_keys and "
+        "by_rows to choose");
     static_assert(CFG.tile_keys >= 0 && CFG.tile_keys <= 1024,
                   "tile_keys must be between 0 and 1024");
 };

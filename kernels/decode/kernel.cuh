@@ -18,12 +18,11 @@
 
 namespace fa_tune::decode {
 
-// Four columns of a row of a CTA's part of a tile, from the sums of its groups.
+// What the groups of a CTA found of a row; returns the highest of their maxima.
 template <DecodeConfig CFG>
-__device__ __forceinline__ Combined combine_groups(unsigned smem, const TileRows& rows, int row,
-                                                   int quad) {
+__device__ __forceinline__ float read_group_sums(RowSum (&sums)[Layout<CFG>::kGroups],
+                                                 unsigned smem, int row) {
     using L = Layout<CFG>;
-    RowSum sums[L::kGroups];
     float highest = negative_infinity();
 #pragma unroll
     for (int g = 0; g < L::kGroups; ++g) {
@@ -32,8 +31,17 @@ __device__ __forceinline__ Combined combine_groups(unsigned smem, const TileRows
         sums[g] = {pair[0], pair[1]};
         highest = fmaxf(highest, pair[0]);
     }
+    return highest;
+}
+
+// Four columns of a row of a CTA's part of a tile, from the sums of its groups.
+template <DecodeConfig CFG>
+__device__ __forceinline__ Combined combine_groups(unsigned smem, const TileRows& rows, int row,
+                                                   int quad) {
+    using L = Layout<CFG>;
+    RowSum sums[L::kGroups];
     Combined total(rows.softmax_scale * kLog2E);
-    total.raise_max(highest);
+    total.raise_max(read_group_sums<CFG>(sums, smem, row));
 #pragma unroll
     for (int g = 0; g < L::kGroups; ++g) {
         const auto* from = reinterpret_cast<const float*>(
@@ -51,6 +59,57 @@ __device__ __forceinline__ constexpr int items_at_a_time() {
     if (CFG.tile_keys == 0 || CFG.B_r == 16) return 1;
     const int own = CFG.B_r * CFG.d_v() / 4 / Layout<CFG>::kThreads;
     return own < 1 ? 1 : own > 4 ? 4 : own;
+}
+
+// A CTA's part of the tile in memory, or the result if it has the whole tile.  First every warp
+// finds what the columns of a row have in common, by a lane for each row.
+template <DecodeConfig CFG, WorkloadTraits TRAITS>
+__device__ __forceinline__ void store_by_rows(const DecodeParams& p, unsigned smem,
+                                              const Tile& tile, const TileRows& rows) {
+    using L = Layout<CFG>;
+    constexpr int kQuads = CFG.d_v() / 4;
+    const Parts<CFG.d_v()> memory(p);
+    const int place = tile.place(blockIdx.x), lane = threadIdx.x % 32;
+    const bool whole = tile.parts() == 1;
+    ResultRows<CFG.B_r> results;
+    OfRows<float, CFG.B_r> weights[L::kGroups];
+#pragma unroll
+    for (int set = 0; set < weights[0].kSets; ++set) {
+        const int row = min(32 * set + lane, rows.count - 1);
+        const bool writes = threadIdx.x < 32 && 32 * set + lane < rows.count;
+        RowSum sums[L::kGroups];
+        Combined total(rows.softmax_scale * kLog2E);
+        total.raise_max(read_group_sums<CFG>(sums, smem, row));
+#pragma unroll
+        for (int g = 0; g < L::kGroups; ++g) weights[g].own[set] = total.add_sum(sums[g]);
+        results.template set_own<TRAITS>(p, rows, set, row, total, whole && writes);
+        if (!whole && writes) {
+            ptx::st_global_cg_v2(memory.row_sum(place, row), total.max, total.sum);
+        }
+    }
+    const int items = rows.count * kQuads;
+#pragma unroll 4
+    for (int first = threadIdx.x - lane; first < items; first += L::kThreads) {
+        const bool writes = first + lane < items;
+        const int item = min(first + lane, items - 1);
+        const int row = item / kQuads, quad = item % kQuads;
+        float total[4] = {};
+#pragma unroll
+        for (int g = 0; g < L::kGroups; ++g) {
+            const float weight = weights[g].of(row);
+            const auto from = *reinterpret_cast<const uint4*>(
+                __cvta_shared_to_generic(smem + L::sums_at(g, row, 4 * quad)));
+            const float part[4] = {__int_as_float(from.x), __int_as_float(from.y),
+                                   __int_as_float(from.z), __int_as_float(from.w)};
+#pragma unroll
+            for (int i = 0; i < 4; ++i) total[i] = fmaf(weight, part[i], total[i]);
+        }
+        if (whole) {
+            results.template write<mma_sync::Element<CFG.dtype>>(p, rows, row, quad, total, writes);
+        } else if (writes) {
+            ptx::st_global_cg_v4(memory.columns(place, row, quad), total);
+        }
+    }
 }
 
 // The sums of a CTA's groups make its part of the tile, in memory; or, if it has the whole tile,
@@ -110,9 +169,14 @@ __device__ __forceinline__ void combine_if_last(const DecodeParams& p, unsigned 
     }
     __syncthreads();
     if (!ptx::ld_shared(smem + L::kWord)) return;
-    combine_rows<mma_sync::Element<CFG.dtype>, TRAITS, CFG.d_v(), L::kThreads,
-                 items_at_a_time<CFG>()>(p, Parts<CFG.d_v()>(p), tile, rows, 0, rows.count,
-                                         threadIdx.x);
+    using Elem = mma_sync::Element<CFG.dtype>;
+    const Parts<CFG.d_v()> memory(p);
+    if constexpr (CFG.by_rows) {
+        combine_by_rows<Elem, TRAITS, CFG.d_v(), CFG.B_r, L::kThreads>(p, memory, tile, rows);
+    } else {
+        combine_rows<Elem, TRAITS, CFG.d_v(), L::kThreads, items_at_a_time<CFG>()>(
+            p, memory, tile, rows, 0, rows.count, threadIdx.x);
+    }
 }
 
 // The next launch may begin, as far as it needs nothing of this one.
@@ -175,7 +239,11 @@ __global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
             const Tile tile(start, pitch, line);
             warps.store_sums(rows.count);
             __syncthreads();
-            store_part<CFG, TRAITS>(p, smem, tile, rows);
+            if constexpr (CFG.by_rows) {
+                store_by_rows<CFG, TRAITS>(p, smem, tile, rows);
+            } else {
+                store_part<CFG, TRAITS>(p, smem, tile, rows);
+            }
             if (CFG.combine == Combine::LAST && tile.parts() > 1) {
                 combine_if_last<CFG, TRAITS>(p, smem, tile, rows);
             }

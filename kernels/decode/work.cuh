@@ -228,8 +228,12 @@ struct TileRows {
     // Of its first element in a tensor.
     __device__ __forceinline__ long long offset(const DecodeParams& p, const TensorStrides& strides,
                                                 int row) const {
-        const int at = query(p, row);
-        return batch * strides.batch + at * strides.seq + head_at(p, row, at) * strides.head;
+        return offset(p, strides, row, query(p, row));
+    }
+    // The same, if its query is known.
+    __device__ __forceinline__ long long offset(const DecodeParams& p, const TensorStrides& strides,
+                                                int row, int query) const {
+        return batch * strides.batch + query * strides.seq + head_at(p, row, query) * strides.head;
     }
 
   private:

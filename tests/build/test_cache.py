@@ -237,6 +237,31 @@ def test_a_folder_that_cannot_be_written_costs_one_warning(
     assert store.size() == StoreSize(0, 0)
 
 
+def test_a_folder_that_cannot_be_read_costs_one_warning(
+    tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_bytes, write_bytes = Path.read_bytes, Path.write_bytes
+
+    def refused(function: Any) -> Any:
+        def call(path: Path, *args: Any) -> Any:
+            if path.is_relative_to(tmp_path):
+                raise PermissionError(13, "Permission denied", str(path))
+            return function(path, *args)
+
+        return call
+
+    for number in range(3):
+        ArtifactStore(tmp_path).put(_key(number), GOOD, CUBIN)
+    monkeypatch.setattr(Path, "read_bytes", refused(read_bytes))
+    monkeypatch.setattr(Path, "write_bytes", refused(write_bytes))
+    store = ArtifactStore(tmp_path, warn=warnings.append)
+    for number in range(3):
+        assert store.get(_key(number)) is None
+        store.put(_key(number), GOOD, CUBIN)
+    assert len(warnings) == 1
+    assert "--cache-dir" in warnings[0]
+
+
 def test_a_read_only_folder_still_answers(
     tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

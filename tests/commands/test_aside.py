@@ -44,19 +44,16 @@ def said(arguments: Sequence[str], folder: Path, width: int | None) -> list[str]
 
 
 @pytest.mark.parametrize("arguments", [WRONG, UNRECORDED])
-def test_a_program_finds_an_error_in_one_line(arguments: tuple[str, ...], tmp_path: Path) -> None:
-    (error,) = [line for line in said(arguments, tmp_path, None) if line.startswith("error: ")]
-    assert len(error) > 80
-
-
-@pytest.mark.parametrize("arguments", [WRONG, UNRECORDED])
-@pytest.mark.parametrize("width", [80, 60])
-def test_on_a_terminal_lines_are_cut_between_words(
-    arguments: tuple[str, ...], width: int, tmp_path: Path
+def test_programs_get_an_error_in_one_line_and_terminals_lines_cut_between_words(
+    arguments: tuple[str, ...], tmp_path: Path
 ) -> None:
     whole = said(arguments, tmp_path, None)
-    shown = said(arguments, tmp_path, width)
-    at = next(i for i, line in enumerate(shown) if line.startswith("error: "))
-    words = max(len(word) for line in shown for word in line.split())
-    assert max(map(len, shown[at:])) <= max(width, words + 2)
-    assert " ".join(" ".join(shown[at:]).split()) == whole[-1]
+    (error,) = [line for line in whole if line.startswith("error: ")]
+    assert len(error) > 80
+    assert error == whole[-1]
+    for width in (80, 60):
+        shown = said(arguments, tmp_path, width)
+        at = next(i for i, line in enumerate(shown) if line.startswith("error: "))
+        words = max(len(word) for line in shown for word in line.split())
+        assert max(map(len, shown[at:])) <= max(width, words + 2)
+        assert " ".join(" ".join(shown[at:]).split()) == error

@@ -119,6 +119,11 @@ WRONG: list[tuple[list[str], str, int]] = [
     (["search", "--dtype", "fp16 bf16"], "fp16, bf16", 2),
     (["search", "--batch", "0"], "--batch", 2),
     (["search", "--heads", "-1"], "--heads", 2),
+    (["search", "--heads", "many"], "not a whole number", 2),
+    (["search", "--heads", "9" * 5000], "not a whole number", 2),
+    (["search", "--compile-timeout", "soon"], "not a number", 2),
+    (["search", "--compile-timeout", "nan"], "not a number", 2),
+    (["search", "--score-hook", "latin-1.cuh"], "UTF-8", 2),
     (["search", "--runs", "0"], "--runs", 2),
     (["search", "--runs", "1e3"], "--runs", 2),
     (["search", "--profiler", "nsys"], "--profiler", 2),
@@ -166,6 +171,7 @@ WRONG: list[tuple[list[str], str, int]] = [
     (["registry", "sho"], "'show'", 2),
     (["registry", "best"], "--seq-len", 2),
     (["registry", "best", "--workload", "b1"], "not a workload key", 2),
+    (["registry", "best", "--workload", "b1"], "b16_h16_kv16_q4096_k4096_d128_fp16_full", 2),
     (["registry", "best", "--seq-len", "64", "--heads", "3", "--kv-heads", "2"], "kv heads", 2),
     (["registry", "show", "--registry", "no-schema.json"], "schema", 5),
     (["registry", "show", "--registry", "no-file.json"], "nothing in the registry", 4),
@@ -186,6 +192,7 @@ def test_garbage_is_answered_in_one_line(
     (tmp_path / "a-file").write_text("nothing of use\n")
     (tmp_path / "a-folder").mkdir()
     (tmp_path / "no-schema.json").write_text(REGISTRY_WITHOUT_SCHEMA)
+    (tmp_path / "latin-1.cuh").write_bytes("// é".encode("latin-1"))
     before = sorted(p for p in tmp_path.rglob("*") if "home" not in p.parts)
     done = console(*arguments)
     assert done.status == status, done.err
@@ -195,6 +202,12 @@ def test_garbage_is_answered_in_one_line(
     if status == 2:
         assert not done.out
     assert sorted(p for p in tmp_path.rglob("*") if "home" not in p.parts) == before
+
+
+def test_a_long_word_is_not_repeated_whole(console: Console) -> None:
+    done = console("search", "--budget", "9" * 5000)
+    assert done.status == 2
+    assert len(done.lines[0]) < 1000
 
 
 def test_variables_are_refused_like_options(

@@ -69,8 +69,20 @@ def test_it_says_what_there_is(console: Console, exporting: Exporting, tmp_path:
     done = console("export", "--to", str(tmp_path / "to"))
     assert done.status == 0
     assert "1.0 MiB" in done.out
-    assert VARIANT.key in done.out
+    assert VARIANT.config in done.out
     assert done.lines == ["warning: left out: one thing"]
+
+
+def test_what_it_says_fits_the_terminal(
+    console: Console,
+    exporting: Exporting,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    out = console("export", "--to", "to").out
+    assert max(map(len, out.splitlines())) <= 40
+    assert "".join(VARIANT.config.split()) in "".join(out.split())
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_show_json_is_a_registry(console: Console, registry: Path, tmp_path: Pat
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--gpu", H100), ("--method", "events"), ("--d-head", "64"), ("--seq-len", "17")],
+    [("--method", "events"), ("--d-head", "64"), ("--seq-len", "17")],
 )
 def test_show_of_nothing_is_status_4(
     console: Console, registry: Path, arguments: tuple[str, str]
@@ -132,6 +132,14 @@ def test_show_of_nothing_is_status_4(
     done = console("registry", "show", *arguments)
     assert done.status == 4
     assert done.lines == [f"error: none of the 3 entries in {registry} is like that"]
+
+
+def test_show_of_another_gpu_says_whose_entries_there_are(console: Console, registry: Path) -> None:
+    done = console("registry", "show", "--gpu", H100)
+    assert done.status == 4
+    assert len(done.lines) == 1
+    assert {e.gpu.name for e in load(registry).entries} == {"NVIDIA H200"}
+    assert "NVIDIA H200" in done.lines[0]
 
 
 @pytest.mark.parametrize("command", [("show",), ("best", "--seq-len", "4096")])

@@ -46,6 +46,10 @@ def test_what_is_no_hook_is_refused(tmp_path: Path) -> None:
         hooks.register("__device__ float hook(float score) { return score; }")
     with pytest.raises(StorageError, match="cannot read"):
         hooks.register(tmp_path / "absent.cuh")
+    latin = tmp_path / "latin-1.cuh"
+    latin.write_bytes(f"// é{TEXT}".encode("latin-1"))
+    with pytest.raises(InvalidConfig, match="UTF-8"):
+        hooks.register(latin)
     with pytest.raises(InvalidConfig, match="not known to this process"):
         hooks.hook_of("0" * 16)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import struct
 from collections.abc import Mapping
@@ -158,6 +159,17 @@ def test_a_file_that_holds_something_else(
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="no such file"):
         check(tmp_path / "x.safetensors")
+
+
+def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = saved(tmp_path / "x.safetensors", **qkv())
+
+    def refuse(name: Any, *_: Any, **__: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(name))
+
+    monkeypatch.setattr("builtins.open", refuse)
+    with pytest.raises(StorageError, match="Permission denied"):
+        check(path)
 
 
 @given(st.data())

@@ -32,7 +32,17 @@ def test_a_seed_draws_others() -> None:
     assert lengths_of("uniform-1", 20, 1000, 1000) != lengths_of("uniform-2", 20, 1000, 1000)
 
 
-@pytest.mark.parametrize("text", ["5+", "5+1x2", "normal", "uniform-1-2", "equal-1", "x3"])
+HUGE = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("5+", "5+1x2", "normal", "uniform-1-2", "equal-1", "x3", "\u0661"),
+        *(HUGE, f"5+{HUGE}", f"uniform-{HUGE}", f"lognormal-{HUGE}", f"lognormal-1-{HUGE}"),
+    ],
+    ids=lambda text: text[:20],
+)
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(InvalidConfig, match="lengths"):
         lengths_of(text, 4, 10, 10)

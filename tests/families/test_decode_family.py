@@ -198,16 +198,16 @@ def test_it_is_for_few_rows_alone() -> None:
         (9, 8, 1, 1024, "stages_2+ctas_2+cluster_2"),  # but of two CTAs for a multiprocessor
         (12, 8, 4, 16384, "stages_2+row_warps_2+ctas_2+cluster_2"),
         (14, 8, 1, 1024, "stages_2+aligned+dependent"),
-        (9, 8, 4, 16384, "stages_2+row_warps_2+aligned"),
-        (13, 8, 4, 1024, "stages_2+row_warps_2+aligned+dependent"),
+        (9, 8, 4, 16384, "stages_2+row_warps_2+aligned+by_rows"),
+        (13, 8, 4, 1024, "stages_2+row_warps_2+aligned+dependent+by_rows"),
         (18, 8, 1, 1024, "stages_2+aligned+dependent"),
         (20, 8, 1, 1024, "stages_2+ctas_3+min_blocks_1024+aligned"),
         (31, 8, 1, 4096, "stages_2+ctas_3+min_blocks_1024+aligned"),
         (31, 8, 1, 8192, "stages_2+aligned"),
         (1, 8, 4, 1024, "stages_2+dependent+cluster_4"),  # two tiles of 16 rows
         (1, 8, 4, 8192, "stages_2+row_warps_2+cluster_8"),
-        (1, 8, 4, 32768, "stages_2+row_warps_2+aligned+dependent"),
-        (1, 8, 8, 1024, "stages_2+row_warps_4+aligned+dependent"),  # 64 rows
+        (1, 8, 4, 32768, "stages_2+row_warps_2+aligned+dependent+by_rows"),
+        (1, 8, 8, 1024, "stages_2+row_warps_4+aligned+dependent+by_rows"),  # 64 rows
         (16, 8, 1, 8192, "stages_2+aligned"),
         (1, 1, 1, 8192, "stages_2+aligned+dependent"),
     ],
@@ -252,6 +252,44 @@ def test_ctas_are_small_where_tiles_are_many(
     assert config.ctas_per_sm == ctas
 
 
+@pytest.mark.parametrize(
+    ("d_head", "e4m3", "batch", "keys", "ctas", "cluster"),
+    [
+        (64, False, 12, 512, 1, 1),  # too little for small CTAs
+        (64, False, 12, 1024, 2, 2),
+        (64, False, 24, 8192, 3, 1),
+        (64, False, 24, 8320, 1, 1),  # too much
+        (128, True, 12, 1024, 2, 2),
+        (128, True, 24, 2048, 1, 1),
+    ],
+)
+def test_small_ctas_are_for_bytes_not_for_keys(
+    d_head: int, e4m3: bool, batch: int, keys: int, ctas: int, cluster: int
+) -> None:
+    workload = Workload(batch, 64, 8, 1, keys, d_head, DType.BF16, kv_e4m3=e4m3)
+    config: DecodeConfig = _FAMILY.default_for(workload, limits((9, 0)))
+    assert (config.ctas_per_sm, config.cluster) == (ctas, cluster)
+
+
+@pytest.mark.parametrize("queries", [1, 4])
+@pytest.mark.parametrize("keys", [1024, 8192])
+@pytest.mark.parametrize("lengths", ["", "lognormal"])
+def test_what_counts_are_the_tiles_of_a_multiprocessor(
+    queries: int, keys: int, lengths: str
+) -> None:
+    one, two = (limits((9, 0), multiprocessors=n) for n in (132, 264))
+    found = set()
+    for batch in range(1, 70):
+        workload = Workload(batch, 64, 8, queries, keys, 128, DType.BF16, cache_lengths=lengths)
+        config = _FAMILY.default_for(workload, one)
+        assert config == _FAMILY.default_for(replace(workload, batch=2 * batch), two)
+        found.add(config)
+    assert len(found) > 2
+    assert _FAMILY.default_for(replace(workload, batch=36), one) != _FAMILY.default_for(
+        replace(workload, batch=36), limits((9, 0), multiprocessors=78)
+    )
+
+
 def test_tiles_count_for_keys_where_the_device_alone_knows_lengths() -> None:
     h200 = limits((9, 0))
     cached = replace(_ONE_QUERY, cache_lengths="lognormal")
@@ -263,6 +301,15 @@ def test_tiles_count_for_keys_where_the_device_alone_knows_lengths() -> None:
     before, earlier = _FAMILY.former_defaults(config)
     assert (before.tile_keys, before.dependent) == (0, True)
     assert (earlier.tile_keys, earlier.dependent) == (0, False)
+
+
+@pytest.mark.parametrize(("queries", "stages"), [(1, (2, 3)), (4, (2, 3))])
+def test_recordings_hold_the_default_of_larger_rings(queries: int, stages: tuple[int, int]) -> None:
+    workload = Workload(64, 64, 8, queries, 1024, 128, DType.BF16)
+    config: DecodeConfig = _FAMILY.default_for(workload, limits((9, 0)))
+    former, *_ = _FAMILY.former_defaults(config)
+    assert (config.stages, former.stages) == stages
+    assert (config.by_rows, former.by_rows) == (queries > 1, False)
 
 
 def test_recordings_hold_the_default_that_did_not_begin_early() -> None:

@@ -18,7 +18,8 @@ from fa_tune.core.arch import limits
 from fa_tune.core.model import Artifact
 from fa_tune.core.workload import Workload
 from fa_tune.op import flash_attn_with_kvcache, state
-from fa_tune.op.kv_cache import E4M3, Scores, attend
+from fa_tune.op.kv_cache import E4M3, Cache, attend
+from fa_tune.op.traits import Traits
 from tests.gpu.op_checks import draw, main, same_bits
 
 PROBLEMS, FEW_PROBLEMS = 72, 24
@@ -95,9 +96,7 @@ def _draw(dice: random.Random, number: int) -> Drawn:
     return Drawn(q, keys, values, scales, lengths.int(), added, page)
 
 
-def _expected(
-    drawn: Drawn, batch: int, causal: bool, scores: Scores, dtype: torch.dtype
-) -> torch.Tensor:
+def _expected(drawn: Drawn, batch: int, traits: Traits, dtype: torch.dtype) -> torch.Tensor:
     """Of one sequence, [n_q, heads, d_v], with weights and result in `dtype`."""
     n, n_q, group = (
         int(drawn.lengths[batch]),
@@ -114,18 +113,18 @@ def _expected(
         )
     keys, values = (t.repeat_interleave(group, 1) for t in (keys, values))
     found = torch.einsum("qhd,khd->hqk", q, keys) / q.shape[2] ** 0.5
-    if scores.softcap is not None:
-        found = scores.softcap * torch.tanh(found / scores.softcap)
+    if traits.softcap is not None:
+        found = traits.softcap * torch.tanh(found / traits.softcap)
     place = torch.arange(n, device="cuda") - torch.arange(n_q, device="cuda")[:, None] - (n - n_q)
-    left, right = scores.window
+    left, right = traits.window_left, 0 if traits.causal else traits.window_right
     hidden = torch.zeros_like(place, dtype=torch.bool)
-    if causal or right is not None:
-        hidden |= place > (0 if causal or right is None else right)
+    if right is not None:
+        hidden |= place > right
     if left is not None:
         hidden |= place < -left
     found = found.masked_fill(hidden, -torch.inf)
-    if scores.sink is not None:
-        sink = scores.sink.double()[:, None, None].expand(*found.shape[:2], 1)
+    if traits.sink is not None:
+        sink = traits.sink.double()[:, None, None].expand(*found.shape[:2], 1)
         found = torch.cat((found, sink), -1)
     weights = torch.softmax(found, -1).nan_to_num(0.0)[..., :n].to(dtype).double()
     return torch.einsum("hqk,khd->qhd", weights, values).to(dtype).double()
@@ -191,10 +190,12 @@ def _random_caches(problems: int) -> None:
         causal, windowed = kind.random() < 0.5, kind.random() < 0.5
         left = dice.choice((0, 7, 100, 1000)) if windowed else None
         right = kind.choice((None, 0, 2)) if windowed and not causal else None
-        scores = Scores(
-            (left, right),
-            torch.randn(drawn.q.shape[2]).cuda() if kind.random() < 0.4 else None,
-            kind.choice((None, None, 20.0)),
+        traits = Traits(
+            causal=causal,
+            window_left=left,
+            window_right=right,
+            sink=torch.randn(drawn.q.shape[2]).cuda() if kind.random() < 0.4 else None,
+            softcap=kind.choice((None, None, 20.0)),
         )
         said = (number, drawn.q.shape, drawn.keys.shape, drawn.keys.dtype, drawn.page, causal)
         twice, new = [], drawn.new()
@@ -202,12 +203,9 @@ def _random_caches(problems: int) -> None:
             k, v, table = drawn.cached()
             twice.append(
                 attend(
-                    *(drawn.q, k, v, drawn.lengths - drawn.added),
-                    new=new,
-                    block_table=table,
-                    causal=causal,
-                    scores=scores,
-                    kv_scales=drawn.scales,
+                    drawn.q,
+                    Cache(k, v, drawn.lengths - drawn.added, new, table, drawn.scales),
+                    traits,
                     return_lse=True,
                 )
             )
@@ -220,8 +218,8 @@ def _random_caches(problems: int) -> None:
         assert same_bits(*twice), said
         out = twice[0][0]
         for b in range(len(drawn.q)):
-            right_one = _expected(drawn, b, causal, scores, torch.float64)
-            same = _expected(drawn, b, causal, scores, drawn.q.dtype)
+            right_one = _expected(drawn, b, traits, torch.float64)
+            same = _expected(drawn, b, traits, drawn.q.dtype)
             limit = 2 * (same - right_one).abs().max() + 4e-3 * right_one.abs().max() + 1e-4
             assert (out[b] - right_one).abs().max() <= limit, (said, b)
 
@@ -245,10 +243,10 @@ def through_the_drop_in() -> None:
                 window_size=(100, -1),
                 **given,
             )
-        scores = Scores((100, None))
+        traits = Traits(causal=True, window_left=100)
         for b in range(len(drawn.q)):
-            right = _expected(drawn, b, True, scores, torch.float64)
-            same = _expected(drawn, b, True, scores, drawn.q.dtype)
+            right = _expected(drawn, b, traits, torch.float64)
+            same = _expected(drawn, b, traits, drawn.q.dtype)
             limit = 2 * (same - right).abs().max() + 4e-3 * right.abs().max() + 1e-4
             assert (out[b] - right).abs().max() <= limit, (number, b)
 

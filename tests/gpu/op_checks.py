@@ -14,7 +14,7 @@ from fa_tune.core.hooks import twin_of
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.kernels import use_device
 from fa_tune.gpu.reference import Inputs
-from fa_tune.op.done import Lengths
+from fa_tune.op.operands import Lengths
 from fa_tune.op.traits import Traits, bounds
 
 

@@ -25,7 +25,7 @@ from fa_tune.gpu.kernels import launch_args, lse_for
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.reference import Inputs, make_inputs
 from fa_tune.op import attention, explain, flash_attn_func, flash_attn_varlen_func, prepare
-from fa_tune.op.done import Lengths
+from fa_tune.op.operands import Lengths
 from fa_tune.op.state import operators
 from fa_tune.op.traits import Traits
 from tests.csrc.host_cost import host_cost as cost_of_core

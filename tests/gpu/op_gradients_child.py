@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fa_tune.core.hooks import register
 from fa_tune.op import attention, flash_attn_varlen_func
-from fa_tune.op.done import Lengths
+from fa_tune.op.operands import Lengths
 from fa_tune.op.packed import packed_attention
 from fa_tune.op.traits import Traits
 from tests.gpu.op_checks import (

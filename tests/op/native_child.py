@@ -28,7 +28,7 @@ from fa_tune.core.model import Artifact, Outcome, Resources
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import LaunchArgs, LaunchDevice, TensorArg
 from fa_tune.op import api
-from fa_tune.op.done import Lengths
+from fa_tune.op.operands import Lengths
 from fa_tune.op.packed import packed_attention
 from fa_tune.op.plans import Plans
 from fa_tune.op.state import Operators

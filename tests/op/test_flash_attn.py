@@ -127,6 +127,27 @@ def test_rows_behind_the_packed_sequences_are_nobodys(sequences: list[tuple[int,
         assert torch.allclose(lse[:, rows], own[0], atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("starts_q", "starts_k", "told"),
+    [
+        ([0, 3, 10], [0, 4, 9], "cu_seqlens_q .* 9 or less"),
+        ([0, 3, 9], [0, 4, 16], "cu_seqlens_k .* 15 or less"),
+        ([-1, 3, 9], [0, 4, 9], "cu_seqlens_q"),
+        ([0, 5, 3], [0, 4, 9], "cu_seqlens_q"),
+        ([0, 3, 9], [0, 4, 12], "sequence of 8 rows, max_seqlen_k is 7"),
+        ([0, 3, 9], [0, 4], "2 sequences, cu_seqlens_k of 1"),
+        ([], [], "cu_seqlens_q"),
+    ],
+)
+def test_packed_sequences_that_the_tensors_do_not_have_are_refused(
+    starts_q: list[int], starts_k: list[int], told: str
+) -> None:
+    q, k = draw(9, 4, 16), draw(15, 2, 16)
+    starts = (torch.tensor(s, dtype=torch.int32) for s in (starts_q, starts_k))
+    with pytest.raises(InvalidConfig, match=told):
+        flash_attn_varlen_func(q, k, k, *starts, 7, 7)
+
+
 @pytest.mark.parametrize("as_tensor", [False, True])
 def test_a_cache_is_appended_to_and_read(as_tensor: bool) -> None:
     keys, values = draw(2, 10, 2, 16), draw(2, 10, 2, 16)

@@ -1,8 +1,11 @@
-"""What attention to a cache refuses before the GPU would read beyond a tensor."""
+"""What attention to a cache refuses before the GPU would read beyond a tensor, and what it gives
+to a launch."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import ctypes
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,8 +15,11 @@ if not TYPE_CHECKING:
 import torch
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.op import flash_attn_with_kvcache
-from fa_tune.op.kv_cache import attend
+from fa_tune.core.workload import Workload
+from fa_tune.families.base import LaunchArgs
+from fa_tune.op import flash_attn_with_kvcache, kv_cache
+from fa_tune.op.kv_cache import E4M3, Cache, attend
+from fa_tune.op.traits import Traits
 
 
 def half(*shape: int) -> torch.Tensor:
@@ -41,15 +47,15 @@ def test_tensors_that_are_too_small_are_refused(
     block_table = None if table is None else ints(*table)
     with pytest.raises(InvalidConfig, match=said):
         attend(
-            *(half(3, 1, 4, 64), half(*cache), half(*cache), ints(*lengths)),
-            block_table=block_table,
+            half(3, 1, 4, 64),
+            Cache(half(*cache), half(*cache), ints(*lengths), block_table=block_table),
         )
 
 
 def test_tensors_elsewhere_are_refused() -> None:
     cache = half(3, 32, 2, 64)
     with pytest.raises(InvalidConfig, match="must be on cpu, as Q"):
-        attend(half(3, 1, 4, 64), cache, cache, ints(3).to("meta"))
+        attend(half(3, 1, 4, 64), Cache(cache, cache, ints(3).to("meta")))
 
 
 @pytest.mark.parametrize("given", ["k", "v"])
@@ -59,3 +65,52 @@ def test_one_of_new_keys_and_values_alone_is_refused(given: str) -> None:
         flash_attn_with_kvcache(
             half(3, 1, 4, 64), cache, cache, cache_seqlens=ints(3), **{given: half(3, 1, 2, 64)}
         )
+
+
+def integers(address: int, n: int) -> list[int]:
+    return list((ctypes.c_int32 * n).from_address(address))
+
+
+def floats(address: int, n: int) -> list[float]:
+    return list((ctypes.c_float * n).from_address(address))
+
+
+def test_a_launch_finds_lengths_pages_new_keys_and_scales(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[tuple[Workload, LaunchArgs]] = []
+
+    def launch(kernel: Any, workload: Workload, args: LaunchArgs, device: Any) -> None:
+        """While it runs, copies must still be there."""
+        cache = args.cache
+        assert cache is not None
+        assert integers(cache.lengths, 3) == [5, 0, 9]
+        assert integers(cache.pages, 6) == [3, 0, 1, 2, 5, 4]
+        assert floats(args["k_scale"].address, 2) == [1.0, 2.0]
+        assert floats(args["v_scale"].address, 2) == [4.0, 4.0]
+        launched.append((workload, args))
+
+    operators = SimpleNamespace(kernel_with_cache=lambda workload, device: None)
+    monkeypatch.setattr(kv_cache.state, "operators", lambda: operators)
+    monkeypatch.setattr(kv_cache.python_op, "launch", launch)
+    pool, new = half(6, 16, 2, 64).to(E4M3), half(3, 2, 2, 64).to(E4M3)
+    cache = Cache(
+        pool,
+        pool,
+        torch.tensor([5, 0, 9]),
+        new=(new, new),
+        block_table=torch.tensor([[3, 9, 0], [1, 9, 2], [5, 9, 4]])[:, ::2],
+        scales=(torch.tensor([1.0, 2.0]), torch.tensor(4.0)),
+    )
+    traits = Traits(window_left=7, softcap=20.0, sink=torch.zeros(4), scale=0.5)
+    out, lse = attend(half(3, 2, 4, 64), cache, traits, return_lse=True)
+    assert lse is not None
+    assert (tuple(out.shape), tuple(lse.shape)) == ((3, 2, 4, 64), (3, 4, 2))
+    ((workload, args),) = launched
+    assert (workload.seq_len_q, workload.seq_len_kv, workload.kv_heads) == (2, 32, 2)
+    assert (workload.window_left, workload.softcap, workload.softmax_scale) == (7, 20.0, 0.5)
+    assert workload.bottom_right
+    assert workload.sink
+    assert workload.kv_e4m3
+    assert args.cache is not None
+    assert (args.cache.added, args.cache.page_size, args.cache.page_stride) == (2, 16, 2)
+    assert args.cache.new_k.address == new.data_ptr()
+    assert args.cache.new_k.strides == tuple(s // 2 for s in new.stride()[:3])

@@ -23,7 +23,7 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.hooks import register
 from fa_tune.op import attention, backward, products
 from fa_tune.op.backward import Mask
-from fa_tune.op.done import Done, Lengths
+from fa_tune.op.operands import Done, Lengths
 from fa_tune.op.packed import packed_attention
 from fa_tune.op.traits import Traits
 from tests.op import twins

@@ -19,7 +19,7 @@ from fa_tune.core.hooks import register
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import LaunchArgs
 from fa_tune.op import plans
-from fa_tune.op.done import Lengths
+from fa_tune.op.operands import Lengths
 from fa_tune.op.plans import Memo, Plans
 from fa_tune.op.python_op import PythonOp
 from fa_tune.op.traits import Traits

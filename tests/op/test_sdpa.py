@@ -14,7 +14,7 @@ if not TYPE_CHECKING:
 import torch
 import torch.nn.attention
 
-from fa_tune.op import fallback, sdpa
+from fa_tune.op import fallback_warning, sdpa
 from tests.op import twins
 
 aten = torch.ops.aten
@@ -38,7 +38,7 @@ def torchs(
 def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     made = sdpa.Override
     monkeypatch.setattr(sdpa, "Override", lambda: made("CPU"))
-    monkeypatch.setattr(fallback, "_told", set())
+    monkeypatch.setattr(fallback_warning, "_told", set())
     with twins.registered(), torch.library._scoped_library("aten", "IMPL") as library:
         library.impl("_scaled_dot_product_flash_attention", torchs, "CPU", allow_override=True)
         yield
@@ -107,7 +107,7 @@ def odd_rows() -> torch.Tensor:
 def test_what_is_not_ours_is_torchs_and_told_once(
     reason: str, tensors: list[torch.Tensor], options: dict[str, Any]
 ) -> None:
-    with sdpa.enable_sdpa(), pytest.warns(fallback.FallbackWarning, match=reason):
+    with sdpa.enable_sdpa(), pytest.warns(fallback_warning.FallbackWarning, match=reason):
         assert is_torchs(call(*tensors, **options))
     with sdpa.enable_sdpa(), warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -124,7 +124,7 @@ def test_what_no_kernel_runs_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sdpa, "_fwd_out", refuse)
     q = draw(2, 4, 8, 16)
     with sdpa.enable_sdpa():
-        with pytest.warns(fallback.FallbackWarning, match="no kernel runs it"):
+        with pytest.warns(fallback_warning.FallbackWarning, match="no kernel runs it"):
             assert is_torchs(call(q, q, q))
         assert is_torchs(call(q, q, q))
     assert len(asked) == 1, "asked again for what nothing runs"

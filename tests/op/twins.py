@@ -11,7 +11,7 @@ import torch
 from fa_tune.core.hooks import twin_of
 from fa_tune.op import backward, products
 from fa_tune.op.backward import Mask, Three
-from fa_tune.op.done import Done, Gradients, Lengths
+from fa_tune.op.operands import Done, Gradients, Lengths
 from fa_tune.op.traits import Traits
 
 Tensor = torch.Tensor

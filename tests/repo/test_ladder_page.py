@@ -211,8 +211,12 @@ def test_no_recording_has_samples_of_an_older_one() -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A copy of the recordings of the ladder and of the set that was searched with it."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the recordings of the ladder and of the set that was searched with it.  Decoding
+    has nothing of them and is left out of the pages."""
+    for page, tables in ladder_page.TABLES.items():
+        kept = {name: (lambda _: "") if name == "decoding" else t for name, t in tables.items()}
+        monkeypatch.setitem(ladder_page.TABLES, page, kept)
     copy = Path(shutil.copytree(FOLDER, tmp_path / "gpu"))
     for name in set(SEARCHED) - {DATA.searched}:
         for path in copy.glob(f"{name}_*"):

@@ -21,7 +21,7 @@ import pytest
 from requirement_check import read_project, split
 from tests.project_files import ROOT, project_files
 
-CLI = """
+PROGRAM = """
 import multiprocessing, sys
 
 def main():
@@ -42,7 +42,7 @@ def _checkout(folder: Path) -> Path:
             shutil.copy(ROOT / path, folder / path)
     (folder / "fa_tune").mkdir()
     (folder / "fa_tune" / "__init__.py").touch()
-    (folder / "fa_tune" / "cli.py").write_text(CLI)
+    (folder / "fa_tune" / "__main__.py").write_text(PROGRAM)
     return folder
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fa_tune import families
 from fa_tune.core import devices
-from fa_tune.core.jobs import VerifyJob
+from fa_tune.core.jobs import ABTestJob, CompareInputsJob, VerifyJob
 from fa_tune.core.model import Attempt
 from fa_tune.core.options import MachineOptions, SearchOptions, Silent, WorkloadOptions
 from fa_tune.core.workload import DType
@@ -50,6 +50,7 @@ def main(folder: Path, nap_s: float) -> None:
     devices.find_device = lambda index=0: H200
     families._FAMILIES = {"sm80": families.get("sm80")}  # what it compiles is what it takes
     VerifyJob.handler = "tests.tune.verify_child:handle"
+    ABTestJob.handler = CompareInputsJob.handler = "tests.tune.verify_child:compare_nothing"
     search.choose_profiler = lambda *_, **__: fakes.selected(profiler)
     asked.choose_configs = lambda *_, **__: fakes.parsed(fakes.configs(N_CONFIGS))
     os.environ["VERIFIED_LOG"] = str(folder / "verified")

@@ -20,7 +20,7 @@ from fa_tune.profile.ncu.profiler import NcuProfiler
 from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Meta
-from fa_tune.tune import profilers
+from fa_tune.tune import replayed
 from fa_tune.tune.measure import Sampling, measure_workload
 from fa_tune.tune.profilers import choose_profiler
 from fa_tune.tune.session import ProfilerSelection, open_session
@@ -55,7 +55,7 @@ def test_without_a_gpu_auto_replays_and_says_whose_and_when(tmp_path: Path, fold
 def test_only_the_recordings_of_other_sources_are_named(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(profilers, "is_of_other_sources", lambda r, *_: r.label.endswith("old.csv"))
+    monkeypatch.setattr(replayed, "is_of_other_sources", lambda r, *_: r.label.endswith("old.csv"))
     progress = Stages()
     machine = fakes.machine(tmp_path, device=None, recordings=folder)
     choose_profiler(MeasureOptions(), machine, progress)

@@ -425,7 +425,7 @@ def section(data: Recorded, family: str) -> str:
     made = losses(data, family)
     if made:
         parts += [
-            "The config that loses least on the mean, for whom one config must serve a line:",
+            "Where one config has to serve a whole line, the one that loses least on average:",
             made,
         ]
     return "\n\n".join(parts)

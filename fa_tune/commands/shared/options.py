@@ -28,7 +28,9 @@ from fa_tune.commands.shared.parameters import (
     InputsList,
     Kernels,
     Names,
+    Number,
     OutputFile,
+    WholeNumber,
     WholeNumbers,
     dtypes,
     of_field,
@@ -53,7 +55,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
 MAX_TOKENS = 1 << 20
 MAX_HEAD_DIM = 1024
-COUNT = click.IntRange(1, 65535)  # of heads
+COUNT = WholeNumber(1, 65535)  # of heads
 SEQ_LENS = WholeNumbers(1, MAX_TOKENS, "1024,4096")
 D_HEADS = WholeNumbers(1, MAX_HEAD_DIM, "64,128")
 
@@ -174,7 +176,7 @@ _MEASURE: Mapping[str, Decorator[Any]] = {
     "runs": option(
         "--runs",
         "runs",
-        type=click.IntRange(1, 10_000),
+        type=WholeNumber(1, 10_000),
         show_default="chosen by the profiler",
         help="Measurements of each kernel; the median counts.",
     ),
@@ -223,7 +225,7 @@ _MEASURE: Mapping[str, Decorator[Any]] = {
     "seed": option(
         "--seed",
         "seed",
-        type=click.IntRange(0, 2**31 - 1),
+        type=WholeNumber(0, 2**31 - 1),
         default=0,
         help="Seed of the random inputs and of the order of measuring.",
     ),
@@ -242,20 +244,20 @@ _MACHINE: Mapping[str, Decorator[Any]] = {
         "--jobs",
         "-j",
         "jobs",
-        type=click.IntRange(1, 1024),
+        type=WholeNumber(1, 1024),
         show_default="one per core",
         help="Compiler processes to run in parallel.",
     ),
     "compile_timeout_s": option(
         "--compile-timeout",
         "compile_timeout_s",
-        type=click.FloatRange(1.0, 86_400.0),
+        type=Number(1.0, 86_400.0),
         default=COMPILE_TIMEOUT_S,
         metavar="SECONDS",
         help="Time limit for compiling one kernel; a kernel that takes longer is left out.",
     ),
     "device": option(
-        "--device", "device", type=click.IntRange(0, 1023), default=0, help="Number of the GPU."
+        "--device", "device", type=WholeNumber(0, 1023), default=0, help="Number of the GPU."
     ),
     "devices": option(
         "--devices",
@@ -434,7 +436,7 @@ def limit_option(default: str = "20") -> Decorator[Any]:
     return option(
         "--limit",
         "limit",
-        type=click.IntRange(1, 1_000_000),
+        type=WholeNumber(1, 1_000_000),
         show_default=default,
         help="Rows to show per table; CSV and JSON always hold all.",
     )

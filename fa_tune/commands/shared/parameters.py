@@ -100,6 +100,17 @@ class GpuNumbers(ParamType):
         return tuple(numbers)
 
 
+class WholeNumber(click.IntRange):
+    """A whole number between two."""
+
+    name = "n"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if not re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*", str(value)):
+            self.fail(f"{str(value)[:40]!r} is not a whole number", param, ctx)
+        return int(super().convert(value, param, ctx))
+
+
 class Number(click.FloatRange):
     """A number between two."""
 
@@ -108,16 +119,19 @@ class Number(click.FloatRange):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        number: float = super().convert(value, param, ctx)
-        if math.isnan(number):  # which is in no range, and yet not out of one
-            self.fail(f"{value!r} is not a number", param, ctx)
-        return number
+        try:
+            known = not math.isnan(float(value))  # NaN is in no range, and yet not out of one
+        except ValueError:
+            known = False
+        if not known:
+            self.fail(f"{str(value)[:40]!r} is not a number", param, ctx)
+        return float(super().convert(value, param, ctx))
 
 
 def number(kind: type, least: float | None, most: float | None) -> click.ParamType[Any]:
     """What an option of whole numbers (`kind` int) or of any takes between two limits."""
     if kind is int:
-        return click.IntRange(least, most)  # type: ignore[arg-type]
+        return WholeNumber(least, most)  # type: ignore[arg-type]
     return Number(least, most)
 
 
@@ -271,6 +285,7 @@ class WorkloadKey(ParamType):
     """A workload's key, `b16_h16_kv16_q4096_k4096_d128_fp16_full`, as a Workload."""
 
     name = "key"
+    example = "b16_h16_kv16_q4096_k4096_d128_fp16_full"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -280,7 +295,7 @@ class WorkloadKey(ParamType):
         try:
             return Workload.from_key(str(value).strip())
         except InvalidConfig as error:
-            self.fail(str(error), param, ctx)
+            self.fail(f"{error}; a key is like {self.example}", param, ctx)
 
 
 class Architecture(ParamType):
@@ -319,7 +334,7 @@ class WorkloadKeys(_CommaList):
     """Keys of workloads."""
 
     name = "keys"
-    example = "b16_h16_kv16_q4096_k4096_d128_fp16_full"
+    example = WorkloadKey.example
 
     def convert_word(
         self, word: str, param: click.Parameter | None, ctx: click.Context | None

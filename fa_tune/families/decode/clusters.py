@@ -13,16 +13,17 @@ from fa_tune.families.decode.config import (
     KVType,
     constraints,
 )
+from fa_tune.families.decode.reading import Tiles, key_bytes
 
 MEASURED = (9, 0)  # compute capability
 D_HEADS = (64, 128)  # of K and of V
-MOST_BYTES = {MMA_M: 140_000_000, 2 * MMA_M: 70_000_000}  # of K and V, by rows
-MULTIPROCESSORS = 132
-# CTAs of a cluster: clusters that run at a time, a CTA for a multiprocessor.
-ROOM = {2: 66, 4: 30, 8: 15}
+SIZES = (2, 4, 8)  # CTAs of a cluster
+# Clusters need multiprocessors that are neighbours, which 10 of 11 have for clusters of 4 and more:
+# of 132 there are 66 groups of 2, but 30 of 4 and 15 of 8.
+LARGE, LARGE_ROOM = 4, (10, 11)
+MOST_NS = {MMA_M: 32_000.0, 2 * MMA_M: 16_000.0}  # of reading, by rows: equal shares are as good
 FEW_KEYS = 256  # of a CTA: to divide these among more of them gains nothing
-BYTES_PER_NS = 4400.0  # that all CTAs read at most
-# What one of them does: bound by its ring, of which there is more or less, or by widening e4m3.
+# What a CTA reads in a ns: bound by its ring, of which there is more or less, or by widening e4m3.
 CTA_BYTES_PER_NS, DEEP_CTA_BYTES_PER_NS, E4M3_CTA_BYTES_PER_NS = 64.0, 70.0, 40.0
 DEEP_BLOCKS = 4  # of a CTA: where there are more, a deeper ring, if few CTAs read
 # For parts of 16 rows to go through memory, and more for each of them.
@@ -31,15 +32,18 @@ DEPENDENT_NS = 950.0  # that a launch gains which begins before the one in front
 # Clusters of launches that overlap crowd some of the multiprocessors' groups, where tiles with more
 # bytes than these lose more than they gain, unless both launches have room or the first has all.
 DEPENDENT_BYTES, ALL = 1 << 20, 0.9
-# Tiles, by rows, for which there is no room for clusters of 2, a CTA for a multiprocessor, and
-# which leave many multiprocessors without work if a CTA has one: two CTAs for each.  The fewest of
-# these read less than shares where there are many keys.
-PAIRED_TILES = {MMA_M: 105, 2 * MMA_M: 97}
-FEW_PAIRED_TILES = 88
-# Of so many tiles CTAs of one each are faster, three for a multiprocessor.
-WHOLE_TILES = range(160, 250)
-SMALL_CTA_KEYS = 4096  # of few pairs and of whole tiles
-PAIRED_KEYS = 512  # fewer were not measured
+# Small CTAs, by tiles for a multiprocessor.  Tiles for which there is no room in clusters of 2, a
+# CTA for a multiprocessor, leave many of these without work if a CTA has one: up to so many, by
+# rows, have a cluster of 2 each, two CTAs for a multiprocessor.  The fewest of these read less than
+# shares where there are many keys.
+PAIRED = {MMA_M: 0.8, 2 * MMA_M: 0.74}
+FEW_PAIRED = 2 / 3
+# From so many to so many CTAs of one each are faster, three for a multiprocessor.
+WHOLE, TWO = 1.2, 1.9
+SMALL_RING_BYTES, SMALL_CTA_WARPS = 64 << 10, 4
+# Of a tile with small CTAs.  Fewer were not measured; with more, whole tiles and few pairs are
+# slower.
+SMALL_CTA_BYTES, MOST_SMALL_CTA_BYTES = 256 << 10, 2 << 20
 # Of a CTA: to read them twice, for two tiles of half of the rows, is faster than larger tiles.
 HALF_KEYS = 512
 
@@ -51,89 +55,117 @@ def default(
     `n_keys`, where that is faster; else None, also where no more is known."""
     if n_keys is None or arch.compute_capability != MEASURED or not _is_measured(shared):
         return None
-    small = _of_small_ctas(shared, tiles, n_keys)
-    if small is not None and constraints(small, arch) is None:
-        return small
-    blocks = -(-n_keys // shared.B_c)
-    tile_bytes = blocks * _block_bytes(shared)
-    if tiles * tile_bytes > MOST_BYTES[shared.B_r]:
+    all_tiles = Tiles(tiles, n_keys, arch)
+    found = _of_small_ctas(shared, all_tiles)
+    if found is None or constraints(found, arch) is not None:
+        found = _of_clusters(shared, all_tiles)
+    return found if found is not None and constraints(found, arch) is None else None
+
+
+def _of_clusters(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
+    """A cluster for each, a CTA for a multiprocessor."""
+    blocks = -(-tiles.keys // shared.B_c)
+    if replace(tiles, keys=blocks * shared.B_c).read_ns(shared) > MOST_NS[shared.B_r]:
         return None
-    if shared.B_r > MMA_M and (halves := _halves(shared, tiles, blocks)) is not None:
-        shared, tiles = halves, 2 * tiles
-    cluster = _cluster(shared, tiles, blocks)
+    if shared.B_r > MMA_M and (halves := _halves(shared, tiles)) is not None:
+        shared, tiles = halves, tiles.halves()
+    cluster = _cluster(shared, tiles)
     if cluster is None:
         return None
     found = replace(shared, cluster=cluster, aligned=False)
-    if _wants_depth(found, tiles, blocks):
+    if _wants_depth(found, tiles):
         found = replace(found, stages=shared.stages + 1)
-    room = ROOM[cluster]
-    if tile_bytes <= DEPENDENT_BYTES or 2 * tiles <= room or tiles >= ALL * room:
+    room = _room(cluster, tiles.arch)
+    if (
+        blocks * _block_bytes(shared) <= DEPENDENT_BYTES
+        or 2 * tiles.number <= room
+        or tiles.number >= ALL * room
+    ):
         found = replace(found, dependent=True)
-    if _keys(found, blocks) > FEW_KEYS and not _gains(found, shared, tiles, blocks):
+    if _keys(found, tiles) > FEW_KEYS and not _gains(found, shared, tiles):
         return None
-    return found if constraints(found, arch) is None else None
+    return found
 
 
-def _of_small_ctas(shared: DecodeConfig, tiles: int, n_keys: int) -> DecodeConfig | None:
+def _room(cluster: int, arch: ArchLimits) -> int:
+    """Clusters that run at a time, a CTA for a multiprocessor."""
+    part, whole = LARGE_ROOM if cluster >= LARGE else (1, 1)
+    return arch.multiprocessors * part // whole // cluster
+
+
+def _of_small_ctas(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
     """Of as many CTAs for a multiprocessor as such tiles suit."""
-    if not _is_wide(shared) or n_keys < PAIRED_KEYS:
+    tile_bytes = tiles.keys * key_bytes(shared)
+    if tile_bytes < SMALL_CTA_BYTES:
         return None
-    tile = replace(shared, B_c=64, n_warps=4, stages=2)
-    short = n_keys <= SMALL_CTA_KEYS
-    if ROOM[2] < tiles <= PAIRED_TILES[shared.B_r] and (short or tiles >= FEW_PAIRED_TILES):
+    keys = SMALL_RING_BYTES // 2 // key_bytes(shared)
+    tile = replace(shared, B_c=keys, n_warps=SMALL_CTA_WARPS, stages=2)
+    few_keys = tile_bytes <= MOST_SMALL_CTA_BYTES
+    if (
+        tiles.number > _room(2, tiles.arch)
+        and tiles.density <= PAIRED[shared.B_r]
+        and (few_keys or tiles.density >= FEW_PAIRED)
+    ):
         return replace(tile, ctas_per_sm=2, cluster=2, aligned=False)
-    if tiles in WHOLE_TILES and short and shared.B_r == MMA_M:
+    whole = shared.B_r == MMA_M and shared.kv_type is KVType.SAME  # else bound by widening
+    if whole and few_keys and WHOLE <= tiles.density < TWO:
         return replace(tile, ctas_per_sm=3, min_blocks=MOST_BLOCKS)
     return None
 
 
-def _keys(config: DecodeConfig, blocks: int) -> int:
+def _blocks(config: DecodeConfig, tiles: Tiles) -> int:
+    return -(-tiles.keys // config.B_c)
+
+
+def _keys(config: DecodeConfig, tiles: Tiles) -> int:
     """Of a CTA of a cluster."""
-    return -(-blocks // config.cluster) * config.B_c
+    return -(-_blocks(config, tiles) // config.cluster) * config.B_c
 
 
-def _gains(found: DecodeConfig, shared: DecodeConfig, tiles: int, blocks: int) -> bool:
+def _gains(found: DecodeConfig, shared: DecodeConfig, tiles: Tiles) -> bool:
     """Whether clusters take less time than equal shares with `dependent`."""
-    parts = min(MULTIPROCESSORS // tiles, blocks)
+    parts = min(tiles.arch.multiprocessors // tiles.number, _blocks(shared, tiles))
     saved_ns = (PARTS_NS + PART_NS * parts) * shared.B_r / MMA_M
     if not found.dependent:
         saved_ns -= DEPENDENT_NS
-    read_ns = _read_ns(found, tiles, blocks, found.cluster)
-    return read_ns < _read_ns(shared, tiles, blocks, parts) + saved_ns
+    read_ns = _read_ns(found, tiles, found.cluster)
+    return read_ns < _read_ns(shared, tiles, parts) + saved_ns
 
 
-def _halves(shared: DecodeConfig, tiles: int, blocks: int) -> DecodeConfig | None:
+def _halves(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
     """The tile of half of the rows, if clusters of two of them have few keys for each CTA."""
     if not _is_wide(shared):
         return None
     half = replace(shared, B_r=MMA_M, row_warps=1)
-    cluster = _cluster(half, 2 * tiles, blocks)
-    if cluster is None or _keys(replace(half, cluster=cluster), blocks) > HALF_KEYS:
+    cluster = _cluster(half, tiles.halves())
+    if cluster is None or _keys(replace(half, cluster=cluster), tiles) > HALF_KEYS:
         return None
     return half
 
 
-def _cluster(shared: DecodeConfig, tiles: int, blocks: int) -> int | None:
+def _cluster(shared: DecodeConfig, tiles: Tiles) -> int | None:
     """The smallest whose CTAs have few keys, else the one that reads fastest; of those that have
     room and a block for each CTA."""
-    possible = [c for c in ROOM if tiles <= ROOM[c] and c <= blocks]
-    small = [c for c in possible if _keys(replace(shared, cluster=c), blocks) <= FEW_KEYS]
+    possible = [
+        c for c in SIZES if tiles.number <= _room(c, tiles.arch) and c <= _blocks(shared, tiles)
+    ]
+    small = [c for c in possible if _keys(replace(shared, cluster=c), tiles) <= FEW_KEYS]
     if small:
         return small[0]
-    return min(possible, key=lambda c: _read_ns(shared, tiles, blocks, c), default=None)
+    return min(possible, key=lambda c: _read_ns(shared, tiles, c), default=None)
 
 
-def _wants_depth(config: DecodeConfig, tiles: int, blocks: int) -> bool:
+def _wants_depth(config: DecodeConfig, tiles: Tiles) -> bool:
     if config.B_r != MMA_M or not _is_wide(config):
         return False
-    few = tiles * config.cluster * CTA_BYTES_PER_NS < BYTES_PER_NS
-    return few and blocks > config.cluster * DEEP_BLOCKS
+    few = tiles.number * config.cluster * CTA_BYTES_PER_NS < tiles.bytes_per_ns
+    return few and _blocks(config, tiles) > config.cluster * DEEP_BLOCKS
 
 
-def _read_ns(config: DecodeConfig, tiles: int, blocks: int, parts: int) -> float:
+def _read_ns(config: DecodeConfig, tiles: Tiles, parts: int) -> float:
     """What CTAs take to read the keys of tiles that are in so many parts."""
-    n_bytes = -(-blocks // parts) * _block_bytes(config)
-    return n_bytes / min(_cta_bytes_per_ns(config), BYTES_PER_NS / (tiles * parts))
+    n_bytes = -(-_blocks(config, tiles) // parts) * _block_bytes(config)
+    return n_bytes / min(_cta_bytes_per_ns(config), tiles.bytes_per_ns / (tiles.number * parts))
 
 
 def _cta_bytes_per_ns(config: DecodeConfig) -> float:
@@ -143,7 +175,7 @@ def _cta_bytes_per_ns(config: DecodeConfig) -> float:
 
 
 def _block_bytes(config: DecodeConfig) -> int:
-    return config.B_c * (config.d_head + config.d_v) * config.kv_bytes
+    return config.B_c * key_bytes(config)
 
 
 def _is_wide(config: DecodeConfig) -> bool:
@@ -151,4 +183,4 @@ def _is_wide(config: DecodeConfig) -> bool:
 
 
 def _is_measured(config: DecodeConfig) -> bool:
-    return config.d_head == config.d_v and config.d_head in D_HEADS and config.B_r in MOST_BYTES
+    return config.d_head == config.d_v and config.d_head in D_HEADS and config.B_r in MOST_NS

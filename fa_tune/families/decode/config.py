@@ -110,6 +110,13 @@ class DecodeConfig:
         "device alone knows lengths; without parts, if a tile has fewer",
     )
 
+    by_rows: bool = flag_field(
+        "by_rows",
+        "at the end of a tile what the columns of a row have in common is found first, by a lane "
+        "for each row, in place of by every thread for its columns",
+        later=True,
+    )
+
     def __post_init__(self) -> None:
         coerce(self)
         if self.d_head_v == self.d_head:  # one kernel, one config
@@ -253,8 +260,8 @@ CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
     ),
     (
         "cluster_shares_tiles",
-        "with a cluster for each tile there are no aligned, min_blocks, combine and tile_keys to "
-        "choose",
+        "with a cluster for each tile there are no aligned, min_blocks, combine, tile_keys and "
+        "by_rows to choose",
         lambda c: (
             c.cluster == 1
             or (
@@ -262,6 +269,7 @@ CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
                 and not c.aligned
                 and c.combine is Combine.LAST
                 and c.tile_keys == 0
+                and not c.by_rows
             )
         ),
     ),

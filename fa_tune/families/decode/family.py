@@ -88,13 +88,12 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         return sets.default_config(sets.Heads(d_head, d_head_v), dtype)
 
     def former_defaults(self, config: DecodeConfig) -> list[DecodeConfig]:
-        """Until 2026-11-23 none had `tile_keys`; before, none was `dependent`."""
-        former = [config]
-        if config.tile_keys > 0:
-            former.append(replace(config, tile_keys=0))
-        if config.dependent:
-            former.append(replace(former[-1], dependent=False))
-        return former[1:]
+        """Until 2026-11-23 none had `by_rows`, and rings were larger; before, none had `tile_keys`;
+        before, none was `dependent`."""
+        former = [config, sets.former(config)]
+        former.append(replace(former[-1], tile_keys=0))
+        former.append(replace(former[-1], dependent=False))
+        return [c for c in dict.fromkeys(former) if c != config]
 
     def default_for(self, workload: Workload, limits: ArchLimits) -> DecodeConfig:
         rows = workload.seq_len_q * (workload.heads // workload.kv_heads)

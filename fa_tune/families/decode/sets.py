@@ -26,6 +26,7 @@ from fa_tune.families.decode.config import (
     KVType,
     constraints,
 )
+from fa_tune.families.decode.reading import Tiles, key_bytes
 
 ALLOWED_KEYS = "fast, tune, all, e4m3, or one config's short form"
 TUNE_DTYPES = (DType.BF16, DType.FP16)
@@ -33,20 +34,19 @@ H200 = limits((9, 0))  # no shared memory is larger
 # Of K and V in a ring: enough for the bandwidth of an H200, and more gained nothing.
 RING_BYTES = 128 << 10
 SMALL_RING_BYTES = 64 << 10
-# So many tiles are several for each CTA, or two for a multiprocessor.  With few keys they end so
-# often that smaller CTAs gain.
-MANY_TILES, SEVERAL_TILES, MANY_TILES_ROWS, LONG_KEYS = 400, 250, 32, 4096
-EARLY_BYTES = 300_000_000  # of K and V: with more a launch gains nothing by beginning early
+# Tiles for a multiprocessor that are several for each of its CTAs.  With few bytes they end so
+# often that smaller CTAs gain, from two of them on.
+MANY, MANY_ROWS, LONG_BYTES = 3.0, 32, 2 << 20
+EARLY_NS = 68_000.0  # of reading: with more a launch gains nothing by beginning early
 ROWS = (16, 32, 64)  # of tiles
 KEYS = 128  # of blocks
 # Where those of a key are no more than these a block has twice the keys, if a tile has no more rows
 # than these: others have no registers for it.
 WIDE_KEYS, WIDE_KEY_BYTES, WIDE_ROWS = 256, 256, 32
 WARPS = 8  # of a multiprocessor: more have too few registers
-# That a multiprocessor reads while a CTA begins and ends a tile, of 16 rows or more.
-TILE_KEYS, LARGE_TILE_KEYS = 256, 384
-# Fewer tiles are in parts anyway; what is between tiles counts little.
-COUNTED_TILES = 100
+TILE_BYTES = 128 << 10  # that a multiprocessor reads while a CTA begins and ends a tile
+# Fewer tiles for a multiprocessor are in parts anyway; what is between tiles counts little.
+COUNTED = 0.75
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,11 @@ def tile_of(
     row_warps = rows // MMA_M
     whole = DecodeConfig(dtype, heads.d_head, rows, keys, row_warps, row_warps=row_warps)
     whole = replace(whole, d_head_v=heads.d_head_v, kv_type=heads.kv_type)
-    key_bytes = (whole.d_head + whole.d_v) * whole.kv_bytes
-    while keys > MMA_M and 2 * keys * key_bytes > ring_bytes:
+    while keys > MMA_M and 2 * keys * key_bytes(whole) > ring_bytes:
         keys //= 2
     most_warps = max(row_warps, WARPS // ctas if ctas != 3 else 4)
     warps = min(most_warps, row_warps * (keys // MMA_M))
-    stages = max(2, min(8, ring_bytes // (keys * key_bytes)))
+    stages = max(2, min(8, ring_bytes // (keys * key_bytes(whole))))
     return replace(whole, B_c=keys, n_warps=warps, stages=stages, ctas_per_sm=ctas)
 
 
@@ -101,30 +100,29 @@ def default_config(
     the one in front is done."""
     if arch is None:
         return replace(tile_of(heads, dtype, MMA_M, SMALL_RING_BYTES), aligned=True)
-    shared = _of_equal_shares(heads, dtype, rows, arch, tiles, n_keys)
+    all_tiles = Tiles(tiles, n_keys or 0, arch)
+    shared = _of_equal_shares(heads, dtype, rows, all_tiles)
     clustered = clusters.default(shared, arch, tiles, n_keys)
     if clustered is not None:
         return clustered
-    if n_keys is None and tiles >= COUNTED_TILES:
+    if n_keys is None and all_tiles.density >= COUNTED:
         shared = counting(shared)
-    key_bytes = (shared.d_head + shared.d_v) * shared.kv_bytes
-    early = replace(shared, dependent=tiles * (n_keys or 0) * key_bytes <= EARLY_BYTES)
+    shared = _with_end(shared)
+    early = replace(shared, dependent=all_tiles.read_ns(shared) <= EARLY_NS)
     return early if constraints(early, arch) is None else shared
 
 
-def _of_equal_shares(
-    heads: Heads, dtype: DType, rows: int, arch: ArchLimits, tiles: int, n_keys: int | None
-) -> DecodeConfig:
+def _of_equal_shares(heads: Heads, dtype: DType, rows: int, tiles: Tiles) -> DecodeConfig:
     """The default of CTAs that share all tiles.  With many tiles, several for a CTA, small CTAs:
     one loads while another is between two tiles."""
     fitting = next((r for r in ROWS if r >= rows), ROWS[-1])
-    small = _of_many_tiles(heads, dtype, fitting, tiles, n_keys)
-    if small is not None and constraints(replace(small, aligned=True), arch) is None:
+    small = _of_many_tiles(heads, dtype, fitting, tiles)
+    if small is not None and constraints(replace(small, aligned=True), tiles.arch) is None:
         return replace(small, aligned=True)
     for ring_bytes in (RING_BYTES, SMALL_RING_BYTES):
         for tile_rows in (r for r in reversed(ROWS) if r <= fitting):
             config = replace(_best(heads, dtype, tile_rows, ring_bytes), aligned=True)
-            if constraints(config, arch) is None:
+            if constraints(config, tiles.arch) is None:
                 return config
     return replace(tile_of(heads, dtype, MMA_M, SMALL_RING_BYTES), aligned=True)
 
@@ -132,35 +130,51 @@ def _of_equal_shares(
 def _best(heads: Heads, dtype: DType, rows: int, ring_bytes: int = RING_BYTES) -> DecodeConfig:
     """Of one CTA for a multiprocessor."""
     wide = tile_of(heads, dtype, rows, ring_bytes, keys=WIDE_KEYS)
-    narrow = (wide.d_head + wide.d_v) * wide.kv_bytes <= WIDE_KEY_BYTES
+    narrow = key_bytes(wide) <= WIDE_KEY_BYTES
     return wide if narrow and rows <= WIDE_ROWS else tile_of(heads, dtype, rows, ring_bytes)
 
 
-def _of_many_tiles(
-    heads: Heads, dtype: DType, rows: int, tiles: int, n_keys: int | None
-) -> DecodeConfig | None:
+def _of_many_tiles(heads: Heads, dtype: DType, rows: int, tiles: Tiles) -> DecodeConfig | None:
     """Small CTAs; None where tiles are few.  Where lengths are known on the device alone they
     differ, which three CTAs for a multiprocessor even out best, of 32 rows two."""
-    if n_keys is None and rows == MMA_M:
-        return of_three(heads, dtype) if tiles >= MANY_TILES else None
-    if n_keys is None:
-        n_keys = LONG_KEYS
-    if rows > MANY_TILES_ROWS or tiles < (SEVERAL_TILES if n_keys < LONG_KEYS else MANY_TILES):
+    many = tiles.density >= MANY
+    if not tiles.keys and rows == MMA_M:
+        return of_three(heads, dtype) if many else None
+    two = of_two(heads, dtype, rows)
+    short = 0 < tiles.keys * key_bytes(two) < LONG_BYTES
+    if rows > MANY_ROWS or not (many or (short and tiles.density >= clusters.TWO)):
         return None
-    if n_keys < LONG_KEYS and tiles >= MANY_TILES:
-        return of_four(heads, dtype, rows)
-    return of_two(heads, dtype, rows)
+    return of_four(heads, dtype, rows) if short and many else two
 
 
 def of_two(heads: Heads, dtype: DType, rows: int) -> DecodeConfig:
     """A tile of which a multiprocessor has two CTAs."""
+    return _of_ring(deeper_two(heads, dtype, rows), 64 << 10)
+
+
+def deeper_two(heads: Heads, dtype: DType, rows: int) -> DecodeConfig:
+    """The same with as large a ring as has room."""
     return tile_of(heads, dtype, rows, 96 << 10, keys=64, ctas=2)
+
+
+def _of_ring(tile: DecodeConfig, ring_bytes: int) -> DecodeConfig:
+    """The same tile with no larger a ring, but of two blocks at least; as it is where keys of 16
+    rows have few bytes, which takes more of them under way."""
+    if tile.B_r == MMA_M and key_bytes(tile) <= WIDE_KEY_BYTES:
+        return tile
+    fitting = ring_bytes // (tile.B_c * key_bytes(tile))
+    return replace(tile, stages=max(2, min(tile.stages, fitting)))
+
+
+def _with_end(tile: DecodeConfig) -> DecodeConfig:
+    """With the end that suits its rows."""
+    return replace(tile, by_rows=tile.B_r > MMA_M)
 
 
 def counting(tile: DecodeConfig) -> DecodeConfig:
     """The same with tiles that count for keys beside their own, whole blocks."""
-    keys = (TILE_KEYS if tile.B_r == MMA_M else LARGE_TILE_KEYS) / tile.ctas_per_sm
-    return replace(tile, tile_keys=tile.B_c * ceil(keys / tile.B_c))
+    block_bytes = tile.B_c * key_bytes(tile)
+    return replace(tile, tile_keys=tile.B_c * ceil(TILE_BYTES / tile.ctas_per_sm / block_bytes))
 
 
 def of_three(heads: Heads, dtype: DType) -> DecodeConfig:
@@ -170,42 +184,73 @@ def of_three(heads: Heads, dtype: DType) -> DecodeConfig:
 
 def of_four(heads: Heads, dtype: DType, rows: int = MMA_M) -> DecodeConfig:
     """A tile of which a multiprocessor has four CTAs."""
+    return _of_ring(deeper_four(heads, dtype, rows), 32 << 10)
+
+
+def deeper_four(heads: Heads, dtype: DType, rows: int = MMA_M) -> DecodeConfig:
+    """The same with as large a ring as has room."""
     return tile_of(heads, dtype, rows, 48 << 10, keys=32, ctas=4)
+
+
+def former(config: DecodeConfig) -> DecodeConfig:
+    """The default of the same problem until 2026-11-23, 11:00: with as large a ring as has room
+    where a multiprocessor has several CTAs, without `by_rows`, and with numbers of keys in place of
+    bytes in `tile_keys`."""
+    config = replace(config, by_rows=False)
+    ring_bytes = {1: RING_BYTES, 2: 96 << 10, 3: 64 << 10, 4: 48 << 10}[config.ctas_per_sm]
+    if config.cluster > 1 or config.min_blocks > 1:
+        return config
+    fitting = ring_bytes // (config.B_c * key_bytes(config))
+    config = replace(config, stages=max(2, min(8, fitting)))
+    if config.tile_keys == 0:
+        return config
+    keys = (256 if config.B_r == MMA_M else 384) / config.ctas_per_sm
+    return replace(config, tile_keys=config.B_c * ceil(keys / config.B_c))
 
 
 def _fast(heads: Heads, dtype: DType) -> Iterator[DecodeConfig]:
     for rows in ROWS:
-        best = tile_of(heads, dtype, rows)
-        deeper = tile_of(heads, dtype, rows, 192 << 10)
-        two = of_two(heads, dtype, rows)
-        for tile in (best, deeper, two):
-            yield replace(tile, aligned=True)
-            yield tile
-        for tile in (best, two):
-            yield replace(tile, aligned=True, dependent=True)
+        best, deeper = (tile_of(heads, dtype, rows, kib << 10) for kib in (128, 192))
         wide = _best(heads, dtype, rows)
-        if wide != best:
-            yield replace(wide, aligned=True)
-            yield replace(wide, aligned=True, dependent=True)
-        smaller = [of_three(heads, dtype)] if rows == MMA_M else []
-        if rows <= MANY_TILES_ROWS:
-            smaller.append(of_four(heads, dtype, rows))
-        for tile in smaller:
-            yield replace(tile, aligned=True)
-            yield replace(tile, aligned=True, dependent=True)
-        if rows == MMA_M:
-            yield replace(best, aligned=True, min_blocks=4)
-        for tile in (best, two, *smaller):
-            yield replace(counting(tile), aligned=True, dependent=True)
-        if rows == MMA_M:
-            yield replace(of_three(heads, dtype), aligned=True, min_blocks=MOST_BLOCKS)
+        for tile in _of_shares(heads, dtype, rows, (best, deeper, wide)):
+            yield _with_end(tile)
         if rows <= WIDE_ROWS:
-            yield replace(two, stages=2, cluster=2)
+            yield replace(of_two(heads, dtype, rows), stages=2, cluster=2)
             yield from _of_clusters(wide, deeper if rows == MMA_M and wide == best else None)
 
 
+def _of_shares(
+    heads: Heads, dtype: DType, rows: int, tiles: Sequence[DecodeConfig]
+) -> Iterator[DecodeConfig]:
+    """Those whose CTAs share all tiles: of these, a CTA for a multiprocessor, and smaller ones."""
+    best, deeper, wide = tiles
+    two = deeper_two(heads, dtype, rows)
+    for tile in (best, deeper, two):
+        yield replace(tile, aligned=True)
+        yield tile
+    for tile in (best, two, wide):
+        yield replace(tile, aligned=True)
+        yield replace(tile, aligned=True, dependent=True)
+    smaller = [of_three(heads, dtype)] if rows == MMA_M else []
+    smaller.append(replace(two, stages=2))
+    if rows <= MANY_ROWS:
+        smaller += [f(heads, dtype, rows) for f in (of_four, deeper_four)]
+    for tile in smaller:
+        yield replace(tile, aligned=True)
+        yield replace(tile, aligned=True, dependent=True)
+    if rows == MMA_M:
+        yield replace(best, aligned=True, min_blocks=4)
+    for tile in (best, two, *smaller):
+        yield replace(counting(tile), aligned=True, dependent=True)
+    if rows > MMA_M:
+        yield replace(two, aligned=True, dependent=True, tile_keys=4 * two.B_c)
+    if rows == MMA_M:
+        yield replace(two, stages=2, aligned=True, dependent=True, tile_keys=two.B_c)
+        yield replace(of_three(heads, dtype), aligned=True, min_blocks=MOST_BLOCKS)
+
+
 def _of_clusters(tile: DecodeConfig, deeper: DecodeConfig | None) -> Iterator[DecodeConfig]:
-    for cluster in clusters.ROOM:
+    for cluster in clusters.SIZES:
         yield replace(tile, cluster=cluster)
         yield replace(tile, cluster=cluster, dependent=True)
         if deeper is not None:
@@ -231,7 +276,7 @@ def _tune(heads: Heads, dtype: DType) -> Iterator[DecodeConfig]:
         for min_blocks in (1, 4, 16):
             yield replace(tile, min_blocks=min_blocks, aligned=True)
         yield replace(tile, aligned=True, combine=Combine.KERNEL)
-        for cluster in clusters.ROOM:
+        for cluster in clusters.SIZES:
             yield replace(tile, cluster=cluster)
 
 

@@ -191,70 +191,90 @@ def read_log(text: str) -> Log:
     """Find the tables of a log.  Raises ProfileFormatError for a row damaged in the middle and
     for one without a header before it; an incomplete last row is left out with a warning."""
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
-    lines = _Lines(text)
-    log = Log()
-    kept: dict[str, str] = {}  # of texts that recur, one
-    table: LogTable | None = None
-    broken: tuple[int, str] | None = None
-    early: tuple[int, str] | None = None  # a line before any header that may be a row
-    i = 0
-    while i < len(lines):
-        line, number = lines[i], i + 1
-        i += 1
-        if line.startswith("=="):
-            log.diagnostics.append(line.rstrip())
-            continue
-        if (header := _header(line, number)) is not None:
-            if early is not None:
-                raise ProfileFormatError(
-                    f"line {early[0]} is a row before the header of line {number}: "
-                    f"{_start(early[1])}"
-                )
-            table = header
-            log.tables.append(table)
-            continue
-        if table is None:
-            if early is None and _looks_like_row(line):
-                early = (number, line)
-            continue
-        if not line.strip():
-            continue
+    return _LogReader(_Lines(text)).read()
+
+
+class _LogReader:
+    """Goes through a log once, line by line."""
+
+    def __init__(self, lines: _Lines) -> None:
+        self._lines = lines
+        self._log = Log()
+        self._kept: dict[str, str] = {}  # of texts that recur, one
+        # A line with its number: before any header one that may be a row; of a table the first
+        # that is no whole row.
+        self._early: tuple[int, str] | None = None
+        self._broken: tuple[int, str] | None = None
+
+    def read(self) -> Log:
+        """Everything in it."""
+        table: LogTable | None = None
+        place = 0
+        while place < len(self._lines):
+            line, number = self._lines[place], place + 1
+            used = 1
+            if line.startswith("=="):
+                self._log.diagnostics.append(line.rstrip())
+            elif (header := _header(line, number)) is not None:
+                table = self._begun(header)
+            elif table is None:
+                if self._early is None and _looks_like_row(line):
+                    self._early = (number, line)
+            elif line.strip():
+                used = self._read_record(place, table)
+            place += used
+        for table in self._log.tables:
+            table.close()
+        if self._broken is not None:
+            self._log.warnings.append(
+                f"the last row (line {self._broken[0]}) is incomplete and was left out; "
+                "was the profiler killed?"
+            )
+        return self._log
+
+    def _begun(self, table: LogTable) -> LogTable:
+        if self._early is not None:
+            raise ProfileFormatError(
+                f"line {self._early[0]} is a row before the header of line {table.line}: "
+                f"{_start(self._early[1])}"
+            )
+        self._log.tables.append(table)
+        return table
+
+    def _read_record(self, place: int, table: LogTable) -> int:
+        """A row, or what may be one, or the program's own output; how many lines it takes."""
+        line, number = self._lines[place], place + 1
         if table.quoted and line[0] not in '",':
             if _looks_like_row(line):
-                broken = broken or (number, line)
-            continue  # the program's own output
-        fields, used = _record(lines, i - 1, table)
-        if fields is None or _is_cut(fields, table, last=i - 1 + used >= len(lines)):
+                self._broken = self._broken or (number, line)
+            return 1
+        fields, used = _record(self._lines, place, table)
+        if fields is None or _is_cut(fields, table, last=place + used >= len(self._lines)):
             begun = fields or line.removeprefix('"').split('","')
-            last = number == len(lines)
+            last = number == len(self._lines)
             unclosed = last and fields is None and line.startswith('"')
             if unclosed or _looks_like_row(line) or _could_be_row(begun, table, only=last):
-                broken = broken or (number, line)
-            continue
-        i += used - 1
+                self._broken = self._broken or (number, line)
+            return 1
         if table.units is None and _is_units_row(fields, table):
             table.units = tuple(fields)
         elif _is_row(fields, table) and not any(fields[len(table.header) :]):
-            if broken is not None:
-                raise ProfileFormatError(
-                    f"line {broken[0]} is no whole row, though rows follow it: {_start(broken[1])}"
-                )
-            fields = fields[: len(table.header)]
-            if not table.is_raw:
-                fields = list(map(kept.setdefault, fields, fields))
-            table.add(LogRow(number, tuple(fields)))
+            self._add(number, fields[: len(table.header)], table)
         else:
             raise ProfileFormatError(
                 f"line {number} does not fit the header of line {table.line}: {_start(line)}"
             )
-    for table in log.tables:
-        table.close()
-    if broken is not None:
-        log.warnings.append(
-            f"the last row (line {broken[0]}) is incomplete and was left out; "
-            "was the profiler killed?"
-        )
-    return log
+        return used
+
+    def _add(self, number: int, fields: list[str], table: LogTable) -> None:
+        if self._broken is not None:
+            raise ProfileFormatError(
+                f"line {self._broken[0]} is no whole row, though rows follow it: "
+                f"{_start(self._broken[1])}"
+            )
+        if not table.is_raw:
+            fields = list(map(self._kept.setdefault, fields, fields))
+        table.add(LogRow(number, tuple(fields)))
 
 
 def _header(line: str, number: int) -> LogTable | None:

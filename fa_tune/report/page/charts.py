@@ -26,7 +26,7 @@ WORST_SHARE = 0.7  # of the best, that curves show
 FAR_PERCENT = 20.0  # behind the fastest: darker it does not get
 
 
-def roofline(results: Records, gpu: str) -> Spec | None:
+def roofline(results: Records, gpu: str = "") -> Spec | None:
     """Rate over intensity for every result, under the roof of the GPU where it is known."""
     import altair as alt
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from fa_tune.core.roofline import ROOFS
@@ -38,31 +39,49 @@ class Section:
 
 def sections_of(sources: Sequence[Source], against: Sequence[Source] = ()) -> list[Section]:
     """What the page has of these measurements; a part without data is left out."""
-    found = figures.places(sources)
-    numbers = figures.numbers_of_configs(found)
-    results = figures.results(found, numbers)
-    rates = figures.rates(found, numbers)
-    ties = figures.ties(found, numbers)
-    single = figures.single_configs(found, numbers)
-    on_inputs = figures.on_inputs(found, numbers)
-    explanations = figures.explanations(sources)
-    ladder = figures.ladder(sources)
-    differences = figures.differences(found, figures.places(against), numbers)
+    places = figures.places(sources)
+    numbers = figures.numbers_of_configs(places)
     gpus = {source.gpu for source in sources}
     gpu = gpus.pop() if len(gpus) == 1 else ""
-    roof = f", under the roof of {gpu}." if gpu in ROOFS else "."
-    every = (
-        _section("winners", charts.winners(results), [r for r in results if r["chosen"]]),
-        _section("rates", charts.rates(rates), rates),
-        _section("results", charts.roofline(results, gpu), results, told_last=roof),
-        _section("ties", charts.ties(ties), ties),
-        _section("single", charts.single_configs(single), single),
-        _section("inputs", charts.on_inputs(on_inputs), on_inputs),
-        _section("explained", charts.explanations(explanations), explanations),
-        _section("ladder", charts.ladder(ladder), ladder),
-        _section("differences", charts.differences(differences), differences),
-    )
+    results = figures.results(places, numbers)
+    records = {
+        "winners": results,
+        "rates": figures.rates(places, numbers),
+        "results": results,
+        "ties": figures.ties(places, numbers),
+        "single": figures.single_configs(places, numbers),
+        "inputs": figures.on_inputs(places, numbers),
+        "explained": figures.explanations(sources),
+        "ladder": figures.ladder(sources),
+        "differences": figures.differences(places, figures.places(against), numbers),
+    }
+    parts = _PARTS | {"results": _under_roof(_PARTS["results"], gpu)}
+    every = (part.section(name, records[name]) for name, part in parts.items())
     return [section for section in every if section.records]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A section before there is data: what is drawn of all records, and which are listed."""
+
+    title: str
+    told: str
+    columns: dict[str, Column]
+    draw: Callable[[Records], Spec | None]
+    lists: Callable[[dict[str, Any]], bool] = lambda _: True
+
+    def section(self, name: str, records: Records) -> Section:
+        """With data."""
+        listed = [record for record in records if self.lists(record)]
+        return Section(name, self.title, self.told, self.draw(records), listed, self.columns)
+
+
+def _under_roof(part: _Part, gpu: str) -> _Part:
+    """Rates under the roof of a GPU, where it is known."""
+    if gpu not in ROOFS:
+        return part
+    told = f"{part.told.removesuffix('.')}, under the roof of {gpu}."
+    return replace(part, told=told, draw=partial(charts.roofline, gpu=gpu))
 
 
 # What parts show.
@@ -111,57 +130,65 @@ def _columns(names: str, **headings: str) -> dict[str, Column]:
     return found | {name: (heading, found[name][1]) for name, heading in headings.items()}
 
 
-# Name -> title, what it shows, columns.
-_PARTS: dict[str, tuple[str, str, dict[str, Column]]] = {
-    "winners": (
+_PARTS = {
+    "winners": _Part(
         "Chosen configs",
         "Each square is a config on a workload, darker the further it is behind the fastest; "
         "★ is chosen.",
         _columns("workload config kernel median_ms tflops gb_per_s memory_percent loss_percent"),
+        charts.winners,
+        lists=lambda record: bool(record["chosen"]),
     ),
-    "rates": (
+    "rates": _Part(
         "Beside the libraries",
         "The rate of the chosen config and of the libraries that were measured beside it; the "
         "number is its speed over the fastest of them.",
         _columns("workload kernel config tflops times", kernel="kernel"),
+        charts.rates,
     ),
-    "results": (
+    "results": _Part(
         "Every result",
         "The rate of each config over how many operations its workload has for each byte "
-        "that must move",
+        "that must move.",
         _columns(
             "workload config kernel family median_ms tflops gb_per_s memory_percent "
             "loss_percent registers l2_hit_percent n outcome reason"
         ),
+        charts.roofline,
     ),
-    "ties": (
+    "ties": _Part(
         "Ties",
         "Configs that the measurements cannot tell from the fastest: each sample over the "
         "fastest's of the same round, the median of these ratios and its 95 % interval.",
         _columns("workload config kernel ratio low high"),
+        charts.ties,
     ),
-    "single": (
+    "single": _Part(
         "One config for all",
         "What a single config would lose that served all workloads of a kind.",
         _columns("workloads config kernel mean_percent worst_percent worst_on"),
+        charts.single_configs,
     ),
-    "inputs": (
+    "inputs": _Part(
         "Other inputs",
         "How much the time of a config depends on what Q, K and V hold.",
         _columns("workload config inputs median_ms over_fastest to_default"),
+        charts.on_inputs,
     ),
-    "explained": (
+    "explained": _Part(
         "Winner against runner-up",
         "What the runner-up loses its cycles to, by the counters of both.",
         _columns("workload winner runner_up cause share_percent told"),
+        charts.explanations,
     ),
-    "ladder": (
+    "ladder": _Part(
         "The ladder",
         "Time and counters of configs of which each has one idea more than the one before, "
         "and of libraries; darker is more.",
         _columns("workload rung kernel counter shown share"),
+        charts.ladder,
     ),
-    "differences": (
+    "differences": _Part(
         "Difference of two runs",
         "The time of each kernel over that in the other run: below 1 this run is faster.",
         _columns(
@@ -169,13 +196,9 @@ _PARTS: dict[str, tuple[str, str, dict[str, Column]]] = {
             median_ms="this run (ms)",
             ratio="ratio",
         ),
+        charts.differences,
     ),
 }
-
-
-def _section(name: str, spec: Spec | None, records: Records, *, told_last: str = "") -> Section:
-    title, told, columns = _PARTS[name]
-    return Section(name, title, told + told_last, spec, records, columns)
 
 
 def _cell(value: Any, decimals: int | None) -> tuple[str, float | str]:

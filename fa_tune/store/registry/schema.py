@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from itertools import pairwise
-from typing import Annotated, Any, Literal, NamedTuple, NoReturn
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import (
     AfterValidator,
@@ -35,6 +35,7 @@ from fa_tune.core.model import Provenance, Variant, Verdict, reference_name
 from fa_tune.core.reference_kernels import BARE_READ
 from fa_tune.core.workload import Workload
 from fa_tune.ops.memory import MemoryRate, memory_rate
+from fa_tune.store import strict_json
 
 SCHEMA: Literal[3] = (
     3  # what is written; a change of the types below is a new number and a new reader
@@ -275,7 +276,7 @@ def from_json(data: str | bytes, where: str) -> Registry:
     """
     try:
         text = data if isinstance(data, str) else data.decode("utf-8-sig")
-        raw = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+        raw = strict_json.loads(text)
     except UnicodeDecodeError as e:
         raise RegistryError(f"{where}: not UTF-8 at byte {e.start}{_MEND}") from None
     except json.JSONDecodeError as e:
@@ -393,20 +394,6 @@ def _from_older(raw: dict[str, Any]) -> dict[str, Any]:
         ]
         raw = {**raw, "entries": entries}
     return {**raw, "schema": SCHEMA}
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose fields are given once; JSON readers disagree about which of two counts."""
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"field {twice!r} is given twice in one object")
-    return fields
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number that JSON has")
 
 
 def _first_error(error: ValidationError) -> str:

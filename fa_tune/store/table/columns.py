@@ -67,11 +67,12 @@ class Column:
 
 
 _GROUPED = re.compile(r"\d{1,3}(,\d{3})+")
+# float() also takes "nan", "inf" and "1_0", none of which a measurement can be.
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def _number(text: str) -> float:
-    # float() also takes "nan", "inf" and "1_0", none of which a measurement can be.
-    if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text):
+    if not _NUMBER.fullmatch(text):
         raise ValueError("a number")
     value = float(text)
     if value in (float("inf"), float("-inf")):

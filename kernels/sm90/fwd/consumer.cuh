@@ -371,7 +371,7 @@ struct Consumer {
     // P by the maxima that are there; where these turn out to be too low, by new ones.  Nothing of
     // the tile is under way, so that its scores can be taken twice.
     __device__ __forceinline__ void stale_max_softmax(bool refreshed, typename Rows::Early& early) {
-        float sums[2];
+        typename Rows::BlockSums sums;
         softmax.with_stale_max(products.s, early, products.probabilities, sums);
         bool overflowed;
         if (refreshed) {
@@ -385,18 +385,16 @@ struct Consumer {
         products.keep_probabilities();
     }
 
-    // New maxima and P by them, for the rows that need it; for others whose rounding shows, that it
-    // does.  Once is enough: no P is above 1 afterwards, but where a score is +inf or NaN.
-    __device__ __forceinline__ void refresh_max(float (&sums)[2]) {
+    // New maxima and P by them, for the rows that need it.  Once is enough: no P is above 1
+    // afterwards, but where a score is +inf or NaN.
+    __device__ __forceinline__ void refresh_max(typename Rows::BlockSums& sums) {
         const bool again[2] = {softmax.overflowed(sums, 0), softmax.overflowed(sums, 1)};
-        const bool shows[2] = {softmax.shows_rounding(sums, 0), softmax.shows_rounding(sums, 1)};
         int grew_much = 0;  // lanes with a row that did
         bool any_large = false;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            if (shows[i] && !again[i]) softmax.correct(products.probabilities, sums, i);
             if (!again[i]) continue;
-            softmax.refresh_max(products.s, a, i);
+            softmax.template refresh_max<true>(products.s, a, i);
             const bool large = softmax.any_lane(softmax.large_max(i));
             products.scale_output(a, i);
             grew_much += softmax.count_lanes(a[i] < softmax.kGrewMuch);

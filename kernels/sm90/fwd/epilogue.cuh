@@ -42,7 +42,7 @@ struct Epilogue {
         float inverse[2], log_sum_exp[2];
         bool empty[2];
         const float sink = sink_exponent<TRAITS>(p, tile.head);
-        softmax.template finish<TRAITS.sink>(inverse, log_sum_exp, empty, sink);
+        softmax.template finish<TRAITS.sink>(o, inverse, log_sum_exp, empty, sink);
         if constexpr (has_score_shift<TRAITS>()) {
 #pragma unroll
             for (int i = 0; i < 2; ++i) log_sum_exp[i] -= score_shift<TRAITS>(p);

@@ -52,6 +52,20 @@ __device__ __forceinline__ void initialise_barriers(const SharedAddress<CFG>& sm
     ptx::fence_mbarrier_init();
 }
 
+// By the loading warpgroup, before all meet.
+template <Sm90Config CFG>
+__device__ __forceinline__ void prepare(const SharedAddress<CFG>& smem, const ptx::TensorMap& q_map,
+                                        const ptx::TensorMap& k_map, const ptx::TensorMap& v_map,
+                                        const ptx::TensorMap& o_map) {
+    if (threadIdx.x == 32) initialise_barriers<CFG>(smem);
+    if (threadIdx.x == 0) {
+        ptx::prefetch_tensormap(q_map);
+        ptx::prefetch_tensormap(k_map);
+        ptx::prefetch_tensormap(v_map);
+        ptx::prefetch_tensormap(o_map);
+    }
+}
+
 // Block: 128 (1 + mma_warpgroups) threads.  A cluster of one CTA, as it was measured.
 template <Sm90Config CFG, WorkloadTraits TRAITS>
 __global__ void __launch_bounds__(128 * (1 + CFG.mma_warpgroups), CFG.min_ctas_per_sm)
@@ -68,19 +82,14 @@ __global__ void __launch_bounds__(128 * (1 + CFG.mma_warpgroups), CFG.min_ctas_p
     const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0);
     using Order = TileOrder<CFG, TRAITS>;
     using Registers = RegisterShares<CFG>;
-    if (threadIdx.x == 32) initialise_barriers<CFG>(smem);
-    if (threadIdx.x == 0) {
-        ptx::prefetch_tensormap(q_map);
-        ptx::prefetch_tensormap(k_map);
-        ptx::prefetch_tensormap(v_map);
-        ptx::prefetch_tensormap(o_map);
-    }
     if constexpr (TRAITS.packed) {
-        const PackedBeginning<CFG, TRAITS> beginning{params, smem};
-        Sequence<true> sequence;
-        WorkTile first = beginning.guess(sequence);
+        // Consumers begin at once with the lengths.
         if (warp < 4) {
             if constexpr (Registers::kSplit) ptx::setmaxnreg_dec<Registers::kProducer>();
+            prepare<CFG>(smem, q_map, k_map, v_map, o_map);
+            const PackedBeginning<CFG, TRAITS> beginning{params, smem};
+            Sequence<true> sequence;
+            WorkTile first = beginning.guess(sequence);
             __syncthreads();
             beginning.find(first, sequence);
             if (warp == 0 && ptx::elect_sync()) {
@@ -89,10 +98,14 @@ __global__ void __launch_bounds__(128 * (1 + CFG.mma_warpgroups), CFG.min_ctas_p
             }
         } else {
             if constexpr (Registers::kSplit) ptx::setmaxnreg_inc<Registers::kConsumer>();
+            const OwnLengths lengths(params.packed);
+            const PackedBeginning<CFG, TRAITS> beginning{params, smem};
             beginning.order();
+            Sequence<true> sequence;
+            WorkTile first = beginning.guess(sequence);
             __syncthreads();
             beginning.find(first, sequence);
-            beginning.settle(first, sequence);
+            beginning.settle(lengths, first, sequence);
             if (first.number < 0) return;  // there are fewer tiles than CTAs
             using Slots = WorkTileSlots<CFG>;
             Consumer<CFG, TRAITS> consumer(params, o_map, smem, warp / 4 - 1);
@@ -100,6 +113,7 @@ __global__ void __launch_bounds__(128 * (1 + CFG.mma_warpgroups), CFG.min_ctas_p
             consumer.run(Slots::template unpacked<TRAITS>(params, told, consumer.next_sequence));
         }
     } else {
+        prepare<CFG>(smem, q_map, k_map, v_map, o_map);
         // Its divisions take as long as the barriers.
         const WorkTile first = Order{params}.decode(blockIdx.x);
         __syncthreads();

@@ -11,18 +11,23 @@
 
 namespace fa_tune::sm90 {
 
+// By a thread of a warp that compares lengths: loads that are under way while more is computed.
+struct OwnLengths {
+    int index;                   // of the lane's sequence, or the number of all
+    int first_query, first_key;  // of that sequence, or where the last one ends
+
+    __device__ __forceinline__ explicit OwnLengths(const PackedBatch& batch)
+        : index(min(static_cast<int>(threadIdx.x) % 32, batch.batch)),
+          first_query(batch.cu_seqlens_q[index]),
+          first_key(batch.cu_seqlens_kv[index]) {}
+};
+
 template <Sm90Config CFG, WorkloadTraits TRAITS>
 struct PackedBeginning {
     using Order = TileOrder<CFG, TRAITS>;
 
     const ForwardParams& p;
     const SharedAddress<CFG> smem;
-    // The lengths' loads are under way while the rest is computed.
-    const int lane = threadIdx.x % 32;
-    const int index = min(lane, p.packed.batch);
-    // Of that sequence, or where the last one ends.
-    const int first_query = p.packed.cu_seqlens_q[index];
-    const int first_key = p.packed.cu_seqlens_kv[index];
     const Equals equals = Order{p}.equals();
 
     // By all threads: if the sequences may be equal, the first tile.
@@ -44,8 +49,9 @@ struct PackedBeginning {
     }
 
     // By all consumers: the tile becomes the right one, and the producer may know whether it was.
-    __device__ __forceinline__ void settle(WorkTile& tile, Sequence<true>& sequence) const {
-        const bool right = !equals.possible || all_equal();
+    __device__ __forceinline__ void settle(const OwnLengths& lengths, WorkTile& tile,
+                                           Sequence<true>& sequence) const {
+        const bool right = !equals.possible || all_equal(lengths);
         if (!right) [[unlikely]] {
             order_members(tile.number >= 0);
             ptx::bar_sync(static_cast<int>(NamedBarrier::ORDERED), 128 * CFG.mma_warpgroups);
@@ -57,17 +63,18 @@ struct PackedBeginning {
             }
         }
         __syncwarp();
-        if (lane == 0) ptx::mbarrier_arrive(smem.v_empty(0));
+        if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(smem.v_empty(0));
     }
 
   private:
-    __device__ __forceinline__ bool all_equal() const {
-        const int batch = p.packed.batch;
-        bool other = first_query != index * equals.queries || first_key != index * equals.keys;
+    __device__ __forceinline__ bool all_equal(const OwnLengths& own) const {
+        const PackedBatch& batch = p.packed;
+        bool other = own.first_query != own.index * equals.queries ||
+                     own.first_key != own.index * equals.keys;
 #pragma unroll 1
-        for (int i = lane + 32; i <= batch; i += 32) {
-            other = other || p.packed.cu_seqlens_q[i] != i * equals.queries ||
-                    p.packed.cu_seqlens_kv[i] != i * equals.keys;
+        for (int i = threadIdx.x % 32 + 32; i <= batch.batch; i += 32) {
+            other = other || batch.cu_seqlens_q[i] != i * equals.queries ||
+                    batch.cu_seqlens_kv[i] != i * equals.keys;
         }
         return !__any_sync(kAllLanes, other);
     }

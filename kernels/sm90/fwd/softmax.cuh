@@ -20,6 +20,7 @@
 #include "ptx/ex2.cuh"
 #include "ptx/lg2.cuh"
 #include "sm90/fwd/config.cuh"
+#include "sm90/fwd/dominant_weight.cuh"
 
 namespace fa_tune::sm90 {
 
@@ -36,16 +37,15 @@ struct Softmax {
     // ... and this is what a thread's share of a row's sum over one block may come to: no P is
     // larger then.  fp16 ends there; bf16 has the range of fp32.
     static constexpr float kMostOfStaleMax = kBf16 ? 256.f : 65504.f;
-    // But bf16 rounds so coarsely that it shows where one key is nearly all of a row and its weight
-    // no power of two, as it is where m is the maximum.  There O is divided by P as it is rounded:
-    // where a block's share of a sum is so many times what was there, and outgrew m by 2^6, ...
-    static constexpr bool kCorrectsSums = kStaleMax && kBf16;
-    static constexpr float kDominates = 4096.f;
-    static constexpr float kOutgrows = 0x1p-22f;
-    // ... and where both rows of a lane outgrow it by 2^10.
-    static constexpr float kBothOutgrow = 0x1p-18f;
-    // How much a maximum may lag behind what is stored (in powers of two) where it is kept.
-    static constexpr float kThreshold = kCorrectsSums ? -18.f : 8.f;
+    // Of a row that is one key's but for this share, O is divided by that key's weight as it is
+    // rounded.  In fp16 a thread's l says what the weight is, bf16 asks for more.
+    static constexpr float kOthers = kBf16 ? 0x1p-4f : 0x1p-11f;
+    static constexpr bool kKeepsLargest = kStaleMax && kBf16;
+    // m grows by whole powers of two up to this many, more than P can hold of such a row: the
+    // weight's digits stay what they were when it was rounded.
+    static constexpr float kWholeGrowth = kBf16 ? 30.f : 9.f;
+    // How much a maximum may lag behind (in powers of two) where it is kept.
+    static constexpr float kThreshold = 8.f;
     // Rows whose first maxima are further apart than this (in powers of two) have scores so far
     // apart that later blocks are likely to outgrow them: as far as P may grow, and a little more.
     // Then maxima come first in so many blocks.
@@ -56,7 +56,7 @@ struct Softmax {
     // the warp, by at most kMostRaise powers of two.  A spread that this does not close is one of
     // the scores, and maxima come first in more blocks.
     static constexpr int kScoreBlocks = kBf16 ? 3 : 6;
-    static constexpr unsigned kMostRaise = 8;
+    static constexpr unsigned kMostRaise = kBf16 ? 20 : 8;
     // Where as many of a warp's lanes, two rows to each, grew in two blocks, the next maxima are
     // those of every so many pairs of columns.  Sums show where that was too low.
     static constexpr int kMostGrew = 56;
@@ -79,7 +79,7 @@ struct Softmax {
         kStaleMax && CFG.mma_warpgroups > 1 && kTileRegisters <= 176;
 
     float row_max[2], row_sum[2];  // m, l
-    float rounding[2];             // with kCorrectsSums: what l lacks of P as it is rounded
+    float largest[2];              // with kKeepsLargest: the most a block's halves differed by
     float scale_log2;              // c
     // Blocks to come whose maxima come before their exponentials.  With adaptive_max kSteady is
     // added where nearly all rows grew in the last of them, and twice that where they did in two.
@@ -115,23 +115,28 @@ struct Softmax {
             if constexpr (kKeepsMax && !kFirst) {
                 if (row_max[i] - highest >= -kThreshold) new_max = row_max[i];
             }
+            if constexpr (kStaleMax && !kFirst) new_max = in_whole_powers(row_max[i], new_max);
             if constexpr (!kFirst) a[i] = ptx::ex2_approx(row_max[i] - new_max);
             row_max[i] = new_max;
             const bool large = any_lane(large_max(i));
             any_large |= large;
             const float factor = large ? scale_scores(s, i) : scale_log2;
-            float sum = 0.f;
+            float part[2] = {0.f, 0.f};
 #pragma unroll
             for (int j = 0; j < kScores / 4; ++j) {
 #pragma unroll
                 for (int c = 0; c < 2; ++c) {
                     float& x = s[4 * j + 2 * i + c];
                     x = exponential(x, factor, i);
-                    sum += x;
+                    part[kKeepsLargest ? c : 0] += x;
                 }
             }
+            const float sum = kKeepsLargest ? part[0] + part[1] : part[0];
             row_sum[i] = kFirst ? sum : fmaf(row_sum[i], a[i], sum);
-            if constexpr (kCorrectsSums) rounding[i] = kFirst ? 0.f : rounding[i] * a[i];
+            if constexpr (kKeepsLargest) {
+                const float difference = fabsf(part[0] - part[1]);
+                largest[i] = kFirst ? difference : fmaxf(largest[i] * a[i], difference);
+            }
         }
         if constexpr (kStaleMax) {
             if (any_large) {
@@ -171,12 +176,23 @@ struct Softmax {
         }
     }
 
-    // P of all scores, rounded and packed in order; `sums` are its sums over the block, halves of
-    // each row apart.  The scores stay as they are.
+    // A block's sums of P for a thread's rows, and what those of its even columns have more than
+    // those of its odd ones: where one key is nearly all of a row, its weight.
+    struct BlockSums {
+        float row[2], difference[2];
+
+        __device__ __forceinline__ void set(int i, const float (&part)[2]) {
+            row[i] = part[0] + part[1];
+            if constexpr (kKeepsLargest) difference[i] = part[0] - part[1];
+        }
+    };
+
+    // P of all scores, rounded and packed in order, and its sums over the block.  The scores stay
+    // as they are.
     template <int kSteps>
     __device__ __forceinline__ void with_stale_max(const float (&s)[kScores], Early& early,
                                                    unsigned (&packed)[kSteps][4],
-                                                   float (&sums)[2]) const {
+                                                   BlockSums& sums) const {
         auto& part = early.part;
 #pragma unroll
         for (int j = 0; j < kScores / 4; ++j) {
@@ -198,50 +214,23 @@ struct Softmax {
             }
         }
 #pragma unroll
-        for (int i = 0; i < 2; ++i) sums[i] = part[i][0] + part[i][1];
+        for (int i = 0; i < 2; ++i) sums.set(i, part[i]);
     }
 
     // Whether P of some row i of the warp, by the m that was there, may not stay as it is.  A sum
     // of NaN may: its row has NaN whatever m is.
-    __device__ __forceinline__ bool overflowed(const float (&sums)[2], int i) const {
-        return any_lane(large_max(i) || sums[i] > kMostOfStaleMax);
+    __device__ __forceinline__ bool overflowed(const BlockSums& sums, int i) const {
+        return any_lane(large_max(i) || sums.row[i] > kMostOfStaleMax);
     }
 
-    // Whether that is so for any row, or its rounding may show.  A key that many rows have in
-    // common is one of both rows of a lane; scores that are merely far apart next to never are.
-    __device__ __forceinline__ bool overflowed(const float (&sums)[2]) const {
-        bool of_lane = max_first > 0 || sums[0] > kMostOfStaleMax || sums[1] > kMostOfStaleMax;
-        if constexpr (kCorrectsSums) {
-            of_lane = of_lane || dominates(sums, 0) || dominates(sums, 1) ||
-                      fminf(sums[0], sums[1]) > kBothOutgrow;
-        }
-        return any_lane(of_lane);
-    }
-
-    // Whether the rounding of P may show in some row i of the warp.
-    __device__ __forceinline__ bool shows_rounding(const float (&sums)[2], int i) const {
-        if constexpr (!kCorrectsSums) return false;
-        return any_lane(dominates(sums, i) || sums[i] > kBothOutgrow);
-    }
-
-    // Take the rounding of a block's P into account for row i.
-    template <int kSteps>
-    __device__ __forceinline__ void correct(const unsigned (&packed)[kSteps][4],
-                                            const float (&sums)[2], int i) {
-        float part[2];
-#pragma unroll
-        for (int j = 0; j < kScores / 4; ++j) {
-            const unsigned pair = packed[j / 2][j % 2 * 2 + i];
-            const float even = __int_as_float(pair << 16);
-            const float odd = __int_as_float(pair & 0xffff0000u);
-            part[0] = j == 0 ? even : part[0] + even;
-            part[1] = j == 0 ? odd : part[1] + odd;
-        }
-        rounding[i] += part[0] + part[1] - sums[i];
+    __device__ __forceinline__ bool overflowed(const BlockSums& sums) const {
+        return any_lane(max_first > 0 || sums.row[0] > kMostOfStaleMax ||
+                        sums.row[1] > kMostOfStaleMax);
     }
 
     // m of row i becomes the maximum, of a sample where `of_sample`; `a` is what O must be
     // multiplied with.
+    template <bool kWhole = kBf16>
     __device__ __forceinline__ void refresh_max(const float (&s)[kScores], float (&a)[2], int i,
                                                 bool of_sample = false) {
         constexpr int kEach = CFG.adaptive_max ? kSampled : 1;
@@ -257,7 +246,7 @@ struct Softmax {
                 highest = fmaxf(highest, fmaxf(s[4 * j + 2 * i], s[4 * j + 2 * i + 1]));
             }
         }
-        raise_max(highest, a, i);
+        raise_max<kWhole>(highest, a, i);
     }
 
     // The same of every kEach-th pair, not before `first` is there, a number of at least 0.
@@ -271,13 +260,13 @@ struct Softmax {
         for (int j = 0; j < kScores / 4; j += kEach) {
             highest = fmaxf(fmaxf(highest, s[4 * j + 2 * i]), s[4 * j + 2 * i + 1]);
         }
-        raise_max(highest, a, i);
+        raise_max<kBf16>(highest, a, i);
     }
 
     // P and the sum of row i anew, by the m that is there now.  The scores are gone afterwards.
     template <int kSteps>
     __device__ __forceinline__ void with_new_max(float (&s)[kScores], unsigned (&packed)[kSteps][4],
-                                                 float (&sums)[2], int i, bool large) const {
+                                                 BlockSums& sums, int i, bool large) const {
         const float factor = large ? scale_scores(s, i) : scale_log2;
         float part[2];
 #pragma unroll
@@ -288,7 +277,7 @@ struct Softmax {
             part[1] = j == 0 ? odd : part[1] + odd;
             packed[j / 2][j % 2 * 2 + i] = round(even, odd);
         }
-        sums[i] = part[0] + part[1];
+        sums.set(i, part);
     }
 
     // Whether the warp's rows have maxima far apart.
@@ -303,10 +292,10 @@ struct Softmax {
     // After a block whose maxima came first and made rows grow by 1 / `a`: the next block's come
     // first as well while a quarter of the rows grow.  Returns whether P has to be taken again: a
     // row has an m whose rounding shows, or one of a sample was too low.
-    __device__ __forceinline__ bool decide_max_first(const float (&a)[2], const float (&sums)[2]) {
+    __device__ __forceinline__ bool decide_max_first(const float (&a)[2], const BlockSums& sums) {
         bool again = large_max(0) || large_max(1);
         if constexpr (CFG.adaptive_max) {
-            again = again || sums[0] > kMostOfStaleMax || sums[1] > kMostOfStaleMax;
+            again = again || sums.row[0] > kMostOfStaleMax || sums.row[1] > kMostOfStaleMax;
         }
         again = any_lane(again);
         const int grew = count_lanes(a[0] < 1.f) + count_lanes(a[1] < 1.f);
@@ -325,25 +314,32 @@ struct Softmax {
         return CFG.adaptive_max && max_first >= 2 * kSteady;
     }
 
-    __device__ __forceinline__ void add(const float (&sums)[2]) {
+    __device__ __forceinline__ void add(const BlockSums& sums) {
 #pragma unroll
-        for (int i = 0; i < 2; ++i) row_sum[i] += sums[i];
+        for (int i = 0; i < 2; ++i) {
+            row_sum[i] += sums.row[i];
+            if constexpr (kKeepsLargest) largest[i] = fmaxf(largest[i], fabsf(sums.difference[i]));
+        }
     }
 
     // --- parts -----------------------------------------------------------------------------
 
-    // m of row i becomes that of its largest score of a block.
+    // m of row i becomes that of its largest score of a block, kWhole: in whole powers of two.
+    template <bool kWhole>
     __device__ __forceinline__ void raise_max(float highest, float (&a)[2], int i) {
-        const float new_max = fmaxf(row_max[i], with_headroom(scaled_max(highest)));
+        float new_max = fmaxf(row_max[i], with_headroom(scaled_max(highest)));
+        if constexpr (kWhole) new_max = in_whole_powers(row_max[i], new_max);
         a[i] = ptx::ex2_approx(row_max[i] - new_max);
         row_max[i] = new_max;
         row_sum[i] *= a[i];
-        if constexpr (kCorrectsSums) rounding[i] *= a[i];
+        if constexpr (kKeepsLargest) largest[i] *= a[i];
     }
 
-    // Whether a block's share of row i's sum is nearly all of it, above what m was taken from.
-    __device__ __forceinline__ bool dominates(const float (&sums)[2], int i) const {
-        return sums[i] > fmaf(row_sum[i], kDominates, kOutgrows);
+    // The m that follows one, `next` or up to 2^0.5 less.
+    __device__ __forceinline__ static float in_whole_powers(float m, float next) {
+        const float growth = next - m;
+        const float whole = (growth + 0x1.8p23f) - 0x1.8p23f;
+        return growth <= kWholeGrowth ? m + whole : next;
     }
 
     // c times the largest of a row's scores.
@@ -396,34 +392,58 @@ struct Softmax {
                                         : ptx::cvt_rn_f16x2_f32(lower, upper);
     }
 
+    // What O of each row is to be divided by besides its sum.
+    template <int kOutputs>
+    __device__ __forceinline__ void take_rounding(const float (&sum)[2], const float (&o)[kOutputs],
+                                                  float (&off)[2]) const {
+        off[0] = off[1] = 0.f;
+        const auto& parts = kKeepsLargest ? largest : row_sum;
+        constexpr float kLeast = 1.f - kOthers;
+        if (!any_lane(parts[0] > sum[0] * kLeast || parts[1] > sum[1] * kLeast)) return;
+        const float most[2] = {quad_max(parts[0]), quad_max(parts[1])};
+        DominantWeight<CFG.dtype> weight[2];
+        bool unsure = false;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const float others = sum[i] - most[i];
+            // Three threads' sums tell what of the fourth's own sum is not the key's.
+            weight[i] = {kKeepsLargest ? most[i] : most[i] - others * (1.f / 3.f), others};
+            if (others < sum[i] * kOthers) off[i] = weight[i].rounding();
+            unsure |= kKeepsLargest && weight[i].unsure(off[i]);
+        }
+        if (!any_lane(unsure)) return;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) off[i] = weight[i].decide(o, i, off[i]);
+    }
+
     __device__ __forceinline__ static float divisor(float sum, float off) {
-        return kCorrectsSums ? sum + off : sum;
+        return kStaleMax ? sum + off : sum;
     }
 
     // The rows' 1 / l, their log-sum-exp, and whether no score of theirs was above -inf: these have
     // 0 and -inf.
     // `sink`: with kSink, the exponent of a score that every row has besides.
-    template <bool kSink>
-    __device__ __forceinline__ void finish(float (&inverse)[2], float (&log_sum_exp)[2],
-                                           bool (&empty)[2], float sink) {
+    template <bool kSink, int kOutputs>
+    __device__ __forceinline__ void finish(const float (&o)[kOutputs], float (&inverse)[2],
+                                           float (&log_sum_exp)[2], bool (&empty)[2], float sink) {
+        float sum[2] = {quad_sum(row_sum[0]), quad_sum(row_sum[1])}, off[2];
+        if constexpr (kStaleMax) take_rounding(sum, o, off);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            float sum = quad_sum(row_sum[i]);
-            float off = 0.f;
-            if constexpr (kCorrectsSums) off = quad_sum(rounding[i]);
-            empty[i] = sum == 0.f;
+            empty[i] = sum[i] == 0.f;
             if constexpr (kSink) {
-                const float a = add_sink(sink, row_max[i], sum);
-                if constexpr (kCorrectsSums) off *= a;
-                inverse[i] = sum == 0.f ? 0.f : a / divisor(sum, off);
-                log_sum_exp[i] =
-                    sum == 0.f ? negative_infinity() : (row_max[i] + ptx::lg2_approx(sum)) * kLn2;
+                const float a = add_sink(sink, row_max[i], sum[i]);
+                if constexpr (kStaleMax) off[i] *= a;
+                inverse[i] = sum[i] == 0.f ? 0.f : a / divisor(sum[i], off[i]);
+                log_sum_exp[i] = sum[i] == 0.f ? negative_infinity()
+                                               : (row_max[i] + ptx::lg2_approx(sum[i])) * kLn2;
                 continue;
             }
-            inverse[i] = empty[i] ? 0.f : 1.f / divisor(sum, off);
+            inverse[i] = empty[i] ? 0.f : 1.f / divisor(sum[i], off[i]);
             log_sum_exp[i] =
-                empty[i] ? negative_infinity()
-                         : (row_max[i] - kHeadroom + ptx::lg2_approx(sum * kHeadroomFactor)) * kLn2;
+                empty[i]
+                    ? negative_infinity()
+                    : (row_max[i] - kHeadroom + ptx::lg2_approx(sum[i] * kHeadroomFactor)) * kLn2;
         }
     }
 };

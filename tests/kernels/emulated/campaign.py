@@ -69,14 +69,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began = time.monotonic()
 
     def one(request: BuildRequest) -> Verdict:
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                kernel = build(request, Path(folder))
-            except ValueError as error:
-                return Verdict(0, (str(error)[:2000],))
-            return judge(kernel, repeats=options.repeats, seed=options.seed)
+        try:
+            kernel = build(request, Path(folder))
+        except ValueError as error:
+            return Verdict(0, (str(error)[:2000],))
+        return judge(kernel, repeats=options.repeats, seed=options.seed)
 
-    with ThreadPoolExecutor(options.jobs) as pool:
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
         for request, verdict in zip(requests, pool.map(one, requests), strict=True):
             launches += verdict.launches
             found += bool(verdict.findings)

@@ -7,25 +7,26 @@ maps are those of a launch on a GPU.
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import dataclasses
+import hashlib
 import itertools
+import json
 import os
 import random
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
+from filelock import FileLock
 
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
@@ -47,10 +48,11 @@ COMPILERS = ("c++", "g++", "clang++")
 # Unfortified, since a jump to another stack is what coroutines are made of here; variables that
 # nobody has set are not 0 by chance.
 OPTIONS = (
-    *("-std=c++20", "-O1", "-fPIC", "-ffp-contract=off", "-w"),
+    *("-std=c++20", "-O1", "-march=native", "-fPIC", "-ffp-contract=off", "-w"),
     *("-U_FORTIFY_SOURCE", "-ftrivial-auto-var-init=pattern"),
 )
 MACHINE = ("machine", "barriers", "products")
+HEADER = '#include "language.h"\n#include "run.h"\n'
 ERROR_BYTES = 1 << 16
 CLUSTERS = 2  # at a time, and of persistent CTAs in all, so that each has several tiles
 
@@ -119,64 +121,97 @@ def build(
     edit: Callable[[dict[str, str]], Mapping[str, str]] = lambda headers: headers,
 ) -> Emulated:
     """The kernel of a build, whose sources are what `edit` makes of the family's, include name to
-    text; all files are written to `folder`.  Raises ValueError with the compiler's words if it
-    does not compile, ToolMissing without a compiler."""
-    objects = _machine()
+    text.  `folder`, of one run, keeps what is compiled: the same sources are not compiled again,
+    in other processes neither.  Raises ValueError with the compiler's words if they do not compile,
+    ToolMissing without a compiler."""
+    machine = _machine(folder)
     family = families.get(request.variant.family)
     config = family.parse(request.variant.config)
-    for name, text in edit(dict(family.source_files())).items():
-        # The emulator's own are found instead, but for what is no instruction.
-        if not (EMULATOR / name).exists():
-            file = folder / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text, encoding="utf-8")
     kernels = [spec.name_expression for spec in family.kernels(config, request.traits)]
-    entry = family.entry_source(config, request.traits)
-    source, library = folder / "library.cpp", folder / "library.so"
-    source.write_text(
-        f'#include "language.h"\n#include "run.h"\n{entry}\n'
-        + "".join(
-            f"constexpr auto* kKernel{i} = &{kernel};\nEMULATOR_LIBRARY({i}, kKernel{i})\n"
-            for i, kernel in enumerate(kernels)
-        ),
-        encoding="utf-8",
+    # The emulator's own are found instead, but for what is no instruction.
+    sources = {
+        name: text
+        for name, text in edit(dict(family.source_files())).items()
+        if not (EMULATOR / name).exists()
+    }
+    sources["library.cpp"] = f"{family.entry_source(config, request.traits)}\n" + "".join(
+        f"constexpr auto* kKernel{i} = &{kernel};\nEMULATOR_LIBRARY({i}, kKernel{i})\n"
+        for i, kernel in enumerate(kernels)
     )
-    include = ["-I", str(EMULATOR), "-I", str(folder)]
-    _compile(["-shared", *include, str(source), *objects, "-o", str(library)])
-    return Emulated(request, library)
+    digest = hashlib.sha256(json.dumps(sources, sort_keys=True).encode()).hexdigest()
+    own = folder / digest[:32]
+
+    def make(library: Path) -> None:
+        for name, text in sources.items():
+            (own / name).parent.mkdir(parents=True, exist_ok=True)
+            (own / name).write_text(text, encoding="utf-8")
+        include = (*machine.header, "-I", str(own))
+        _compile(["-shared", *include, str(own / "library.cpp"), *machine.objects], library)
+
+    return Emulated(request, _once(own / "library.so", make))
 
 
 def build_changed(
-    short_form: str, traits: str, folder: Path, file: str = "", pattern: str = "", by: str = ""
+    short_form: str,
+    traits: str,
+    folder: Path,
+    file: str = "",
+    pattern: str = "",
+    by: str = "",
+    *,
+    places: int = 1,
 ) -> Emulated:
-    """The kernel of a config, where `file` is given with what `pattern` finds at one place of it
-    replaced `by` other text."""
+    """The kernel of a config, where `file` is given with what `pattern` finds at so many places of
+    it replaced `by` other text."""
 
     def edited(headers: dict[str, str]) -> Mapping[str, str]:
-        text, places = re.subn(pattern, by, headers[file])
-        assert places == 1, f"{places} places in {file} look like {pattern!r}"
+        text, found = re.subn(pattern, by, headers[file])
+        assert found == places, f"{found} places in {file} look like {pattern!r}"
         return {**headers, file: text}
 
     request = BuildRequest(families.variant(families.parse(short_form)), traits, "sm_90a")
     return build(request, folder, edit=edited if file else dict)
 
 
+@dataclass(frozen=True)
+class _Machine:
+    """What is the same for all kernels, as arguments of the compiler."""
+
+    header: tuple[str, ...]
+    objects: tuple[str, ...]
+
+
 @cache
-def _machine() -> tuple[str, ...]:
-    """The objects of what is the same for all kernels, made once in each process."""
-    folder = tempfile.mkdtemp()
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    objects = {name: f"{folder}/{name}.o" for name in MACHINE}
-    for name, made in objects.items():
-        _compile(["-O2", "-c", str(EMULATOR / f"{name}.cpp"), "-o", made])
-    return tuple(objects.values())
+def _machine(folder: Path) -> _Machine:
+    include = ("-I", str(EMULATOR))
+    header = _once(folder / "emulator.h", lambda file: file.write_text(HEADER, encoding="utf-8"))
+    # Most of what a kernel would be compiled for is in it: the standard library's headers.
+    ahead = (*include, "-x", "c++-header", str(header))
+    _once(folder / "emulator.h.gch", lambda file: _compile(ahead, file))
+    objects = [
+        _once(folder / f"{name}.o", partial(_compile, ["-O2", "-c", str(EMULATOR / f"{name}.cpp")]))
+        for name in MACHINE
+    ]
+    return _Machine(("-include", str(header), *include), tuple(map(str, objects)))
 
 
-def _compile(arguments: Sequence[str]) -> None:
+def _once(file: Path, make: Callable[[Path], object]) -> Path:
+    """A file that the first process that wants it makes, and the others wait for."""
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(file.with_name(f"{file.name}.lock")):
+            if not file.exists():
+                new = file.with_name(f"{file.name}.new")
+                make(new)
+                new.replace(file)
+    return file
+
+
+def _compile(arguments: Sequence[str], out: Path) -> None:
     cxx = compiler()
     if cxx is None:
         raise ToolMissing("no C++ compiler that knows C++20 and fp16; name one in CXX")
-    command = [cxx, *OPTIONS, *arguments]
+    command = [cxx, *OPTIONS, *arguments, "-o", str(out)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise ValueError(f"{' '.join(command)}: {done.stderr[:4000]}")

@@ -47,6 +47,9 @@ KERNELS = (
     ),
     ("decode(BF16, 64, 16, 32, 2): stages_2+tile_keys_64", "causal+ragged+lse+window"),
     ("decode(FP16, 64, 16, 16, 1): ctas_3+combine_kernel+tile_keys_16", "ragged+lse"),
+    ("decode(FP16, 96, 32, 32, 4): row_warps_2+ctas_2+by_rows", "causal+ragged+lse+softcap"),
+    ("decode(BF16, 64, 64, 16, 4): stages_2+row_warps_4+ctas_3+by_rows", "ragged+lse+sink"),
+    ("decode(BF16, 96, 16, 32, 2): combine_kernel+d_head_v_64+tile_keys_32+by_rows", "ragged"),
 )
 NARROW = (
     ("decode(BF16, 64, 16, 32, 2): stages_2+e4m3", "causal+ragged+lse+softcap"),
@@ -64,8 +67,8 @@ def _kernel(short_form: str, traits: str, folder: Path) -> Emulated:
 
 
 @pytest.mark.parametrize(("short_form", "traits"), KERNELS)
-def test_no_schedule_changes_a_result(short_form: str, traits: str, tmp_path: Path) -> None:
-    verdict = judge(_kernel(short_form, traits, tmp_path), repeats=2)
+def test_no_schedule_changes_a_result(short_form: str, traits: str, libraries: Path) -> None:
+    verdict = judge(_kernel(short_form, traits, libraries), repeats=2)
     assert not verdict.findings
     assert verdict.launches >= 9
 
@@ -134,9 +137,9 @@ def _paged(tensor: Bits, lengths: Sequence[int] = LENGTHS) -> tuple[Bits, np.nda
 @pytest.mark.parametrize("paged", [False, True], ids=["in one piece", "in pages"])
 @pytest.mark.parametrize(("short_form", "traits"), KERNELS)
 def test_lengths_are_those_of_the_device(
-    short_form: str, traits: str, paged: bool, tmp_path: Path
+    short_form: str, traits: str, paged: bool, libraries: Path
 ) -> None:
-    kernel = _kernel(short_form, traits, tmp_path)
+    kernel = _kernel(short_form, traits, libraries)
     problem = _problem(kernel)
     lengths = np.array(LENGTHS, np.int32) - 2
     cache = CacheArgs(lengths=lengths.ctypes.data, added=2)
@@ -161,11 +164,11 @@ def test_lengths_are_those_of_the_device(
 @pytest.mark.parametrize("ctas", [1, 4, 8])
 @pytest.mark.parametrize("tile_keys", [16, 40, 128])
 def test_cuts_near_the_ends_of_tiles_leave_nothing_out(
-    tile_keys: int, ctas: int, tmp_path: Path
+    tile_keys: int, ctas: int, libraries: Path
 ) -> None:
     """Short tiles and long ones, some of which several CTAs share, and cuts at all places."""
     form = f"decode(FP16, 32, 16, 16, 1): stages_2+ctas_{ctas}+tile_keys_{tile_keys}"
-    kernel = _kernel(form, "ragged+lse", tmp_path)
+    kernel = _kernel(form, "ragged+lse", libraries)
     dice = np.random.default_rng(100 * ctas + tile_keys)
     workload = Workload(16, 1, 1, 1, 400, 32, kernel.config.dtype, lse=True)
     problem = Problem.draw(workload, "plain", 3)
@@ -184,9 +187,9 @@ ADDED = 3
 @pytest.mark.parametrize("paged", [False, True], ids=["in one piece", "in pages"])
 @pytest.mark.parametrize(("short_form", "traits"), KERNELS)
 def test_new_keys_are_attended_to_and_written_to_their_places(
-    short_form: str, traits: str, paged: bool, tmp_path: Path
+    short_form: str, traits: str, paged: bool, libraries: Path
 ) -> None:
-    kernel = _kernel(short_form, traits, tmp_path)
+    kernel = _kernel(short_form, traits, libraries)
     problem = _problem(kernel)
     lengths = np.array([max(0, n - ADDED) for n in LENGTHS], np.int32)
     for batch, (length, old) in enumerate(zip(LENGTHS, lengths, strict=True)):
@@ -288,9 +291,9 @@ def _narrow(problem: Problem) -> tuple[Narrow, Problem]:
 @pytest.mark.parametrize("paged", [False, True], ids=["in one piece", "in pages"])
 @pytest.mark.parametrize(("short_form", "traits"), NARROW)
 def test_e4m3_is_what_its_numbers_and_scales_say(
-    short_form: str, traits: str, paged: bool, tmp_path: Path
+    short_form: str, traits: str, paged: bool, libraries: Path
 ) -> None:
-    kernel = _kernel(short_form, traits, tmp_path)
+    kernel = _kernel(short_form, traits, libraries)
     narrow, same = _narrow(_problem(kernel))
     lengths = np.array(LENGTHS, np.int32)
     cache = CacheArgs(lengths=lengths.ctypes.data)

@@ -69,10 +69,10 @@ KERNELS = (
 
 
 @pytest.mark.parametrize(("short_form", "traits"), KERNELS)
-def test_no_schedule_changes_a_result(short_form: str, traits: str, tmp_path: Path) -> None:
+def test_no_schedule_changes_a_result(short_form: str, traits: str, libraries: Path) -> None:
     family = families.get("sm90" if short_form.startswith("sm90") else "sm80")
     variant = families.variant(family.parse(short_form))
-    kernel = build(BuildRequest(variant, traits, "sm_90a"), tmp_path)
+    kernel = build(BuildRequest(variant, traits, "sm_90a"), libraries)
     verdict = judge(kernel, repeats=4)
     assert not verdict.findings
     assert verdict.launches >= 12

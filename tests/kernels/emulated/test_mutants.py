@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from fa_tune import families
-from fa_tune.build.compile import BuildRequest
 from fa_tune.core.workload import Workload
-from tests.kernels.emulated.emulation import Emulated, build
+from tests.kernels.emulated.emulation import Emulated, build_changed
 from tests.kernels.emulated.judging import judge_on
 
 SM90 = (
@@ -58,12 +55,6 @@ class Mutant:
     keys: int = 512
     softmax_scale: float | None = None
     limit_s: float = 600.0
-
-    def edited(self, headers: dict[str, str]) -> Mapping[str, str]:
-        """The sources with the change."""
-        text, n = re.subn(self.pattern, self.replacement, headers[self.file], flags=re.DOTALL)
-        assert n == self.places, f"{n} places in {self.file} look like {self.pattern!r}"
-        return {**headers, self.file: text}
 
 
 HANG = r"nobody can go on|more arrivals in a phase"
@@ -146,13 +137,14 @@ MUTANTS = {
         r"\1", WRONG, softmax_scale=4.0,
     ),
     "the second row's maximum comes after the first row's alone": Mutant(
-        ROWS, "sm90/fwd/softmax.cuh", r"(2 \* i \+ 1\]\);\s*\}\s*)raise_max\(highest, a, i\);(\s*\}"
+        ROWS, "sm90/fwd/softmax.cuh",
+        r"(2 \* i \+ 1\]\);\s*\}\s*)raise_max<kBf16>\(highest, a, i\);(\s*\}"
         r"\s*// P and the sum of row i anew)",
         r"\1a[i] = 1.f;\2", WRONG, softmax_scale=4.0,
     ),
     # All of them, for growth that is steady enough is rare here.
     "the maximum of a sample is taken for that of a block": Mutant(
-        ADAPTIVE, "sm90/fwd/softmax.cuh", r"again = again \|\| sums\[0\][^;]*;(.*?return "
+        ADAPTIVE, "sm90/fwd/softmax.cuh", r"(?s)again = again \|\| sums\.row\[0\][^;]*;(.*?return "
         r"CFG\.adaptive_max && )max_first >= 2 \* kSteady", r"\1max_first > 0", WRONG,
         softmax_scale=4.0,
     ),
@@ -217,11 +209,11 @@ MUTANTS = {
 
 
 def _made(short_form: str, folder: Path, mutant: Mutant | None = None) -> Emulated:
-    variant = families.variant(families.parse(short_form))
-    traits = "causal+ragged" if variant.family == "decode" else "causal"
-    request = BuildRequest(variant, traits, "sm_90a")
-    edit = dict if mutant is None else mutant.edited
-    return build(request, folder, edit=edit)
+    traits = "causal+ragged" if short_form.startswith("decode") else "causal"
+    if mutant is None:
+        return build_changed(short_form, traits, folder)
+    change = (mutant.file, mutant.pattern, mutant.replacement)
+    return build_changed(short_form, traits, folder, *change, places=mutant.places)
 
 
 def _workload(kernel: Emulated, mutant: Mutant) -> Workload:
@@ -236,8 +228,8 @@ def _workload(kernel: Emulated, mutant: Mutant) -> Workload:
 @pytest.mark.parametrize(
     "short_form", [SM90, SKIPS, ROWS, ADAPTIVE, ONE, TURNS, RING, SHARED, PARTS, CLUSTER]
 )
-def test_kernels_that_lack_nothing_are_right(short_form: str, tmp_path: Path) -> None:
-    kernel = _made(short_form, tmp_path)
+def test_kernels_that_lack_nothing_are_right(short_form: str, libraries: Path) -> None:
+    kernel = _made(short_form, libraries)
     mutants = [m for m in MUTANTS.values() if m.short_form == short_form]
     workloads = list(dict.fromkeys(_workload(kernel, m) for m in mutants))
     assert workloads
@@ -245,17 +237,17 @@ def test_kernels_that_lack_nothing_are_right(short_form: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_what_is_missing_is_noticed(name: str, tmp_path: Path) -> None:
+def test_what_is_missing_is_noticed(name: str, libraries: Path) -> None:
     mutant = MUTANTS[name]
-    kernel = _made(mutant.short_form, tmp_path, mutant)
+    kernel = _made(mutant.short_form, libraries, mutant)
     workloads = [_workload(kernel, mutant)]
     verdict = judge_on(kernel, workloads, repeats=SCHEDULES, limit_s=mutant.limit_s)
     assert re.search(mutant.tells, " ".join(verdict.findings))
 
 
-def test_a_finding_can_be_repeated(tmp_path: Path) -> None:
+def test_a_finding_can_be_repeated(libraries: Path) -> None:
     mutant = MUTANTS["V is not waited for"]
-    kernel = _made(mutant.short_form, tmp_path, mutant)
+    kernel = _made(mutant.short_form, libraries, mutant)
     workloads = [_workload(kernel, mutant)]
     first, second = (judge_on(kernel, workloads, repeats=SCHEDULES) for _ in range(2))
     assert first.findings

@@ -110,11 +110,11 @@ MUTANTS = {
     ),
     "equal lengths are taken for granted": (
         BEST, "causal+ragged+packed", "sm90/fwd/packed_beginning.cuh",
-        "!equals.possible || all_equal();", "true;",
+        "!equals.possible || all_equal(lengths);", "true;",
     ),
     "only a warp's first lengths are compared": (
         BEST, "causal+ragged+packed", "sm90/fwd/packed_beginning.cuh",
-        "for (int i = lane + 32; i <= batch; i += 32)", "for (int i = batch + 1; i <= batch; ++i)",
+        "for (int i = threadIdx.x % 32 + 32; i <= batch.batch;", "for (int i = 1; i < 1;",
     ),
     "a hook's origin is in the log-sum-exp": (
         RING, f"ragged+lse+packed+hook_{CAP_BY_FOUR}", "sm80/fwd/epilogue.cuh",
@@ -146,8 +146,8 @@ def _problem(kernel: Emulated, traits: Traits, number: int) -> PackedProblem:
 
 
 @pytest.mark.parametrize(("short_form", "traits"), KERNELS)
-def test_no_neighbour_reaches_a_row(short_form: str, traits: str, tmp_path: Path) -> None:
-    kernel = build_changed(short_form, traits, tmp_path)
+def test_no_neighbour_reaches_a_row(short_form: str, traits: str, libraries: Path) -> None:
+    kernel = build_changed(short_form, traits, libraries)
     for number in range(len(BATCHES)):
         problem = _problem(kernel, Traits.parse(traits), number)
         for schedule in islice(schedules(number), 2):
@@ -156,9 +156,9 @@ def test_no_neighbour_reaches_a_row(short_form: str, traits: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_what_is_wrong_is_noticed(name: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_noticed(name: str, libraries: Path) -> None:
     short_form, traits, file, text, replacement = MUTANTS[name]
-    kernel = build_changed(short_form, traits, tmp_path, file, re.escape(text), replacement)
+    kernel = build_changed(short_form, traits, libraries, file, re.escape(text), replacement)
     found = (
         faults(problem, *kernel.launch(problem, schedule))
         for number in range(len(BATCHES))

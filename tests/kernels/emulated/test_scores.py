@@ -118,16 +118,16 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize(("short_form", "traits"), KERNELS)
-def test_no_schedule_changes_a_result(short_form: str, traits: str, tmp_path: Path) -> None:
-    verdict = judge(build_changed(short_form, traits, tmp_path), repeats=2)
+def test_no_schedule_changes_a_result(short_form: str, traits: str, libraries: Path) -> None:
+    verdict = judge(build_changed(short_form, traits, libraries), repeats=2)
     assert not verdict.findings
     assert verdict.launches >= 12
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_what_is_missing_is_noticed(name: str, tmp_path: Path) -> None:
+def test_what_is_missing_is_noticed(name: str, libraries: Path) -> None:
     short_form, traits, *change = MUTANTS[name]
-    assert judge(build_changed(short_form, traits, tmp_path, *change), repeats=1).findings
+    assert judge(build_changed(short_form, traits, libraries, *change), repeats=1).findings
 
 
 def _nan_of_a_query_and_a_key(kernel: Emulated) -> tuple[np.ndarray, np.ndarray]:
@@ -160,13 +160,13 @@ def _nan_of_a_query_and_a_key(kernel: Emulated) -> tuple[np.ndarray, np.ndarray]
 
 
 @pytest.mark.parametrize(("short_form", "traits"), BY_FOUR)
-def test_nan_stays_in_its_row(short_form: str, traits: str, tmp_path: Path) -> None:
-    nan, to_be = _nan_of_a_query_and_a_key(build_changed(short_form, traits, tmp_path))
+def test_nan_stays_in_its_row(short_form: str, traits: str, libraries: Path) -> None:
+    nan, to_be = _nan_of_a_query_and_a_key(build_changed(short_form, traits, libraries))
     assert np.array_equal(nan, to_be)
 
 
 @pytest.mark.parametrize("mutant", OF_TWO_ROWS, ids=["common", "decode"])
-def test_nan_of_another_row_is_noticed(mutant: tuple[str, ...], tmp_path: Path) -> None:
+def test_nan_of_another_row_is_noticed(mutant: tuple[str, ...], libraries: Path) -> None:
     short_form, traits, *edit = mutant
-    nan, to_be = _nan_of_a_query_and_a_key(build_changed(short_form, traits, tmp_path, *edit))
+    nan, to_be = _nan_of_a_query_and_a_key(build_changed(short_form, traits, libraries, *edit))
     assert not np.array_equal(nan, to_be)

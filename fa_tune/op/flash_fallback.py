@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.op import flash2
-from fa_tune.op.done import Lengths
+from fa_tune.op.operands import Lengths
 from fa_tune.op.traits import Traits
 
 Window = tuple[int, int]
@@ -76,9 +76,16 @@ def check(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
 
 def check_kinds(q: Tensor, k: Tensor, v: Tensor) -> None:
     """Raise InvalidConfig for tensors that are not of one floating-point type."""
-    if {k.dtype, v.dtype} != {q.dtype} or not q.is_floating_point():
+    check_floating(q, k, v)
+    if {k.dtype, v.dtype} != {q.dtype}:
+        raise InvalidConfig(f"Q, K, V must be of one type, not {q.dtype}, {k.dtype}, {v.dtype}")
+
+
+def check_floating(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raise InvalidConfig for tensors one of which is not of a floating-point type."""
+    if not all(t.is_floating_point() for t in (q, k, v)):
         raise InvalidConfig(
-            f"Q, K, V must be of one floating-point type, not {q.dtype}, {k.dtype}, {v.dtype}"
+            f"Q, K, V must be of floating-point types, not {q.dtype}, {k.dtype}, {v.dtype}"
         )
 
 

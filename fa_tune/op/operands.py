@@ -1,4 +1,4 @@
-"""What backward passes are given."""
+"""What forward and backward passes are given."""
 
 from __future__ import annotations
 

@@ -1,0 +1,44 @@
+"""How long K and V take from memory, and how many tiles there are for a multiprocessor: what
+decides how they are best shared.  Figures are of an H200 (benchmarks/decode_h200.txt), and taken to
+hold for every multiprocessor of another GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from fa_tune.core.arch import ArchLimits
+from fa_tune.families.decode.config import DecodeConfig
+
+BYTES_PER_NS = 4400.0 / 132  # of a multiprocessor, if all of them read
+
+
+def key_bytes(config: DecodeConfig) -> int:
+    """Of one key and its value."""
+    return (config.d_head + config.d_v) * config.kv_bytes
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Tiles on a GPU, all of as many keys; of 0 where the device alone knows how many."""
+
+    number: int
+    keys: int
+    arch: ArchLimits
+
+    @property
+    def density(self) -> float:
+        """Tiles for a multiprocessor."""
+        return self.number / self.arch.multiprocessors
+
+    @property
+    def bytes_per_ns(self) -> float:
+        """That all multiprocessors read at most."""
+        return BYTES_PER_NS * self.arch.multiprocessors
+
+    def read_ns(self, config: DecodeConfig) -> float:
+        """What reading all of them takes at best."""
+        return self.number * self.keys * key_bytes(config) / self.bytes_per_ns
+
+    def halves(self) -> Tiles:
+        """Twice as many, of half the rows."""
+        return replace(self, number=2 * self.number)
