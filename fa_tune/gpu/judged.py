@@ -7,9 +7,10 @@ weights of which the largest is 1 instead: that has no rounding error of its own
 most of the weight, and a kernel that does not know the maximum beforehand cannot have it.
 
 The bound: a score is a sum of d_head products, scale · Σ q_c k_c.  In fp32 each of its additions
-may be off by 2^-24 of what has come together, and tensor cores truncate after every 16 products.
-(d_head / 16 + 8) · 2^-24 · scale · Σ |q_c k_c|, the largest of a row, is what its scores are not
-known better than: u nats.
+may be off by 2^-24 of what has come together.  Tensor cores truncate after every 16 products, which
+is up to 2^-23 and always downwards: where the products have one sign, it adds up while they do.
+2^-24 · scale · ((d_head / 16 + 8) · Σ |q_c k_c| + d_head / 32 · |Σ q_c k_c|), the largest of a row,
+is what its scores are not known better than: u nats.
 A log-sum-exp is then open by u.  An output Σ w_j v_j is by (e^u − 1) Σ w_j |v_j − o|, since every
 weight changes by a factor of at most e^u; and by no more than the weight that can leave the largest
 key, times the range of V.  Each of a kernel's keys / 16 additions in tensor cores cuts off 2^-25 of
@@ -363,8 +364,10 @@ def _score_open(
     q: torch.Tensor, k: torch.Tensor, scale: float, hidden: torch.Tensor | None
 ) -> torch.Tensor:
     """How far the scores of each row are open, in nats, fp64; 0 for a row without keys."""
-    sizes = q.float().abs() @ k.float().abs().transpose(-1, -2)
+    steps = q.shape[-1] / ADDED_AT_ONCE
+    keys = k.float().transpose(-1, -2)
+    sizes = (q.float().abs() @ keys.abs()).mul_(steps + OTHER_ROUNDINGS)
+    sizes.add_((q.float() @ keys).abs_(), alpha=steps / 2)
     if hidden is not None:
         sizes.masked_fill_(hidden, 0)
-    roundings = q.shape[-1] / ADDED_AT_ONCE + OTHER_ROUNDINGS
-    return sizes.amax(-1).double() * (scale * roundings * 2.0**-24)
+    return sizes.amax(-1).double() * (scale * 2.0**-24)
