@@ -7,8 +7,9 @@ weights of which the largest is 1 instead: that has no rounding error of its own
 most of the weight, and a kernel that does not know the maximum beforehand cannot have it.
 
 The bound: a score is a sum of d_head products, scale · Σ q_c k_c.  In fp32 each of its additions
-may be off by 2^-24 of what has come together.  Tensor cores truncate after every 16 products, which
-is up to 2^-23 and always downwards: where the products have one sign, it adds up while they do.
+may be off by 2^-24 of what has come together.  Tensor cores truncate at every 16 products, always
+downwards.  Where the products have one sign that adds up: FlashAttention 2 is at up to 1.2 times
+the first of these terms there, so there is a second.
 2^-24 · scale · ((d_head / 16 + 8) · Σ |q_c k_c| + d_head / 32 · |Σ q_c k_c|), the largest of a row,
 is what its scores are not known better than: u nats.
 A log-sum-exp is then open by u.  An output Σ w_j v_j is by (e^u − 1) Σ w_j |v_j − o|, since every
