@@ -86,7 +86,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[Variant]:
         made = SimpleNamespace(cubin="x.cubin", symbols=("x",))
         return [SimpleNamespace(artifact=made, outcome=Outcome.OK, reason="") for _ in requests]
 
-    properties = SimpleNamespace(name="NVIDIA H200", major=9, minor=0)
+    properties = SimpleNamespace(name="NVIDIA H200", major=9, minor=0, multi_processor_count=132)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
     monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext())

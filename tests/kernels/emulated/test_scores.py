@@ -97,7 +97,7 @@ MUTANTS = {
     ),
     "O stays under a maximum below the sink": (
         BEST, "causal+lse+sink", "sm90/fwd/softmax.cuh",
-        r": a / divisor\(sum, off\);", ": 1.f / divisor(sum, off);",
+        r": a / divisor\(sum\[i\], off\[i\]\);", ": 1.f / divisor(sum[i], off[i]);",
     ),
     "a soft cap's shift is in the log-sum-exp": (
         RING, "causal+lse+softcap", "sm80/fwd/epilogue.cuh",
