@@ -41,8 +41,15 @@ from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.search.space_table import RecordedWorkload, find, load, recorded
 from fa_tune.search.strategies import STRATEGIES
 
+SEEDS = WholeNumber(1, 10_000)
+# What options were called when older results were recorded.
+FORMER_NAMES = {"rival-seeds": "external-seeds"}
 
-@click.command("bench-search")
+
+@click.command(
+    "bench-search",
+    context_settings={"token_normalize_func": lambda name: FORMER_NAMES.get(name, name)},
+)
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[PATH]…")
 @option(
     "--strategy",
@@ -59,13 +66,13 @@ from fa_tune.search.strategies import STRATEGIES
     help="Also run strategies of Kernel Tuner on the same spaces, by its own names: "
     "genetic_algorithm, pso, …",
 )
-@option("--seeds", "seeds", type=WholeNumber(1, 10_000), default=100, help="Runs of each.")
+@option("--seeds", "seeds", type=SEEDS, default=100, help="Runs of each.")
 @option(
-    "--rival-seeds",
-    "rival_seeds",
-    type=WholeNumber(1, 10_000),
+    "--external-seeds",
+    "external_seeds",
+    type=SEEDS,
     show_default="like --seeds",
-    help="Runs of Kernel Tuner's and Optuna's, which take longer.",
+    help="Runs of external strategies, Kernel Tuner's and Optuna's, which take longer.",
 )
 @option(
     "--limit",
@@ -131,7 +138,7 @@ def command(
     strategies: tuple[str, ...],
     kernel_tuner: str | None,
     seeds: int,
-    rival_seeds: int | None,
+    external_seeds: int | None,
     limit: int,
     batch: int,
     default: str,
@@ -154,7 +161,7 @@ def command(
     \b
     Examples:
       fa-tune bench-search --strategy local,learned,optuna-tpe --plot search.svg
-      fa-tune bench-search profiles/nvidia_h200 --kernel-tuner all --rival-seeds 20
+      fa-tune bench-search profiles/nvidia_h200 --kernel-tuner all --external-seeds 20
     """
     refuse_both(csv, as_json)
     if plot is not None:
@@ -169,7 +176,7 @@ def command(
         _kernel_tuner_strategies(kernel_tuner),
         default,
         seeds,
-        rival_seeds,
+        external_seeds,
         limit,
         batch,
         jobs,

@@ -25,7 +25,7 @@ class Plan:
     """What is compared, and how often.
 
     `strategies` are fa-tune's, `kernel_tuner` Kernel Tuner's; `default` says whether ours are
-    told the default config (Kernel Tuner's never are); `rival_seeds` runs of Kernel Tuner's and
+    told the default config (Kernel Tuner's never are); `external_seeds` runs of Kernel Tuner's and
     Optuna's, which take longer (None: `seeds`); `limit` measurements at most per run; `batch`
     points are proposed at a time (Kernel Tuner always decides one by one); `jobs` processes.
     """
@@ -34,7 +34,7 @@ class Plan:
     kernel_tuner: tuple[str, ...] = ()
     default: str = TOLD
     seeds: int = 100
-    rival_seeds: int | None = None
+    external_seeds: int | None = None
     limit: int = 200
     batch: int = 1
     jobs: int = 1
@@ -62,8 +62,8 @@ def compare(
 
     Raises InvalidConfig and ToolMissing as the strategies do.
     """
-    rival_seeds = plan.rival_seeds or plan.seeds
-    seeds = {n: rival_seeds if n.startswith(SLOW) else plan.seeds for n in plan.strategies}
+    external_seeds = plan.external_seeds or plan.seeds
+    seeds = {n: external_seeds if n.startswith(SLOW) else plan.seeds for n in plan.strategies}
     learning = {n: count for n, count in seeds.items() if n in USES_PRIORS and known}
     blind = without_start(recorded)
     spaces = {
@@ -79,7 +79,8 @@ def compare(
             runs.append((suffix + TRANSFER, dataclasses.replace(space, space=more), learning))
     watcher.stage(
         recorded.name,
-        sum(sum(counts.values()) for _, _, counts in runs) + len(plan.kernel_tuner) * rival_seeds,
+        sum(sum(counts.values()) for _, _, counts in runs)
+        + len(plan.kernel_tuner) * external_seeds,
     )
     baseline = replay.random_score(recorded, plan.limit)
     orders: dict[str, list[replay.Order]] = {}
@@ -97,7 +98,7 @@ def compare(
         orders |= kernel_tuner.replay(
             recorded,
             plan.kernel_tuner,
-            seeds=rival_seeds,
+            seeds=external_seeds,
             limit=plan.limit,
             jobs=plan.jobs,
             on_order=watcher.advance,
@@ -139,8 +140,8 @@ def headline(recorded: RecordedWorkload, default: str = TOLD) -> str:
 def closing(plan: Plan) -> str:
     """What the numbers are, below the tables."""
     text = f"Measurements needed by half and by nine tenths of {plan.seeds} runs"
-    if plan.rival_seeds not in (None, plan.seeds):
-        text += f" ({plan.rival_seeds} of Kernel Tuner's and Optuna's)"
+    if plan.external_seeds not in (None, plan.seeds):
+        text += f" ({plan.external_seeds} of Kernel Tuner's and Optuna's)"
     if plan.kernel_tuner:
         text += f"; KT: Kernel Tuner {kernel_tuner.version()}"
     return f"{text}; batches of {plan.batch}."

@@ -103,6 +103,15 @@ def test_errors_are_one_line(
     assert "Traceback" not in done.err
 
 
+@pytest.mark.parametrize("name", ["--external-seeds", "--rival-seeds"])
+def test_external_strategies_have_a_number_of_runs_of_their_own(
+    console: Console, folder: Path, name: str
+) -> None:
+    done = console("bench-search", str(folder), "--strategy", "none", "--json", name, "2")
+    assert done.status == 0, done.err
+    assert json.loads(done.out)["plan"]["external_seeds"] == 2
+
+
 def test_spaces_are_shown(console: Console, folder: Path) -> None:
     done = console("spaces", "show", str(folder))
     assert done.status == 0

@@ -82,7 +82,7 @@ def test_two_configs(console: Console) -> None:
     assert "ladder_explain.json" in done.out.splitlines()[-1]
 
 
-def test_one_config_is_compared_with_the_fastest_and_none_with_its_rivals(
+def test_one_config_is_compared_with_the_fastest_and_that_with_the_next(
     console: Console,
 ) -> None:
     one = console("explain", PLAIN, "--from", RECORDED).out

@@ -44,9 +44,9 @@ def table(document: Mapping[str, Any]) -> str:
         scores = {score["strategy"]: score for score in space["scores"]}
         cells = [f"`{space['space'].split()[0]}`, {space['configs']}"]
         cells += [_pair(scores.get(name), limit) for name in (RANDOM, *OURS)]
-        rivals = [s for name, s in scores.items() if name.startswith("KT ")]
+        kernel_tuners = [s for name, s in scores.items() if name.startswith("KT ")]
         for level in (FEW, MANY):
-            best = min(rivals, key=lambda s: _rank(s["needed"][level]), default=None)
+            best = min(kernel_tuners, key=lambda s: _rank(s["needed"][level]), default=None)
             if best is None:
                 cells.append("")
                 continue

@@ -183,8 +183,8 @@ def ordered(rows: Iterable[Row]) -> list[Row]:
 
         def key(row: Row, pace: Mapping[int, float] = pace) -> tuple[object, ...]:
             rank = 2 if id(row) not in pace else 0 if row.is_reference else 1
-            is_rival = rank == 0 and row.kernel != BASELINE_LABEL
-            return (rank, is_rival, pace.get(id(row), 0.0), row.kernel if rank == 1 else "")
+            is_other = rank == 0 and row.kernel != BASELINE_LABEL
+            return (rank, is_other, pace.get(id(row), 0.0), row.kernel if rank == 1 else "")
 
         out += sorted(members, key=key)
     return out
