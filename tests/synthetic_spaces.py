@@ -16,7 +16,8 @@ import math
 from fa_tune.core.arch import limits
 from fa_tune.core.model import Outcome
 from fa_tune.core.workload import DType
-from fa_tune.families.sm80.config import FlashForwardKernelConfig, constraints
+from fa_tune.families.sm80.config import FlashForwardKernelConfig
+from fa_tune.families.sm80.constraints import constraints
 from fa_tune.families.sm80.rules import TUNE_RULES
 from fa_tune.search.strategies.base import Point, Space, knobs_of
 

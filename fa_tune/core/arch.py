@@ -34,6 +34,11 @@ class ArchLimits:
         """`sm_90`."""
         return "sm_{}{}".format(*self.compute_capability)
 
+    def smem_per_cta_bytes(self, ctas: int) -> int:
+        """What a CTA may have, static and dynamic, where a multiprocessor is to hold so many."""
+        share = self.smem_per_sm_bytes // ctas - self.smem_reserved_bytes
+        return min(self.smem_per_block_bytes, share // 128 * 128)
+
 
 _LIMITS = {
     a.compute_capability: a

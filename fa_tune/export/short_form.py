@@ -13,7 +13,7 @@ from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.families.sm90.config import Sm90Config
 
 # What stands before the words, as a C++ expression.
-_HEADS = {
+_HEADS: dict[type[Any], str] = {
     FlashForwardKernelConfig: '"(" + dtype_name(c.dtype) + ", " + std::to_string(c.d_head) + ", " '
     '+ std::to_string(c.B_r) +\n           ", " + std::to_string(c.B_c) + ", " + '
     'std::to_string(c.n_warps) + "): "',

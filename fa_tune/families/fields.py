@@ -3,8 +3,9 @@ short form and its line in the generated C++ struct.
 
     dtype: DType = tuple_field("…")             in the parentheses of the short form
     swizzled: bool = flag_field("swizzled")     a word that is there or not
-    Q_…: int = load_field("load")               a number of the `load_Q_K_V_tiles` word
+    Q_…: int = tiles_field()                    a number of the `load_Q_K_V_tiles` word
     stages: int = number_field("stages", 1)     `stages_2`; the default is left out
+    stages: int = count_field("stages")         `stages_2`, always
     order: Order = choice_field(Order.…)        the word of the value; no word at the default
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from abc import ABC, abstractmethod
 from dataclasses import Field, field
 from enum import Enum
 from typing import Any
@@ -67,15 +69,74 @@ def is_kv_e4m3(config: Any) -> bool:
     return bool(getattr(config, "kv_type", 0))
 
 
-def coerce(config: Any) -> None:
-    """Give every field of a frozen dataclass its declared type: `1` → True, `5` → FP16."""
-    for name, kind in _kinds(config.__class__):
-        value = getattr(config, name)
-        if type(value) is not kind:
-            object.__setattr__(config, name, kind(value))
+class ConfigBase(ABC):
+    """What config classes have in common.  Fields get their declared types: `1` → True, `5` →
+    FP16."""
+
+    dtype: DType
+    d_head: int
+    d_head_v: int
+
+    def __post_init__(self) -> None:
+        for name, kind in _kinds(self.__class__):
+            value = getattr(self, name)
+            if type(value) is not kind:
+                object.__setattr__(self, name, kind(value))
+        if self.d_head_v == self.d_head:  # one kernel, one config
+            object.__setattr__(self, "d_head_v", 0)
+
+    def __str__(self) -> str:
+        return self.short_form()
+
+    @abstractmethod
+    def short_form(self) -> str:
+        """The config as text."""
+
+    def numbers(self, *hidden: str) -> list[str]:
+        """What the short form's parentheses hold, without the fields of those names."""
+        fields = [f.name for f in _fields(self.__class__) if f.metadata["place"] == "tuple"]
+        values = (getattr(self, name) for name in fields if name not in hidden)
+        return [v.name if isinstance(v, DType) else str(v) for v in values]
+
+    def words(self) -> list[str]:
+        """The words of the short form, in the order of the fields."""
+        words: list[str] = []
+        tiles: list[str] = []
+        for f in _fields(self.__class__):
+            value, meta = getattr(self, f.name), f.metadata
+            match meta["place"]:
+                case "flag" if value:
+                    words.append(meta["word"])
+                case "tiles":
+                    tiles.append(str(value))
+                    if len(tiles) == 3:
+                        words.append(f"load_{'_'.join(tiles)}_tiles")
+                case "count":
+                    words.append(f"{meta['word']}_{value}")
+                case "number" if value != f.default:
+                    words.append(f"{meta['word']}_{value}")
+                case "choice" if value != f.default:
+                    words.append(value.word)
+        return words
+
+    def to_cpp_struct(self) -> str:
+        """The config as a C++ literal of the generated struct, which has the class's name."""
+        values = (cpp_literal(getattr(self, f.name)) for f in _fields(self.__class__))
+        return f"{type(self).__name__}{{{', '.join(values)}}}"
+
+    @property
+    def d_v(self) -> int:
+        """Head dimension of V and O."""
+        return self.d_head_v or self.d_head
 
 
-@functools.cache  # a set is expanded to hundreds of thousands of configs
+# A set is expanded to hundreds of thousands of configs.
+@functools.cache
+def _fields(config_class: type[Any]) -> tuple[Field[Any], ...]:
+    return dataclasses.fields(config_class)
+
+
+@functools.cache
 def _kinds(config_class: type[Any]) -> tuple[tuple[str, type], ...]:
     return tuple((f.name, python_type(f)) for f in dataclasses.fields(config_class))
 

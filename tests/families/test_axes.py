@@ -13,7 +13,8 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Rejected
 from fa_tune.core.workload import DType
 from fa_tune.families.axes import expand
-from fa_tune.families.sm80.config import FlashForwardKernelConfig, constraints
+from fa_tune.families.sm80.config import FlashForwardKernelConfig
+from fa_tune.families.sm80.constraints import constraints
 from fa_tune.search.prune import prune
 
 _FIELDS = dataclasses.fields(FlashForwardKernelConfig)

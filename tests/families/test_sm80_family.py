@@ -15,12 +15,8 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.paths import kernels_dir
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.score_params import score_dtype
-from fa_tune.families.sm80.config import (
-    BARRIER_BYTES,
-    CONSTRAINTS,
-    FlashForwardKernelConfig,
-    ProductOrder,
-)
+from fa_tune.families.sm80.config import BARRIER_BYTES, FlashForwardKernelConfig, ProductOrder
+from fa_tune.families.sm80.constraints import CONSTRAINTS
 from fa_tune.families.sm80.family import params_dtype
 from fa_tune.families.sm80.names import parse_short_form
 from tests.families.contract import DEVICE, KernelFamilyContract

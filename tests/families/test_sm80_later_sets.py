@@ -6,12 +6,8 @@ import pytest
 
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.workload import DType
-from fa_tune.families.sm80.config import (
-    CONSTRAINTS,
-    FlashForwardKernelConfig,
-    ProductOrder,
-    constraints,
-)
+from fa_tune.families.sm80.config import FlashForwardKernelConfig, ProductOrder
+from fa_tune.families.sm80.constraints import CONSTRAINTS, constraints
 from fa_tune.families.sm80.family import Sm80Family
 from fa_tune.families.sm80.names import parse_short_form
 from fa_tune.families.sm80.sets import get_kernel_configs, select_configs

@@ -10,7 +10,8 @@ from fa_tune import kernel_configs
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType
-from fa_tune.families.sm80.config import FlashForwardKernelConfig, constraints
+from fa_tune.families.sm80.config import FlashForwardKernelConfig
+from fa_tune.families.sm80.constraints import constraints
 from fa_tune.families.sm80.names import parse_demangled
 from fa_tune.families.sm80.sets import (
     get_autotuning_kernel_configs,

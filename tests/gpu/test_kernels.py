@@ -13,7 +13,8 @@ from fa_tune.core.arch import parse_arch
 from fa_tune.core.model import Outcome
 from fa_tune.core.options import MachineOptions, Silent, WorkloadOptions
 from fa_tune.core.workload import DType
-from fa_tune.families.sm80.config import FlashForwardKernelConfig, constraints
+from fa_tune.families.sm80.config import FlashForwardKernelConfig
+from fa_tune.families.sm80.constraints import constraints
 from fa_tune.families.sm80.sets import select_configs
 from fa_tune.tune import single
 from fa_tune.workers.supervisor import ItemResult, run_items

@@ -15,7 +15,8 @@ from fa_tune.build.compile import BuildRequest, BuildResult, build
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.model import Outcome, Variant
 from fa_tune.core.workload import DType
-from fa_tune.families.sm80.config import FlashForwardKernelConfig, constraints
+from fa_tune.families.sm80.config import FlashForwardKernelConfig
+from fa_tune.families.sm80.constraints import constraints
 from fa_tune.families.sm80.names import parse_kernel_name_into_config
 from fa_tune.families.sm80.sets import select_configs
 from fa_tune.ops.traits import Traits

@@ -22,7 +22,8 @@ from fa_tune.build import nvrtc
 from fa_tune.cli import main as fa_tune
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.workload import DType
-from fa_tune.families.sm80.config import CONSTRAINTS, FlashForwardKernelConfig, constraints
+from fa_tune.families.sm80.config import FlashForwardKernelConfig
+from fa_tune.families.sm80.constraints import CONSTRAINTS, constraints
 from fa_tune.kernel_configs import get_kernel_configs, parse_short_form
 from fa_tune.ops.traits import Traits
 from fa_tune.profile.ncu.command import NcuOptions, NcuVersion, ncu_arguments

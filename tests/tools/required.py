@@ -13,7 +13,8 @@ from fa_tune import families
 from fa_tune.build.compile import BuildRequest
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.workload import DType
-from fa_tune.families.sm80.config import FlashForwardKernelConfig, constraints
+from fa_tune.families.sm80.config import FlashForwardKernelConfig
+from fa_tune.families.sm80.constraints import constraints
 from fa_tune.families.sm80.sets import get_kernel_configs
 from fa_tune.ops.traits import Traits
 from tests.tools.covering import TRAIT_AXES, Axes, Space, Value, covering_array

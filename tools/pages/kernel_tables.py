@@ -7,8 +7,9 @@ from dataclasses import Field
 from typing import Any
 
 from fa_tune.core.workload import DType
-from fa_tune.families.decode import config as decode
-from fa_tune.families.sm80 import config as sm80
+from fa_tune.families.decode import constraints as decode
+from fa_tune.families.decode.config import DecodeConfig
+from fa_tune.families.sm80 import constraints as sm80
 from fa_tune.families.sm90 import constraints as sm90
 from fa_tune.families.sm90.config import REGISTER_BUDGET, Sm90Config
 from fa_tune.families.sm90.sets import default_config
@@ -41,7 +42,7 @@ def sm90_fields() -> str:
 
 def decode_fields() -> str:
     """The same of the decode family."""
-    return _fields(decode.DecodeConfig)
+    return _fields(DecodeConfig)
 
 
 def _fields(config_class: type[Any]) -> str:

@@ -6,13 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fa_tune.core.arch import ArchLimits
-from fa_tune.families.decode.config import (
-    MMA_M,
-    MOST_BLOCKS,
-    DecodeConfig,
-    KVType,
-    constraints,
-)
+from fa_tune.families.decode.config import MMA_M, MOST_BLOCKS, DecodeConfig, KVType
+from fa_tune.families.decode.constraints import constraints
 from fa_tune.families.decode.reading import Tiles, key_bytes
 
 MEASURED = (9, 0)  # compute capability

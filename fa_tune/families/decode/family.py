@@ -18,9 +18,9 @@ from fa_tune.families.base import (
     LaunchGeometry,
     LaunchStep,
 )
-from fa_tune.families.decode import config as rules
+from fa_tune.families.decode import constraints as rules
 from fa_tune.families.decode import launch, names, sets
-from fa_tune.families.decode.config import MAX_ROWS, MMA_M, Combine, DecodeConfig, KVType
+from fa_tune.families.decode.config import MMA_M, Combine, DecodeConfig, KVType
 from fa_tune.families.fields import is_kv_e4m3
 from fa_tune.families.plan import CallPlan
 from fa_tune.families.template import TemplateFamily
@@ -55,14 +55,13 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         return 100
 
     def suits(self, workload: Workload, config: DecodeConfig | None = None) -> bool:
-        """Up to MAX_ROWS rows for each head of K and V, and any with a cache, which no other family
+        """Few rows for each head of K and V, and any with a cache, which no other family
         takes; by no larger a tile than they need, and by one that counts for keys only where it
         does."""
-        rows = workload.seq_len_q * (workload.heads // workload.kv_heads)
-        suits = super().suits(workload) and (workload.cached or rows <= MAX_ROWS)
+        suits = super().suits(workload) and (workload.cached or workload.few_rows)
         if not suits or config is None:
             return suits
-        small = config.B_r == MMA_M or config.B_r < 2 * rows
+        small = config.B_r == MMA_M or config.B_r < 2 * workload.rows_of_kv_head
         return small and (workload.cached or config.tile_keys == 0)
 
     def compile_arch(self, limits: ArchLimits) -> str:
@@ -96,10 +95,10 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         return [c for c in dict.fromkeys(former) if c != config]
 
     def default_for(self, workload: Workload, limits: ArchLimits) -> DecodeConfig:
-        rows = workload.seq_len_q * (workload.heads // workload.kv_heads)
         tiles = workload.batch * workload.kv_heads
         heads = sets.Heads(workload.d_head, workload.d_head_v, KVType(workload.kv_e4m3))
         n_keys = None if workload.cached else workload.seq_len_kv
+        rows = workload.rows_of_kv_head
         return sets.default_config(heads, workload.dtype, rows, limits, tiles=tiles, n_keys=n_keys)
 
     def traits(self, config: DecodeConfig, workload: Workload, *, lse: bool = False) -> str:

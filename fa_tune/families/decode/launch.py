@@ -52,7 +52,7 @@ class Shares:
     ) -> Shares:
         """Equal shares for as many CTAs as the device has at a time; raises InvalidConfig for more
         blocks than a kernel counts."""
-        rows = workload.seq_len_q * (workload.heads // workload.kv_heads)
+        rows = workload.rows_of_kv_head
         row_tiles = -(-rows // config.B_r)
         tiles = workload.batch * workload.kv_heads * row_tiles
         keys = workload.seq_len_kv

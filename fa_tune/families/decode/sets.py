@@ -18,14 +18,8 @@ from fa_tune.core.arch import ArchLimits, limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType
 from fa_tune.families.decode import clusters
-from fa_tune.families.decode.config import (
-    MMA_M,
-    MOST_BLOCKS,
-    Combine,
-    DecodeConfig,
-    KVType,
-    constraints,
-)
+from fa_tune.families.decode.config import MMA_M, MOST_BLOCKS, Combine, DecodeConfig, KVType
+from fa_tune.families.decode.constraints import constraints
 from fa_tune.families.decode.reading import Tiles, key_bytes
 
 ALLOWED_KEYS = "fast, tune, all, e4m3, or one config's short form"

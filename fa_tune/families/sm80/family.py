@@ -22,12 +22,8 @@ from fa_tune.families.base import (
 )
 from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, ParamsLayout
 from fa_tune.families.score_params import score_dtype, set_scores
-from fa_tune.families.sm80.config import (
-    FlashForwardKernelConfig,
-    constraints,
-    device_rejection,
-    sized_as,
-)
+from fa_tune.families.sm80.config import FlashForwardKernelConfig, sized_as
+from fa_tune.families.sm80.constraints import constraints, device_rejection
 from fa_tune.families.sm80.names import parse_kernel_name_into_config
 from fa_tune.families.sm80.rules import autotune_rejection
 from fa_tune.families.sm80.sets import ALLOWED_KEYS, get_kernel_configs

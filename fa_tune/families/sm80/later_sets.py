@@ -11,12 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from fa_tune.core.workload import DType
 from fa_tune.families.axes import expand
-from fa_tune.families.sm80.config import (
-    CONSTRAINTS,
-    FlashForwardKernelConfig,
-    ProductOrder,
-    sized_as,
-)
+from fa_tune.families.sm80.config import FlashForwardKernelConfig, ProductOrder, sized_as
+from fa_tune.families.sm80.constraints import CONSTRAINTS
 
 # Of a thread: what a config needs beyond its accumulators and resident Q, and the most that it
 # may go over before a place in `wide` is wasted on it.  The fastest configs are a little over

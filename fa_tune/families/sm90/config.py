@@ -6,16 +6,14 @@ launch geometry are all derived from it.  docs/kernel-sm90.md describes the kern
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from enum import IntEnum
 
 from fa_tune.core.workload import DType
 from fa_tune.families.fields import (
+    ConfigBase,
     choice_field,
-    coerce,
     count_field,
-    cpp_literal,
     d_head_v_field,
     flag_field,
     number_field,
@@ -84,7 +82,7 @@ class Order(IntEnum):
 
 
 @dataclass(frozen=True, order=True)
-class Sm90Config:
+class Sm90Config(ConfigBase):
     """One point of the family's knobs, totally ordered by its fields in this order.
 
     Kept though nothing recorded was fastest with them: EACH_BLOCK, SINGLE, STATIC and LINEAR are
@@ -148,33 +146,10 @@ class Sm90Config:
         later=True,
     )
 
-    def __post_init__(self) -> None:
-        coerce(self)
-        if self.d_head_v == self.d_head:  # one kernel, one config
-            object.__setattr__(self, "d_head_v", 0)
-
-    def __str__(self) -> str:
-        return self.short_form()
-
     def short_form(self) -> str:
         """`sm90(FP16, 128, 128x176): stages_2+pingpong+overlap`."""
-        words = [f"stages_{self.stages}"]
-        for f in dataclasses.fields(self):
-            value, meta = getattr(self, f.name), f.metadata
-            match meta["place"]:
-                case "flag" if value:
-                    words.append(meta["word"])
-                case "number" if value != f.default:
-                    words.append(f"{meta['word']}_{value}")
-                case "choice" if value != f.default:
-                    words.append(value.word)
         numbers = f"{self.dtype.name}, {self.d_head}, {self.B_r}x{self.B_c}"
-        return f"sm90({numbers}): {'+'.join(words)}"
-
-    def to_cpp_struct(self) -> str:
-        """The config as a C++ literal of the generated struct."""
-        values = (cpp_literal(getattr(self, f.name)) for f in dataclasses.fields(self))
-        return f"Sm90Config{{{', '.join(values)}}}"
+        return f"sm90({numbers}): {'+'.join(self.words())}"
 
     def kernel_name(self) -> str:
         """The kernel template's name."""
@@ -184,11 +159,6 @@ class Sm90Config:
     def B_r(self) -> int:
         """Query rows per CTA."""
         return GROUP_ROWS * self.mma_warpgroups
-
-    @property
-    def d_v(self) -> int:
-        """Head dimension of V and O."""
-        return self.d_head_v or self.d_head
 
     @property
     def threads(self) -> int:

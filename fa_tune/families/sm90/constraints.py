@@ -5,10 +5,9 @@ kernels/sm90/fwd/constraints.cuh asserts the rules with the same sentences.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.model import Rejected
+from fa_tune.families.constraints import Rule, broken_rule, smem_does_not_fit
 from fa_tune.families.sm90.config import (
     ENTRY_OVERHEAD,
     REGISTER_BUDGET,
@@ -17,8 +16,6 @@ from fa_tune.families.sm90.config import (
 )
 
 MMA_K = 16  # the k-step of a wgmma with 16-bit elements
-
-Check = Callable[[Sm90Config], bool]
 
 
 def holds_d_head(d_head: int) -> bool:
@@ -45,8 +42,7 @@ def _max_may_be_first(c: Sm90Config) -> bool:
     return c.rescale is Rescale.STALE_MAX and c.mma_warpgroups > 1 and registers
 
 
-# Name, sentence, test.
-CONSTRAINTS: tuple[tuple[str, str, Check], ...] = (
+CONSTRAINTS: tuple[Rule[Sm90Config], ...] = (
     (
         "d_head_fits_a_wgmma",
         "d_head must be a multiple of 16 between 64 and 256, k-steps and columns of one wgmma",
@@ -128,11 +124,17 @@ def device_rejection(limits: ArchLimits) -> Rejected | None:
 
 def constraints(config: Sm90Config, limits: ArchLimits) -> Rejected | None:
     """The first reason why `config` cannot run on a device with `limits`, or None."""
-    if (why := device_rejection(limits)) is not None:
-        return why
-    for name, sentence, holds in CONSTRAINTS:
-        if not holds(config):
-            return Rejected(name, sentence)
+    return (
+        device_rejection(limits)
+        or broken_rule(config, CONSTRAINTS)
+        or _registers_do_not_fit(config)
+        or smem_does_not_fit(
+            config.smem_bytes, limits, config.min_ctas_per_sm, knob="min_ctas_per_sm"
+        )
+    )
+
+
+def _registers_do_not_fit(config: Sm90Config) -> Rejected | None:
     budget = config.register_budget
     if config.operand_registers > budget:
         return Rejected(
@@ -147,14 +149,5 @@ def constraints(config: Sm90Config, limits: ArchLimits) -> Rejected | None:
             "wgmma_fits_at_entry",
             f"one wgmma has {accumulators} accumulators; a thread begins with "
             f"{config.entry_registers} registers and needs {ENTRY_OVERHEAD} of them for the rest",
-        )
-    allowed = limits.smem_per_sm_bytes // config.min_ctas_per_sm - limits.smem_reserved_bytes
-    allowed = min(limits.smem_per_block_bytes, allowed // 128 * 128)
-    if config.smem_bytes > allowed:
-        return Rejected(
-            "smem_fits",
-            f"needs {config.smem_bytes / 1024:g} KiB of shared memory, "
-            f"{limits.arch} allows {allowed / 1024:g} KiB per CTA with min_ctas_per_sm "
-            f"{config.min_ctas_per_sm}",
         )
     return None
