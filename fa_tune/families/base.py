@@ -297,13 +297,14 @@ class KernelFamily(Protocol):
     A call is one launch or several, each of a kernel of its own; all are compiled as one
     translation unit.  `families.template` has what a family of one kernel is like.
 
-    `operation`     what it computes, by its name in `fa_tune.ops`
-    `name`          how variants, files and `--family` call it: a word
-    `config_class`  the class of its configs
-    `example`       a short form, for messages
-    `set_keys`      what `configs` takes as a key, for messages
-    `takes_cache`   whether its launches take a `CacheArgs`
-    `computes`      the optional fields of a workload that its kernels compute
+    `operation`      what it computes, by its name in `fa_tune.ops`
+    `name`           how variants, files and `--family` call it: a word
+    `config_class`   the class of its configs
+    `example`        a short form, for messages
+    `set_keys`       what `configs` takes as a key, for messages
+    `takes_cache`    whether its launches take a `CacheArgs`
+    `computes`       the optional fields of a workload that its kernels compute
+    `has_tune_rules` whether `tune_rejection` ever names one
     """
 
     operation: str
@@ -313,6 +314,7 @@ class KernelFamily(Protocol):
     set_keys: str
     takes_cache: bool
     computes: frozenset[str]
+    has_tune_rules: bool
 
     def __hash__(self) -> int:
         """By identity: what is known of one family's texts is no other's."""

@@ -14,6 +14,7 @@ from fa_tune import ops
 from fa_tune.core import hooks
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.model import Rejected
 from fa_tune.core.workload import FORWARD, DType, Workload
 from fa_tune.families import computed
 from fa_tune.families.base import (
@@ -72,6 +73,7 @@ class OneKernel(ABC):
 
     takes_cache: bool = False
     computes: frozenset[str] = computed.BASIC
+    has_tune_rules: bool = False
 
     @abstractmethod
     def name_expression(self, config: Config, traits: str) -> str:
@@ -109,6 +111,9 @@ class OneKernel(ABC):
 
     def former_defaults(self, config: Config) -> Sequence[Config]:
         return ()
+
+    def tune_rejection(self, config: Config) -> Rejected | None:
+        return None
 
     def kernels(self, config: Config, traits: str) -> Sequence[KernelSpec]:
         name = self.name_expression(config, traits)

@@ -70,6 +70,7 @@ class WaveFamily(OneKernel):
     config_class: type[WaveConfig] = WaveConfig
     example: str = "wave(FP16, 128, 128x176, 2): pingpong"
     set_keys: str = "tune"
+    has_tune_rules: bool = True
     scale: str = "1.0f"
     tensor_maps_made: list[int] = field(default_factory=list)
 

@@ -39,8 +39,10 @@ def _pytest(tmp_path: Path, probe: str, *arguments: str) -> subprocess.Completed
     return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("probe", [NO_DEVICE, OLD_DEVICE])
-@pytest.mark.parametrize("workers", [[], ["-n", "2", "--dist", "loadgroup"]])
+@pytest.mark.parametrize(
+    ("probe", "workers"),
+    [(NO_DEVICE, []), (OLD_DEVICE, []), (NO_DEVICE, ["-n", "2", "--dist", "loadgroup"])],
+)
 def test_skipped_loudly_without_a_device(tmp_path: Path, probe: str, workers: list[str]) -> None:
     done = _pytest(tmp_path, probe, *workers)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -77,9 +77,6 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
     ) -> list[DecodeConfig]:
         return sets.get_configs(key, dtypes=dtypes, heads=sets.Heads(d_head, d_head_v))
 
-    def tune_rejection(self, config: DecodeConfig) -> Rejected | None:
-        return None
-
     def constraints(self, config: DecodeConfig, limits: ArchLimits) -> Rejected | None:
         return rules.constraints(config, limits)
 

@@ -77,6 +77,7 @@ class Sm80Family(TemplateFamily[FlashForwardKernelConfig]):
     example = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer+opt_softmax"
     computes = computed.SCORES | computed.PLACED_SCORES | computed.PACKED
     set_keys = ALLOWED_KEYS
+    has_tune_rules = True
 
     def recognises(self, text: str) -> bool:
         return _LOOKS_LIKE.search(text) is not None

@@ -36,6 +36,7 @@ class Sm90Family(TemplateFamily[Sm90Config]):
     example = "sm90(FP16, 128, 128x128): stages_2+q_stages_2+pingpong+overlap+stale_max+dynamic"
     computes = computed.SCORES | computed.PLACED_SCORES | computed.PACKED
     set_keys = "fast, tune, all or prog"
+    has_tune_rules = True
 
     def recognises(self, text: str) -> bool:
         return _LOOKS_LIKE.search(text) is not None
