@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -54,6 +55,11 @@ class Options:
     def with_scale_of(self, d_head: int) -> Options:
         """With the scale that is usual for a head dimension, unless there is another."""
         return self if self.scale is not None else replace(self, scale=1 / math.sqrt(d_head))
+
+
+def refuse(what: str) -> NoReturn:
+    """Raise InvalidConfig for an argument that nothing here computes."""
+    raise InvalidConfig(f"{what}: FlashAttention 2 takes this, fa-tune does not")
 
 
 def check(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:

@@ -17,11 +17,8 @@ from torch.nn.attention.bias import causal_lower_right
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.hooks import register
 from fa_tune.op import flash_attn
-from fa_tune.op.flash_attn import (
-    flash_attn_func,
-    flash_attn_varlen_func,
-    flash_attn_with_kvcache,
-)
+from fa_tune.op.flash_attn import flash_attn_func, flash_attn_varlen_func
+from fa_tune.op.flash_kv_cache import flash_attn_with_kvcache
 from fa_tune.op.traits import Traits
 from tests.op import twins
 
@@ -252,7 +249,7 @@ def test_a_score_hook_goes_to_ours_or_is_refused(
 
     with pytest.raises(InvalidConfig, match="the tensors are on the cpu"):
         run()
-    monkeypatch.setattr(flash_attn, "_why_not_ours", lambda q, k, v, options: "")
+    monkeypatch.setattr(flash_attn, "why_not_ours", lambda q, k, v, options: "")
     with twins.registered():
         found = run()
     expected = twins.fwd_lse(q, k, k, *Traits(True, True, score_hook=hook))
@@ -261,7 +258,7 @@ def test_a_score_hook_goes_to_ours_or_is_refused(
 
 
 def test_ours_runs_what_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flash_attn, "_why_not_ours", lambda q, k, v, options: "")
+    monkeypatch.setattr(flash_attn, "why_not_ours", lambda q, k, v, options: "")
     q, k = draw(2, 3, 4, 16).half(), draw(2, 5, 2, 16).half()
     with twins.registered():
         out, lse, _ = flash_attn_func(q, k, k, causal=True, return_attn_probs=True)

@@ -1,0 +1,246 @@
+"""FlashAttention 2's function of a cache: by our kernels where they can, else by plain matrix
+products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fa_tune.core.errors import InvalidConfig, NoUsableVariant
+from fa_tune.op.fallback_warning import tell
+from fa_tune.op.flash_attn import dense, why_not_ours
+from fa_tune.op.flash_fallback import (
+    DENSE,
+    EVERY,
+    Options,
+    Window,
+    by_products,
+    check,
+    check_floating,
+    refuse,
+)
+from fa_tune.op.kv_cache import E4M3, Cache, attend, check_new_places, pages_suit
+
+_refused_caches: dict[tuple[int, int, torch.dtype, torch.dtype], str] = {}
+
+
+def flash_attn_with_kvcache(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k: Tensor | None = None,
+    v: Tensor | None = None,
+    rotary_cos: Tensor | None = None,
+    rotary_sin: Tensor | None = None,
+    cache_seqlens: int | Tensor | None = None,
+    cache_batch_idx: Tensor | None = None,
+    cache_leftpad: Tensor | None = None,
+    block_table: Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = EVERY,
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    alibi_slopes: Tensor | None = None,
+    num_splits: int = 0,
+    return_softmax_lse: bool = False,
+    *,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
+) -> Any:
+    """Attention to the first `cache_seqlens` keys of a cache (None: all), after `k` and `v` were
+    written behind them, in place.  It has no gradients.  `return_softmax_lse` gives (out,
+    log-sum-exp).
+
+    With a `block_table` [batch, pages of a sequence] the caches are [pages, page_size, kv_heads,
+    d_head].  A tensor of lengths is read by the GPU alone, in every replay of a captured graph
+    anew.  `num_splits` is only about speed and has no effect.  Rotary embeddings and padding on the
+    left are refused with InvalidConfig.
+
+    Caches of torch.float8_e4m3fn, with new keys and values of that type, are multiplied with
+    `k_descale` and `v_descale`, fp32 that expand to [batch, kv_heads]; None: 1.
+    """
+    for name, given in (
+        ("rotary embeddings", rotary_cos if rotary_cos is not None else rotary_sin),
+        ("padding on the left", cache_leftpad),
+        ("cache_batch_idx beside a block table", cache_batch_idx if _paged(block_table) else None),
+    ):
+        if given is not None:
+            refuse(name)
+    if any(t.ndim != 4 for t in (q, k_cache, v_cache)):
+        shapes = ", ".join(str([*t.shape]) for t in (q, k_cache, v_cache))
+        raise InvalidConfig(f"Q and the caches must have four dimensions: {shapes}")
+    if _paged(block_table) and cache_seqlens is None:
+        raise InvalidConfig("a block table needs cache_seqlens: pages may be partly filled")
+    new = _new_keys(k, v, cache_seqlens)
+    lengths: int | Tensor = k_cache.shape[1] if cache_seqlens is None else cache_seqlens
+    options = Options(causal, softmax_scale, 0.0, window_size, softcap, alibi_slopes)
+    with torch.no_grad():
+        if not isinstance(lengths, Tensor):
+            _check_length(lengths, new, k_cache, block_table)
+            if not _paged(block_table) and k_cache.dtype != E4M3:
+                caches = _with_new(new, q, (k_cache, v_cache), lengths, cache_batch_idx)
+                out, lse = dense(q, *caches, options, return_softmax_lse)
+                return (out, lse) if return_softmax_lse else out
+            lengths = torch.full((q.shape[0],), lengths, device=q.device, dtype=torch.int32)
+        table = block_table
+        if cache_batch_idx is not None:  # each sequence is one page
+            table = cache_batch_idx[:, None]
+        scales = _scales(k_cache, k_descale, v_descale)
+        cache = Cache(k_cache, v_cache, lengths, new, table, scales)
+        out, lse = _cached(q, cache, options, return_softmax_lse)
+    return (out, lse) if return_softmax_lse else out
+
+
+def _new_keys(
+    k: Tensor | None, v: Tensor | None, lengths: int | Tensor | None
+) -> tuple[Tensor, Tensor] | None:
+    """Raise InvalidConfig for new keys without values, or without a place."""
+    if (k is None) != (v is None):
+        raise InvalidConfig("k and v are appended together: give both or neither")
+    if k is None or v is None:
+        return None
+    if lengths is None:
+        raise InvalidConfig("k and v have no place in the cache without cache_seqlens")
+    return k, v
+
+
+def _with_new(
+    new: tuple[Tensor, Tensor] | None,
+    q: Tensor,
+    caches: tuple[Tensor, Tensor],
+    length: int,
+    batch_idx: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """The first `length` keys and values of each sequence of the batch and what is new, which is
+    written behind them."""
+    if new is not None:
+        check_new_places(new, q, caches)
+        for cache, given in zip(caches, new, strict=True):
+            _append(cache, given, length, batch_idx, None)
+        length += new[0].shape[1]
+    keys, values = (_of_batch(cache, batch_idx)[:, :length] for cache in caches)
+    return keys, values
+
+
+def _check_length(
+    length: int,
+    new: tuple[Tensor, Tensor] | None,
+    k_cache: Tensor,
+    block_table: Tensor | None,
+) -> None:
+    """Raise InvalidConfig for keys that a cache has no room for."""
+    capacity = k_cache.shape[1] * (1 if block_table is None else block_table.shape[-1])
+    added = 0 if new is None else new[0].shape[1]
+    if not 0 <= length <= capacity - added:
+        raise InvalidConfig(
+            f"cache_seqlens {length} and {added} new keys: the cache has room for {capacity}"
+        )
+
+
+def _paged(block_table: Tensor | None) -> bool:
+    return block_table is not None
+
+
+def _of_batch(cache: Tensor, batch_idx: Tensor | None) -> Tensor:
+    return cache if batch_idx is None else cache[batch_idx.long()]
+
+
+def _append(
+    cache: Tensor,
+    new: Tensor,
+    length: int | Tensor,
+    batch_idx: Tensor | None,
+    block_table: Tensor | None,
+) -> None:
+    """What has no room is dropped, as our kernels do: the GPU alone may know the lengths."""
+    each = torch.arange(new.shape[0], device=cache.device)
+    rows = each if batch_idx is None else batch_idx
+    start = length if isinstance(length, Tensor) else torch.full_like(rows, length)
+    if cache.dtype == E4M3:  # whose numbers torch does not place
+        cache, new = cache.view(torch.uint8), new.view(torch.uint8)
+    size = cache.shape[1]
+    capacity = size if block_table is None else size * block_table.shape[1]
+    if not capacity:
+        return
+    room = capacity - start.long()[:, None]
+    # Those without room repeat the last one that has, or what is in the last place.
+    which = torch.arange(new.shape[1], device=cache.device).minimum(room - 1).clamp(min=0)
+    places = (start.long()[:, None] + which).clamp(0, capacity - 1)
+    if block_table is None:
+        where = (rows.long()[:, None], places)
+    else:
+        where = (block_table.long().gather(1, places // size), places % size)
+    given = new.to(cache.dtype)[each[:, None], which]
+    cache[where] = torch.where((room > 0)[..., None, None], given, cache[where])
+
+
+def _scales(
+    k_cache: Tensor, k_descale: Tensor | None, v_descale: Tensor | None
+) -> tuple[Tensor, Tensor] | None:
+    """Both, for a cache that has them."""
+    if k_cache.dtype != E4M3 or (k_descale is None and v_descale is None):
+        return None
+    one = torch.ones((), device=k_cache.device)
+    return one if k_descale is None else k_descale, one if v_descale is None else v_descale
+
+
+def _why_no_kernel(q: Tensor, cache: Cache, options: Options) -> str:
+    """Why our kernels do not attend to a cache, in a few words; "" if they do."""
+    kinds = {t.dtype for t in (cache.k, cache.v, *(cache.new or ()))}
+    alike = cache.k.shape[:3] == cache.v.shape[:3] and len(kinds) == 1
+    asked = {
+        "ALiBi with lengths or pages": options.alibi_slopes is not None,
+        f"caches of {cache.k.dtype} {tuple(cache.k.shape)}, {cache.v.dtype} "
+        f"{tuple(cache.v.shape)} and new keys and values": not alike
+        or cache.k.dtype not in (q.dtype, E4M3),
+        f"pages of {cache.k.shape[1]} keys": cache.block_table is not None
+        and not pages_suit(cache.k),
+        "a window that does not see all new keys": 0
+        <= options.window[0]
+        < cache.added - q.shape[1],
+    }
+    return next((name for name, wanted in asked.items() if wanted), "")
+
+
+def _cached(
+    q: Tensor, cache: Cache, options: Options, wants_lse: bool
+) -> tuple[Tensor, Tensor | None]:
+    reason = why_not_ours(q, cache.k, cache.v, options) or _why_no_kernel(q, cache, options)
+    kind = (q.shape[3], cache.v.shape[3], q.dtype, cache.k.dtype)
+    reason = reason or _refused_caches.get(kind, "")
+    if not reason:
+        try:
+            return attend(q, cache, options.traits, return_lse=wants_lse)
+        except NoUsableVariant as error:
+            reason = _refused_caches[kind] = str(error)
+    cache.check_places(q)
+    check_floating(q, cache.k, cache.v)
+    tell("flash_attn_with_kvcache", reason)
+    lengths = cache.lengths
+    if cache.new is not None:
+        _append(cache.k, cache.new[0], lengths, None, cache.block_table)
+        _append(cache.v, cache.new[1], lengths, None, cache.block_table)
+        lengths = (lengths + cache.added).clamp(max=cache.capacity)
+    keys, values = _in_one_piece(cache)
+    check(q, keys, values, DENSE)
+    return by_products(q, keys, values, options, lengths)
+
+
+def _in_one_piece(cache: Cache) -> tuple[Tensor, Tensor]:
+    """K and V [batch, capacity, kv_heads, d_head], multiplied with their scales."""
+    keys, values = cache.k, cache.v
+    if cache.block_table is not None:
+        pages = cache.block_table.long().clamp(0, keys.shape[0] - 1)  # it may end in anything
+        keys, values = (
+            t.view(torch.uint8)[pages].flatten(1, 2).view(t.dtype) for t in (keys, values)
+        )
+    if cache.scales is not None:
+        shape = (keys.shape[0], 1, keys.shape[2], 1)
+        keys, values = (
+            t.float() * s.expand(shape[0], shape[2]).view(shape)
+            for t, s in zip((keys, values), cache.scales, strict=True)
+        )
+    return keys, values
