@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from fa_tune import families
 from fa_tune.build.cache import ArtifactStore
 
 # Threads of torch wait for each other busily: tests side by side would take many times as long.
@@ -48,8 +49,6 @@ def lend_kernels(artifacts: ArtifactStore, cache_dir: Path) -> None:
 def only_sm80(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other family, so that what is searched and counted does not change with each new one;
     tests/tune/two_families is about several."""
-    from fa_tune import families
-
     monkeypatch.setattr(families, "_FAMILIES", {"sm80": families.get("sm80")})
 
 

@@ -6,6 +6,7 @@ round and round as an interleaved measurement does.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import math
 import os
@@ -163,8 +164,6 @@ def hang_first(shared: dict[str, Any], items: dict[str, Any], report: Report) ->
 
 def hang_at_exit(shared: dict[str, Any], items: dict[str, Any], report: Report) -> None:
     """Do everything, then never leave."""
-    import atexit
-
     work(shared, items, report)
     atexit.register(time.sleep, FOREVER_S)
 

@@ -13,6 +13,7 @@ import hashlib
 import itertools
 import math
 
+from fa_tune import families
 from fa_tune.core.arch import limits
 from fa_tune.core.model import Outcome
 from fa_tune.core.workload import DType
@@ -89,8 +90,6 @@ def time_s(c: FlashForwardKernelConfig, seq_len: int, *, causal: bool = False) -
 
 def space(seq_len: int, *, causal: bool = False) -> tuple[Space, list[float | None]]:
     """A space and the time of each of its points; the family's default comes first."""
-    from fa_tune import families
-
     family = families.get("sm80")
     found = configs()
     default = family.default_config(128, DType.FP16)

@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from fa_tune.core.workload import Workload
-from fa_tune.families.base import LaunchArgs
+from fa_tune.families.launch import LaunchArgs
 
 if TYPE_CHECKING:
     import numpy as np

@@ -17,15 +17,9 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Rejected
 from fa_tune.core.workload import FORWARD, DType, Workload
 from fa_tune.families import computed
-from fa_tune.families.base import (
-    Config,
-    KernelSpec,
-    LaunchArgs,
-    LaunchDevice,
-    LaunchGeometry,
-    LaunchStep,
-)
+from fa_tune.families.base import Config, KernelSpec
 from fa_tune.families.fields import is_kv_e4m3
+from fa_tune.families.launch import LaunchArgs, LaunchDevice, LaunchGeometry, LaunchStep
 from fa_tune.families.plan import CallPlan
 from fa_tune.families.sources import closure
 from fa_tune.ops.traits import Traits

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from fa_tune.core.errors import InvalidConfig, ToolMissing
 from fa_tune.core.workload import DType, Workload
-from fa_tune.families.base import TensorArg
+from fa_tune.families.launch import TensorArg
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,7 +9,7 @@ from fa_tune.core.workload import Workload
 if TYPE_CHECKING:
     import numpy as np
 
-    from fa_tune.families.base import LaunchArgs
+    from fa_tune.families.launch import LaunchArgs
 
 MAX_TILES = 2**30  # a kernel counts them in 32 bits, and a little beyond the last one
 # The part of L2 that the keys and values of the heads at work should fit in.

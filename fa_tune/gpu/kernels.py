@@ -17,7 +17,7 @@ from fa_tune.core.jobs import KernelItem
 from fa_tune.core.model import Outcome, Variant, is_reference, reference_name
 from fa_tune.core.reference_kernels import BARE_READ
 from fa_tune.core.workload import Workload
-from fa_tune.families.base import CacheArgs, LaunchArgs, TensorArg
+from fa_tune.families.launch import CacheArgs, LaunchArgs, TensorArg
 from fa_tune.gpu.bare_read import bare_read
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.libraries import library_call

@@ -14,7 +14,7 @@ from fa_tune import families
 from fa_tune.core.errors import DriverError
 from fa_tune.core.model import Artifact
 from fa_tune.core.workload import Workload
-from fa_tune.families.base import LaunchArgs, LaunchDevice, LaunchStep
+from fa_tune.families.launch import LaunchArgs, LaunchDevice, LaunchStep
 
 
 class DriverKernel:

@@ -17,7 +17,7 @@ from fa_tune.core import arch
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Artifact
 from fa_tune.core.workload import Workload
-from fa_tune.families.base import LaunchArgs
+from fa_tune.families.launch import LaunchArgs
 from fa_tune.families.plan import Plan
 from fa_tune.store.registry.chooser import Choice, Chooser, representative
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.tensors import dtype_of, score_tensors, workload_of
 from fa_tune.core.workload import Workload
-from fa_tune.families.base import NOT_GIVEN, LaunchArgs, TensorArg
+from fa_tune.families.launch import NOT_GIVEN, LaunchArgs, TensorArg
 from fa_tune.op.library import room_for_lse, room_for_out
 from fa_tune.op.operands import Lengths
 from fa_tune.op.plans import Kernel

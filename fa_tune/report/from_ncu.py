@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 from fa_tune import families
 from fa_tune.core.model import REFERENCE_FAMILY, Variant
-from fa_tune.families.base import GridShape
 from fa_tune.families.kernel_names import KernelIdentity, identify
+from fa_tune.families.launch import GridShape
 from fa_tune.profile.ncu.launches import Launch, Missing
 from fa_tune.store.table.columns import counters_of
 from fa_tune.store.table.from_attempts import CYCLES, DURATION, cycle_metric, with_samples

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fa_tune.commands.views.registry_table import entry_table
 from fa_tune.core.model import DeviceInfo, Provenance, Variant
+from fa_tune.core.paths import profiles_dir
 from fa_tune.core.workload import DType, benchmark_workload
 from fa_tune.ops import flops
 from fa_tune.store.registry.file import load, save
@@ -265,8 +267,6 @@ def test_merge_of_a_damaged_or_missing_file_writes_nothing(
 
 
 def test_ratio_keys_may_be_subjects() -> None:
-    from fa_tune.commands.views.registry_table import entry_table
-
     odd = dataclasses.replace(entry(), ratio_to_references={"ref:cudnn": Ratio(1.25, None)})
     assert "|    0.80 |" in entry_table([odd])
 
@@ -300,8 +300,6 @@ def test_check_says_how_many_are_slower_than_the_default(console: Console, regis
 
 @pytest.mark.usefixtures("wide_terminal")
 def test_check_of_recordings_and_of_nothing(console: Console, registry: Path) -> None:
-    from fa_tune.core.paths import profiles_dir
-
     done = console("registry", "check", "--recordings", str(profiles_dir()), "--method", "events")
     assert done.status == 0
     assert re.search(r"^Slower than the default .*: 0 of \d+ choices", done.out.splitlines()[-1])

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from fa_tune.core.errors import StorageError
+from fa_tune.core.model import Outcome
 from fa_tune.core.options import Progress, SearchOptions
 from fa_tune.core.workload import DType
+from fa_tune.search.decide import decide
 from fa_tune.tune.results import SearchResult, WorkloadResult
 from tests.commands import fakes
 from tests.commands.console import Console, words
@@ -187,8 +189,6 @@ def test_summary_names_winner_ratios_failures_and_place(console: Console, search
 
 
 def test_summary_counts_ties(console: Console, search: Search) -> None:
-    from fa_tune.search.decide import decide
-
     w = fakes.workload()
     tied = (
         fakes.attempt(fakes.key(fakes.FAST), (5.0, 5.0, 5.0)),
@@ -200,8 +200,6 @@ def test_summary_counts_ties(console: Console, search: Search) -> None:
 
 
 def test_a_reference_without_time_is_named(console: Console, search: Search) -> None:
-    from fa_tune.core.model import Outcome
-
     one = fakes.workload_result()
     lost = fakes.failed("ref:fa3", Outcome.NOT_RECORDED, "no recording holds it")
     search.result = fakes.search_result([replace(one, attempts=(*one.attempts, lost))])
@@ -257,8 +255,6 @@ def test_a_workload_without_a_choice_warns_and_the_others_count(
 
 
 def test_a_workload_that_nobody_recorded_has_no_table(console: Console, search: Search) -> None:
-    from fa_tune.core.model import Outcome
-
     w = fakes.workload(512)
     missing = (fakes.failed(fakes.key(fakes.FAST), Outcome.NOT_RECORDED, "not there", w),)
     lost = WorkloadResult(w, missing, None, "not there")

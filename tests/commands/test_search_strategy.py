@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.commands import fakes
 from tests.commands.console import Console
 from tests.commands.test_search import Search
 from tests.project_files import ROOT
+from tests.tune.fakes import FakeCompiler
 
 AUDIT = judge(1.0, {"sm80:x": 0.9, "sm80:y": 2.0}, 30)
 EXPLORATION = Exploration("learned", 7, "10 measurements", 40, 10, 1, 4, AUDIT)
@@ -92,10 +94,6 @@ def test_a_search_of_recordings_needs_few_of_them(
 ) -> None:
     """On the recorded tune set: the exhaustive choice, from 12 of 40 configs.  Other recordings
     are of other days, whose times do not compare with these."""
-    from importlib import import_module
-
-    from tests.tune.fakes import FakeCompiler
-
     module = import_module("fa_tune.tune.build")
     monkeypatch.setattr(module, "build_all", FakeCompiler())
     recorded = tmp_path / "profiles" / "nvidia_h200"

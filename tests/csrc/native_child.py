@@ -24,7 +24,7 @@ from fa_tune.core.errors import (
 )
 from fa_tune.core.model import Artifact, Resources
 from fa_tune.core.workload import DType, Workload
-from fa_tune.families.base import LaunchArgs, TensorArg
+from fa_tune.families.launch import LaunchArgs, TensorArg
 from tests.csrc.stub import Stub, image
 
 WORKLOAD = Workload(2, 4, 4, 512, 512, 128, DType.FP16)

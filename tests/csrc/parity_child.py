@@ -21,16 +21,9 @@ from fa_tune.build.native.core import Core, CoreKernel, KernelImage
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import FaTuneError, InvalidConfig
 from fa_tune.core.workload import DType, Workload
-from fa_tune.families.base import (
-    CacheArgs,
-    Config,
-    KernelFamily,
-    LaunchArgs,
-    LaunchDevice,
-    LaunchStep,
-    TensorArg,
-)
+from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.fields import is_kv_e4m3
+from fa_tune.families.launch import CacheArgs, LaunchArgs, LaunchDevice, LaunchStep, TensorArg
 from tests.csrc.stub import Launched, Stub, image
 
 DEVICE = LaunchDevice(multiprocessors=114, l2_bytes=50 << 20)

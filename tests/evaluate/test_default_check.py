@@ -18,6 +18,7 @@ from fa_tune.evaluate.default_check import (
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Confirmed, Decided, Meta, Recording
 from fa_tune.store.registry.schema import Confirmation, Entry, Ratio
+from tests.commands.test_registry import entry as kept
 from tests.store.test_recordings import ORIGIN
 from tests.tune import fakes
 from tests.tune.fakes import H200
@@ -112,8 +113,6 @@ def test_without_the_default_nothing_can_be_said_and_references_choose_nothing()
 
 
 def entry(chosen: str, ratio: Ratio | None, confirmation: Confirmation | None = None) -> Entry:
-    from tests.commands.test_registry import entry as kept
-
     return dataclasses.replace(
         kept(),
         chosen=Variant.from_key(chosen),

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from fa_tune.core.errors import InvalidConfig, ProfileFormatError, ToolMissing
@@ -182,7 +183,6 @@ def test_kernel_tuner_s_own_call_takes_the_exported_cache(tmp_path: Path) -> Non
 
 @needs_kernel_tuner
 def test_exported_t4_satisfies_the_published_schema() -> None:
-    import jsonschema
     from kernel_tuner.file_utils import output_file_schema
 
     version, schema = output_file_schema("results")

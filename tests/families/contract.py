@@ -19,7 +19,8 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Outcome
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.axes import read_value
-from fa_tune.families.base import KernelFamily, LaunchArgs, LaunchDevice, TensorArg
+from fa_tune.families.base import KernelFamily
+from fa_tune.families.launch import LaunchArgs, LaunchDevice, TensorArg
 from fa_tune.ops.traits import Traits
 
 WORKLOADS = [

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 from fa_tune import families
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType, Workload
-from fa_tune.families.base import KernelSpec, LaunchArgs, LaunchDevice, LaunchGeometry, LaunchStep
+from fa_tune.families.base import KernelSpec
+from fa_tune.families.launch import LaunchArgs, LaunchDevice, LaunchGeometry, LaunchStep
 from tests.families.wave import KERNEL, WaveConfig, WaveFamily
 
 SPLITS = 4
@@ -68,8 +70,6 @@ class SplitFamily(WaveFamily):
     def launches(
         self, config: WaveConfig, workload: Workload, args: LaunchArgs, device: LaunchDevice
     ) -> Sequence[LaunchStep]:
-        import numpy as np
-
         rows = workload.batch * workload.heads * workload.seq_len_q
         geometry = LaunchGeometry((rows, 1, 1), (COMBINE_THREADS, 1, 1), 0)
         addresses = (args.workspace, args.o.address)

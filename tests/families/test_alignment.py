@@ -10,7 +10,7 @@ import pytest
 from fa_tune import families
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType, Workload
-from fa_tune.families.base import LaunchArgs, LaunchDevice, TensorArg
+from fa_tune.families.launch import LaunchArgs, LaunchDevice, TensorArg
 
 WORKLOAD = Workload(2, 4, 2, 128, 256, 64, DType.FP16)
 QUERIES, KEYS = (128 * 4 * 64, 4 * 64, 64), (256 * 2 * 64, 2 * 64, 64)

@@ -9,7 +9,7 @@ import pytest
 from fa_tune import families
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import OPTIONAL, DType, Workload
-from fa_tune.families.base import LaunchArgs, LaunchDevice, TensorArg
+from fa_tune.families.launch import LaunchArgs, LaunchDevice, TensorArg
 
 FEW = Workload(2, 8, 2, 4, 512, 128, DType.BF16)
 USING = {

@@ -12,11 +12,11 @@ from fa_tune.build import nvrtc
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType, Workload
-from fa_tune.families.base import LaunchArgs, LaunchDevice, TensorArg
 from fa_tune.families.decode.config import Combine, DecodeConfig, KVType
 from fa_tune.families.decode.constraints import CONSTRAINTS
 from fa_tune.families.decode.launch import Shares, params_dtype
 from fa_tune.families.decode.names import parse
+from fa_tune.families.launch import LaunchArgs, LaunchDevice, TensorArg
 from tests.families.contract import DEVICE, KernelFamilyContract
 
 _FAMILY = families.get("decode")

@@ -19,7 +19,7 @@ from fa_tune.core.model import Outcome
 from fa_tune.core.paths import kernels_dir
 from fa_tune.core.workload import DType, Workload, benchmark_workload
 from fa_tune.families import tensor_maps
-from fa_tune.families.base import LaunchDevice
+from fa_tune.families.launch import LaunchDevice
 from fa_tune.families.score_params import score_dtype
 from fa_tune.families.sm90 import sets
 from fa_tune.families.sm90.config import Rescale, Scheduler, Sm90Config

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Resources, Variant
 from fa_tune.core.workload import DType, benchmark_workload
-from fa_tune.families.base import LaunchArgs, LaunchDevice, TensorArg
+from fa_tune.families.launch import LaunchArgs, LaunchDevice, TensorArg
 from tests.families.split import COMBINE_THREADS, SplitFamily, register
 
 WORKLOAD = benchmark_workload(1024, 128, DType.FP16)
@@ -104,8 +105,6 @@ def test_families_are_chosen_by_operation(
 
 
 def test_kernels_of_one_operation_do_not_compute_another() -> None:
-    from dataclasses import replace
-
     for name in ("sm80", "sm90"):
         family = families.get(name)
         config = family.default_config(128, DType.FP16)

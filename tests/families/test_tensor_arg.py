@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.families.base import TensorArg
+from fa_tune.families.launch import TensorArg
 
 if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: there are no tensors")

@@ -13,7 +13,7 @@ from fa_tune import families
 from fa_tune.core.errors import InvalidConfig, ToolMissing
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families import tensor_maps
-from fa_tune.families.base import LaunchArgs, TensorArg
+from fa_tune.families.launch import LaunchArgs, TensorArg
 from fa_tune.families.sm80.names import parse_short_form
 from fa_tune.families.tensor_maps import MAP_ALIGNMENT, MAP_BYTES, tensor_map
 from tests.families.contract import DEVICE

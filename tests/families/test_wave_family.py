@@ -15,7 +15,7 @@ from fa_tune.core.errors import InvalidConfig, ToolMissing
 from fa_tune.core.model import Outcome
 from fa_tune.core.paths import kernels_dir
 from fa_tune.core.workload import DType, benchmark_workload
-from fa_tune.families.base import LaunchDevice
+from fa_tune.families.launch import LaunchDevice
 from fa_tune.families.sources import closure
 from fa_tune.tune.build import build_request
 from tests.families.contract import ARGS, DEVICE, WORKLOADS, KernelFamilyContract

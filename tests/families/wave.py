@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from fa_tune import families
@@ -20,13 +20,10 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Rejected
 from fa_tune.core.workload import FORWARD, DType, Workload
 from fa_tune.families.axes import expand
-from fa_tune.families.base import GridShape, LaunchArgs, LaunchDevice, LaunchGeometry
+from fa_tune.families.launch import GridShape, LaunchArgs, LaunchDevice, LaunchGeometry
 from fa_tune.families.score_params import at_edge
 from fa_tune.families.template import OneKernel
 from fa_tune.ops.traits import Traits
-
-if TYPE_CHECKING:
-    import numpy as np
 
 CLUSTER = 2
 _FORM = re.compile(r"wave\((\w+), *(?:(\d+), *)?(\d+)x(\d+), *(\d+)\): *(pingpong)?")
@@ -198,8 +195,6 @@ class WaveFamily(OneKernel):
     def kernel_args(
         self, config: WaveConfig, workload: Workload, args: LaunchArgs, device: LaunchDevice
     ) -> list[np.ndarray]:
-        import numpy as np
-
         scale = np.zeros(1, "f4")
         diagonal, scale[0] = args.checked(workload)
         diagonal = at_edge(diagonal, workload)
@@ -209,8 +204,6 @@ class WaveFamily(OneKernel):
 
     @lru_cache(maxsize=8)  # noqa: B019  one family lives as long as its test
     def _tensor_map(self, address: int, strides: tuple[int, int, int]) -> np.ndarray:
-        import numpy as np
-
         self.tensor_maps_made.append(address)
         words = np.array([address, *strides, *[0] * 12], "u8")
         return words.view("V128")

@@ -25,7 +25,8 @@ from fa_tune.core.arch import ArchLimits, limits
 from fa_tune.core.errors import DriverError
 from fa_tune.core.model import Artifact
 from fa_tune.core.workload import DType, Workload
-from fa_tune.families.base import Config, KernelFamily, LaunchArgs
+from fa_tune.families.base import Config, KernelFamily
+from fa_tune.families.launch import LaunchArgs
 from fa_tune.gpu.kernels import launch_args, lse_for, use_device
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.reference import Inputs, make_inputs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -40,8 +41,6 @@ def test_it_runs_and_its_results_are_right(tmp_path: Path) -> None:
 
 def test_its_imports_are_there() -> None:
     """As far as that can be told without a GPU."""
-    import importlib
-
     for node in ast.walk(ast.parse(program())):
         if isinstance(node, ast.ImportFrom) and node.module != "fa_tune.gpu.launch":
             module = importlib.import_module(str(node.module))

@@ -10,6 +10,7 @@ import pytest
 
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import Workload
+from fa_tune.families.launch import TensorArg
 
 if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: there is nothing to judge with")
@@ -129,8 +130,6 @@ def test_in_parts_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts_are_what_16_byte_copies_can_read(layout: str) -> None:
-    from fa_tune.families.base import TensorArg
-
     w = Workload.from_key("b2_h4_kv2_q70_k70_d32_fp16_full")
     given = inputs_for(w, layout, 3, "cpu")
     for name, tensor in (("q", given.q), ("k", given.k), ("v", given.v)):

@@ -15,6 +15,7 @@ import pytest
 
 from fa_tune import families
 from fa_tune.core.arch import ArchLimits, parse_arch
+from fa_tune.core.devices import find_device
 from fa_tune.core.model import Artifact, Outcome, Variant
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import KernelFamily
@@ -143,8 +144,6 @@ class TestOnGpu:
 
 def _memory_bytes() -> int:
     """Of the first GPU."""
-    from fa_tune.core.devices import find_device
-
     device = find_device()
     return (device.memory_bytes or 0) if device else 0
 

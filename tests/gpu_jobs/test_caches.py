@@ -15,7 +15,7 @@ if not TYPE_CHECKING:
 import torch
 
 from fa_tune import families
-from fa_tune.families.base import LaunchDevice
+from fa_tune.families.launch import LaunchDevice
 from fa_tune.gpu.caches import sequence
 from fa_tune.gpu.judged import judged_forward
 from fa_tune.gpu.kernels import launch_args, output_for

@@ -17,7 +17,7 @@ import torch
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.jobs import KernelItem
 from fa_tune.core.workload import DType, Workload
-from fa_tune.families.base import TensorArg
+from fa_tune.families.launch import TensorArg
 from fa_tune.gpu import kernels as device
 from fa_tune.gpu.kernels import first_line, guarded, is_cuda_error, launch_args
 from fa_tune.gpu.reference import Inputs

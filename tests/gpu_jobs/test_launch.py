@@ -10,7 +10,7 @@ import pytest
 from fa_tune import families
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import DType, benchmark_workload
-from fa_tune.families.base import LaunchArgs, LaunchDevice, TensorArg
+from fa_tune.families.launch import LaunchArgs, LaunchDevice, TensorArg
 from fa_tune.gpu import launch
 from tests.families.split import register as register_split
 from tests.families.wave import WaveFamily, register

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.workload import Workload
+from fa_tune.core.workload import DType, Workload
 
 if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: nobody computes anything")
@@ -56,8 +56,6 @@ def bottom_right(
 
 
 def reference_dtype(name: str) -> Any:
-    from fa_tune.core.workload import DType
-
     return DType.from_string(name)
 
 

@@ -26,7 +26,7 @@ from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Artifact, Outcome, Resources
 from fa_tune.core.workload import DType, Workload
-from fa_tune.families.base import LaunchArgs, LaunchDevice, TensorArg
+from fa_tune.families.launch import LaunchArgs, LaunchDevice, TensorArg
 from fa_tune.op import api
 from fa_tune.op.operands import Lengths
 from fa_tune.op.packed import packed_attention

@@ -16,7 +16,7 @@ import torch
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import Workload
-from fa_tune.families.base import LaunchArgs
+from fa_tune.families.launch import LaunchArgs
 from fa_tune.op import flash_attn_with_kvcache, kv_cache
 from fa_tune.op.kv_cache import E4M3, Cache, attend
 from fa_tune.op.traits import Traits

@@ -17,7 +17,7 @@ from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.hooks import register
 from fa_tune.core.workload import DType, Workload
-from fa_tune.families.base import LaunchArgs
+from fa_tune.families.launch import LaunchArgs
 from fa_tune.op import plans
 from fa_tune.op.operands import Lengths
 from fa_tune.op.plans import Memo, Plans

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from fa_tune.core.errors import StorageError
 from fa_tune.store.journal import (
@@ -161,8 +162,6 @@ def test_a_path_that_cannot_be_is_a_storage_error(tmp_path: Path) -> None:
 
 
 def test_a_lock_held_too_long_is_one_line(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from filelock import FileLock
-
     monkeypatch.setattr("fa_tune.store.shared_files.LOCK_TIMEOUT_S", 0.05)
     journal = fill(path, attempt(1))
     with FileLock(f"{path}.lock"), pytest.raises(StorageError, match="locked by another process"):

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fa_tune.core import paths
 from fa_tune.core.errors import FaTuneError, ProfileFormatError, StorageError
 from fa_tune.core.model import (
     Attempt,
@@ -244,8 +245,6 @@ def test_no_folder_no_recordings(tmp_path: Path, name: str) -> None:
 
 
 def test_the_shipped_recordings_can_be_read() -> None:
-    from fa_tune.core import paths
-
     for path in recordings.metas(paths.profiles_dir()):
         recording = recordings.load(path.with_name(path.name.replace(".meta.json", ".csv")))
         assert recording.attempts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 from typing import Any
 
@@ -87,8 +88,6 @@ def test_missing_nvidia_smi_is_no_gpu() -> None:
 
 
 def test_hidden_devices_are_found_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     seen = []
     monkeypatch.setattr(

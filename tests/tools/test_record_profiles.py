@@ -11,6 +11,8 @@ from pathlib import Path
 import click
 import pytest
 
+from fa_tune.cli import cli
+from fa_tune.commands.bench import command
 from fa_tune.families.sm80.names import parse_short_form
 from fa_tune.families.sm80.sets import PROGRESSION, get_kernel_configs
 from tests.project_files import ROOT
@@ -138,8 +140,6 @@ def test_sustained_times_are_recorded_by_bench(tmp_path: Path) -> None:
     assert status == 0
     assert call[0] == "bench"
     assert call[call.index("--regime") + 1] == "sustained"
-    from fa_tune.commands.bench import command
-
     command.make_context("bench", call[1:])  # it knows all that is asked for
 
 
@@ -172,8 +172,6 @@ def test_decoding_is_recorded_with_fixed_splits_beside(tmp_path: Path) -> None:
     assert len({call[call.index("--registry") + 1] for call in calls}) == 1, (
         "what the grid chose competes with the fixed ones"
     )
-    from fa_tune.cli import cli
-
     for call in calls:  # it knows all that is asked for
         cli.resolve_command(click.Context(cli), call)[1].make_context("search", call[1:])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -156,7 +157,5 @@ def test_pins_meet_the_ranges() -> None:
 
 
 def test_installed_in_this_interpreter() -> None:
-    import sys
-
     found = installed_in(sys.executable)
     assert found["pytest"].version == pytest.__version__

@@ -10,6 +10,7 @@ import pytest
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import Outcome
 from fa_tune.core.workload import Workload
+from fa_tune.search.strategies import budget
 from fa_tune.tune import flow
 from fa_tune.tune.results import SearchResult, WorkloadResult
 from tests.tune import fakes
@@ -165,8 +166,6 @@ def test_the_audit_finds_what_the_strategy_missed(world: World) -> None:
 
 
 def test_seconds_end_the_scouting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fa_tune.search.strategies import budget
-
     now = iter(range(0, 10_000, 10))
     spend = budget.spend
     monkeypatch.setattr(

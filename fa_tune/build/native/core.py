@@ -22,7 +22,7 @@ from fa_tune.core.errors import (
 )
 from fa_tune.core.model import Artifact
 from fa_tune.core.workload import Workload
-from fa_tune.families.base import CacheArgs, LaunchArgs, TensorArg
+from fa_tune.families.launch import CacheArgs, LaunchArgs, TensorArg
 from fa_tune.families.plan import CallPlan, Operation
 
 CURRENT_DEVICE = -1

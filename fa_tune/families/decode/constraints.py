@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.model import Rejected
-from fa_tune.families.base import CHUNK_BYTES
 from fa_tune.families.constraints import Rule, broken_rule, smem_does_not_fit, too_old
 from fa_tune.families.decode.config import MMA_M, MOST_BLOCKS, Combine, DecodeConfig, KVType
+from fa_tune.families.launch import CHUNK_BYTES
 
 MMA_K = 16  # keys of an m16n8k16 tile's k-step
 MAX_WARPS = 16

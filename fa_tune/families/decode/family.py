@@ -10,18 +10,12 @@ from typing import TYPE_CHECKING, Any
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.model import Rejected
 from fa_tune.core.workload import DType, Workload
-from fa_tune.families.base import (
-    GridShape,
-    KernelSpec,
-    LaunchArgs,
-    LaunchDevice,
-    LaunchGeometry,
-    LaunchStep,
-)
+from fa_tune.families.base import KernelSpec
 from fa_tune.families.decode import constraints as rules
 from fa_tune.families.decode import launch, names, sets
 from fa_tune.families.decode.config import MMA_M, Combine, DecodeConfig, KVType
 from fa_tune.families.fields import is_kv_e4m3
+from fa_tune.families.launch import GridShape, LaunchArgs, LaunchDevice, LaunchGeometry, LaunchStep
 from fa_tune.families.plan import CallPlan
 from fa_tune.families.template import TemplateFamily
 from fa_tune.ops.forward import example, has_alignment

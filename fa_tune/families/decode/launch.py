@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import Workload
 from fa_tune.families import computed
-from fa_tune.families.base import LaunchArgs, LaunchDevice, LaunchGeometry
 from fa_tune.families.decode.config import Combine, DecodeConfig
+from fa_tune.families.launch import LaunchArgs, LaunchDevice, LaunchGeometry
 from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, ParamsLayout
 from fa_tune.families.score_params import score_dtype, set_scores
 from fa_tune.ops.forward import seen_from, seen_to

@@ -13,13 +13,7 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Rejected
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families import computed
-from fa_tune.families.base import (
-    GridShape,
-    LaunchArgs,
-    LaunchDevice,
-    LaunchGeometry,
-    TensorArg,
-)
+from fa_tune.families.launch import GridShape, LaunchArgs, LaunchDevice, LaunchGeometry, TensorArg
 from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, ParamsLayout
 from fa_tune.families.score_params import score_dtype, set_scores
 from fa_tune.families.sm80.config import FlashForwardKernelConfig, sized_as

@@ -11,7 +11,7 @@ from fa_tune.core.arch import ArchLimits
 from fa_tune.core.model import Rejected
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families import computed
-from fa_tune.families.base import GridShape, LaunchArgs, LaunchDevice, LaunchGeometry
+from fa_tune.families.launch import GridShape, LaunchArgs, LaunchDevice, LaunchGeometry
 from fa_tune.families.plan import CallPlan
 from fa_tune.families.sm90 import constraints as rules
 from fa_tune.families.sm90 import former, launch, names, sets

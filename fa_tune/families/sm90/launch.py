@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import Workload
-from fa_tune.families.base import LaunchArgs, LaunchDevice, LaunchGeometry
+from fa_tune.families.launch import LaunchArgs, LaunchDevice, LaunchGeometry
 from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, ParamsLayout
 from fa_tune.families.score_params import score_dtype, set_scores
 from fa_tune.families.sm90.config import GROUP_ROWS, Scheduler, Sm90Config

@@ -32,14 +32,8 @@ from fa_tune import families
 from fa_tune.build.compile import BuildRequest
 from fa_tune.core.errors import ToolMissing
 from fa_tune.families import tensor_maps
-from fa_tune.families.base import (
-    CacheArgs,
-    Config,
-    LaunchArgs,
-    LaunchDevice,
-    LaunchStep,
-    TensorArg,
-)
+from fa_tune.families.base import Config
+from fa_tune.families.launch import CacheArgs, LaunchArgs, LaunchDevice, LaunchStep, TensorArg
 from tests.kernels.emulated.problems import GUARD, Problem, Room, tensor_arg
 from tests.project_files import ROOT
 

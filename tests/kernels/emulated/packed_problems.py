@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fa_tune.core.workload import Workload
-from fa_tune.families.base import TensorArg
+from fa_tune.families.launch import TensorArg
 from fa_tune.ops.forward import sequences
 from tests.kernels.emulated.problems import FLOOR, GUARD, Problem, Room, attention, to_float
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from fa_tune.core import hooks
 from fa_tune.core.workload import DType, Workload
-from fa_tune.families.base import TensorArg
+from fa_tune.families.launch import TensorArg
 
 Bits = np.ndarray  # uint16, the bits of elements
 NAN = 0xFFFF  # in both types

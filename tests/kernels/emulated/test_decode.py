@@ -14,7 +14,7 @@ import pytest
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
 from fa_tune.core.workload import Workload
-from fa_tune.families.base import CacheArgs, TensorArg
+from fa_tune.families.launch import CacheArgs, TensorArg
 from fa_tune.ops.traits import Traits
 from tests.kernels.emulated.emulation import Emulated, build, schedules
 from tests.kernels.emulated.judging import judge

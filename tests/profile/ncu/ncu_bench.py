@@ -16,6 +16,7 @@ from fa_tune.core.workload import DType, Workload
 from fa_tune.profile.base import MeasurePlan
 from fa_tune.profile.ncu.metrics import DURATION
 from fa_tune.profile.ncu.profiler import NcuProfiler
+from tests.profile.ncu.ncu_text import PREAMBLE, identity, raw
 
 HERE = Path(__file__).parent
 FAILURES = HERE / "data" / "failures"
@@ -93,6 +94,4 @@ def refused(profiler: NcuProfiler, wanted: MeasurePlan) -> FaTuneError:
 
 
 def fake_log(kernel: str, duration: object) -> str:
-    from tests.profile.ncu.ncu_text import PREAMBLE, identity, raw
-
     return PREAMBLE + raw([(DURATION, "ns")], (identity(kernel=kernel), [str(duration)]))

@@ -16,6 +16,7 @@ from fa_tune.profile.ncu import ahead
 from fa_tune.profile.ncu.profiler import EARLY, NcuProfiler, ncu_profiler
 from fa_tune.workers.child import worker_environment
 from fa_tune.workers.prefork import preforked_workers
+from fa_tune.workers.supervisor import WorkerUnusable
 from tests.profile.ncu.ncu_bench import FakeNcu, measure, outcomes, plan, samples_ns
 
 
@@ -132,8 +133,6 @@ def test_the_gpu_is_told_with_the_job(profiler: NcuProfiler) -> None:
 
 
 def measure_refused(profiler: NcuProfiler) -> str:
-    from fa_tune.workers.supervisor import WorkerUnusable
-
     with pytest.raises(WorkerUnusable) as caught:
         list(profiler.measure(plan("5000", gpu="GPU-gone"), lambda _: None))
     return str(caught.value)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fa_tune.search.strategies import gaussian_process
 from fa_tune.search.strategies.gaussian_process import GaussianProcess
 from fa_tune.search.strategies.surrogate import expected_improvement
 
@@ -39,8 +40,6 @@ def test_equal_targets_are_no_division_by_zero() -> None:
 
 
 def test_the_gradient_is_that_of_the_log_posterior() -> None:
-    from fa_tune.search.strategies import gaussian_process
-
     x, y = RNG.random((12, 3)), RNG.standard_normal(12)
     differences = (x[:, None, :] - x[None, :, :]) ** 2
     model = GaussianProcess(3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -113,8 +114,6 @@ def test_round_trip(rows: list[Row]) -> None:
 @settings(deadline=None)  # the first call imports the families
 @given(st.lists(ROWS, max_size=4), st.data())
 def test_columns_in_any_order_give_the_same_rows(rows: list[Row], data: st.DataObject) -> None:
-    import csv
-
     table = list(csv.reader(io.StringIO(_csv(rows), newline="")))
     order = data.draw(st.permutations(range(len(table[0]))))
     stream = io.StringIO(newline="")
