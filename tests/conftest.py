@@ -25,17 +25,24 @@ NO_DEVICE = "no CUDA device of compute capability 8.0 or later"
 _device = pytest.StashKey[bool]()
 
 
+def kept_folder(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, name: str
+) -> Path:
+    """A folder for all tests and workers, kept between runs where pytest keeps anything: what was
+    compiled once is not again.  FA_TUNE_TEST_CACHE names another."""
+    given = os.environ.get("FA_TUNE_TEST_CACHE")
+    if given:
+        return Path(given)
+    cache = getattr(request.config, "cache", None)
+    return Path(cache.mkdir(name)) if cache else tmp_path_factory.mktemp(name)
+
+
 @pytest.fixture(scope="session")
 def artifacts(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> ArtifactStore:
-    """One store of compiled kernels for all tests and workers, kept between runs where pytest
-    keeps anything: what was compiled once is not again.  FA_TUNE_TEST_CACHE names another."""
-    cache = getattr(request.config, "cache", None)
-    given = os.environ.get("FA_TUNE_TEST_CACHE")
-    if given:
-        return ArtifactStore(Path(given))
-    return ArtifactStore(cache.mkdir("artifacts") if cache else tmp_path_factory.mktemp("store"))
+    """One store of compiled kernels."""
+    return ArtifactStore(kept_folder(request, tmp_path_factory, "artifacts"))
 
 
 def lend_kernels(artifacts: ArtifactStore, cache_dir: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from fa_tune.build.native.library import core_library, host_compiler, shared_library
 from fa_tune.core.errors import ToolMissing
+from tests.conftest import kept_folder
 from tests.project_files import ROOT
 
 HERE = ROOT / "tests" / "csrc"
@@ -28,11 +29,7 @@ def native_cache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
         host_compiler()
     except ToolMissing as error:
         pytest.skip(str(error))
-    given = os.environ.get("FA_TUNE_TEST_CACHE")
-    cache = getattr(request.config, "cache", None)
-    if given:
-        return Path(given)
-    return Path(cache.mkdir("native")) if cache else tmp_path_factory.mktemp("native")
+    return kept_folder(request, tmp_path_factory, "native")
 
 
 @pytest.fixture(scope="session")

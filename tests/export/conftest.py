@@ -19,6 +19,7 @@ from fa_tune.core.options import MachineOptions, Silent
 from fa_tune.core.workload import DType
 from fa_tune.export.project import Export, export
 from fa_tune.export.selection import ExportOptions
+from tests.conftest import kept_folder
 from tests.export.small_registry import saved
 
 STRICT = "-Wall -Wextra -Wshadow -Werror -O0"
@@ -74,11 +75,7 @@ def compiled_cache(
         host_compiler()
     except ToolMissing as error:
         pytest.skip(str(error))
-    given = os.environ.get("FA_TUNE_TEST_CACHE")
-    cache = getattr(request.config, "cache", None)
-    if given:
-        return Path(given)
-    return Path(cache.mkdir("exports")) if cache else tmp_path_factory.mktemp("exports")
+    return kept_folder(request, tmp_path_factory, "exports")
 
 
 @pytest.fixture(scope="session")

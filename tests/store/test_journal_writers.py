@@ -6,7 +6,6 @@ import errno
 import multiprocessing
 import os
 import random
-import resource
 import signal
 import time
 from pathlib import Path
@@ -19,6 +18,7 @@ from fa_tune.store.journal import (
     AttemptRecord,
     Journal,
 )
+from tests.store.full_disk import refused_with_room
 from tests.store.journal_records import (
     attempt,
     fill,
@@ -113,22 +113,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_journal_whole(path: Path) -> Non
     fill(path, attempt(1))
     size = path.stat().st_size
     for room in (0, 20):
-        read_end, write_end = os.pipe()
-
-        def append_with_little_room(room: int = room, write_end: int = write_end) -> None:
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (size + room, resource.RLIM_INFINITY))
-            try:
-                Journal(path).append(attempt(2))
-            except StorageError as e:
-                os.write(write_end, str(e).encode())
-
-        child = FORK.Process(target=append_with_little_room)
-        child.start()
-        os.close(write_end)
-        with os.fdopen(read_end, "rb") as pipe:
-            message = pipe.read().decode()
-        child.join()
+        message = refused_with_room(size + room, lambda: Journal(path).append(attempt(2)))
         assert message.startswith(f"cannot write journal {path}: ")
         assert "\n" not in message
         assert path.stat().st_size == size

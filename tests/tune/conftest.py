@@ -21,6 +21,8 @@ from fa_tune.store.registry import file as store
 from fa_tune.tune import asked, single
 from fa_tune.tune import build as building
 from fa_tune.tune.fleet import gpu as fleet_gpu
+from fa_tune.tune.flow import search as run_search
+from fa_tune.tune.results import SearchResult, WorkloadResult
 from fa_tune.tune.session import ProfilerSelection, Session
 from fa_tune.tune.tie_break import TieBreak, tie_break_for
 from fa_tune.workers.supervisor import ItemResult
@@ -171,6 +173,15 @@ class World:
 def _only(kind: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     own = set(kind.__dataclass_fields__) - {"workloads", "measure", "machine"}
     return {name: value for name, value in changes.items() if name in own}
+
+
+def search(world: World, *seq_lens: int, **changes: object) -> SearchResult:
+    return run_search(world.options(*seq_lens, **changes), world.progress)
+
+
+def only(result: SearchResult) -> WorkloadResult:
+    (one,) = result.results
+    return one
 
 
 @pytest.fixture(autouse=True)

@@ -9,10 +9,8 @@ from fa_tune.core.model import Outcome
 from fa_tune.core.workload import DType, benchmark_workload
 from fa_tune.search.decide import Rule
 from fa_tune.store.registry import file as store
-from fa_tune.tune.flow import search as run_search
-from fa_tune.tune.results import SearchResult, WorkloadResult
 from tests.tune import fakes
-from tests.tune.conftest import World
+from tests.tune.conftest import World, only, search
 from tests.tune.fakes import FakeProfiler, Stages
 
 DEFAULT, FAST, SLOW, OTHER = fakes.keys(4)
@@ -24,15 +22,6 @@ KEY = benchmark_workload(1024, 128, DType.FP16).key
 def world(world: World) -> World:
     world.profiler = FakeProfiler(lambda subject, _: TIMES[subject])
     return world
-
-
-def search(world: World, *seq_lens: int, **changes: object) -> SearchResult:
-    return run_search(world.options(*seq_lens, **changes), world.progress)
-
-
-def only(result: SearchResult) -> WorkloadResult:
-    (one,) = result.results
-    return one
 
 
 def test_a_choice_that_holds_is_kept_with_what_confirmed_it(world: World) -> None:

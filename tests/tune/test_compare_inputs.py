@@ -13,10 +13,9 @@ from fa_tune.search.decide import Rule
 from fa_tune.store.registry import file as store
 from fa_tune.tune import compare_inputs
 from fa_tune.tune.compare_inputs import MAX_CONTENDERS
-from fa_tune.tune.flow import search as run_search
-from fa_tune.tune.results import SearchResult, WorkloadResult
+from fa_tune.tune.results import SearchResult
 from tests.tune import fakes
-from tests.tune.conftest import FakeComparer, World
+from tests.tune.conftest import FakeComparer, World, only, search
 from tests.tune.fakes import FakeProfiler, Stages
 
 DEFAULT, FAST, NEXT, SLOW = fakes.keys(4)
@@ -29,15 +28,6 @@ NAMES = [str(spec) for spec in BUILT_IN]
 def world(world: World) -> World:
     world.profiler = FakeProfiler(lambda subject, _: TIMES[subject])
     return world
-
-
-def search(world: World, *seq_lens: int, **changes: object) -> SearchResult:
-    return run_search(world.options(*seq_lens, **changes), world.progress)
-
-
-def only(result: SearchResult) -> WorkloadResult:
-    (one,) = result.results
-    return one
 
 
 def chosen(result: SearchResult) -> tuple[str, Rule]:

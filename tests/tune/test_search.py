@@ -19,10 +19,9 @@ from fa_tune.search.decide import Rule
 from fa_tune.store.registry import file as store
 from fa_tune.store.table.read_csv import read_rows
 from fa_tune.tune import profilers
-from fa_tune.tune.flow import search as run_search
-from fa_tune.tune.results import SearchResult, WorkloadResult
+from fa_tune.tune.results import SearchResult
 from tests.tune import fakes
-from tests.tune.conftest import World
+from tests.tune.conftest import World, only, search
 from tests.tune.fakes import FakeProfiler, Stages
 
 DEFAULT, FAST, SLOW, OTHER = fakes.keys(4)
@@ -39,21 +38,12 @@ def world(world: World) -> World:
     return world
 
 
-def search(world: World, *seq_lens: int, **changes: object) -> SearchResult:
-    return run_search(world.options(*seq_lens, **changes), world.progress)
-
-
 def again(world: World) -> None:
     """The same machine, another day."""
     world.profiler = FakeProfiler(known_times)
     world.verifier.verified.clear()
     world.compiler.requests.clear()
     world.progress = Stages()
-
-
-def only(result: SearchResult) -> WorkloadResult:
-    (one,) = result.results
-    return one
 
 
 def outcomes(result: SearchResult) -> dict[str, Outcome]:

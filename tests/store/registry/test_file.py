@@ -6,7 +6,6 @@ import errno
 import multiprocessing
 import os
 import random
-import resource
 import signal
 import stat
 import time
@@ -21,6 +20,7 @@ from fa_tune.core.model import Variant
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.combine import Found
 from fa_tune.store.registry.schema import Entry, Ratio, Registry, RunnerUp, from_json
+from tests.store.full_disk import refused_with_room
 
 MakeEntry = Callable[..., Entry]
 
@@ -189,22 +189,7 @@ def test_a_lock_held_too_long_is_one_line(
 def test_a_full_disk_is_one_line_and_leaves_the_old_file(path: Path, make_entry: MakeEntry) -> None:
     registry_file.put(path, found(make_entry()))
     before = path.read_bytes()
-    read_end, write_end = os.pipe()
-
-    def put_with_little_room() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
-        try:
-            registry_file.put(path, found(make_entry(1024)))
-        except StorageError as e:
-            os.write(write_end, str(e).encode())
-
-    child = FORK.Process(target=put_with_little_room)
-    child.start()
-    os.close(write_end)
-    with os.fdopen(read_end, "rb") as pipe:
-        message = pipe.read().decode()
-    child.join()
+    message = refused_with_room(1000, lambda: registry_file.put(path, found(make_entry(1024))))
     assert message.startswith(f"cannot write registry {path}: ")
     assert "\n" not in message
     assert path.read_bytes() == before

@@ -11,7 +11,7 @@ from fa_tune.core.workload import Workload
 from fa_tune.families import selection
 from fa_tune.tune import asked, single
 from fa_tune.tune.flow import search as run_search
-from fa_tune.tune.results import SearchResult, WorkloadResult
+from fa_tune.tune.results import SearchResult
 from tests.families.wave import WaveFamily, register
 from tests.tune import fakes
 from tests.tune.conftest import World
@@ -61,11 +61,6 @@ def again(world: World, **speeds: float) -> None:
     world.verifier.verified.clear()
     world.compiler.requests.clear()
     world.progress = Stages()
-
-
-def only(result: SearchResult) -> WorkloadResult:
-    (one,) = result.results
-    return one
 
 
 def by_family(subjects: Iterable[str]) -> dict[str, list[str]]:

@@ -23,7 +23,7 @@ from fa_tune.tune.machine_check import doctor
 from fa_tune.tune.single import bench, build, profile
 from tests.families.wave import WaveConfig, WaveFamily
 from tests.tune import fakes
-from tests.tune.conftest import World
+from tests.tune.conftest import World, only
 from tests.tune.fakes import FakeProfiler
 from tests.tune.two_families.conftest import (
     SM80_DEFAULT,
@@ -34,7 +34,6 @@ from tests.tune.two_families.conftest import (
     WAVE_DEFAULT,
     again,
     by_family,
-    only,
     search,
     times,
 )

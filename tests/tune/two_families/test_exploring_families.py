@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.tune.conftest import World
+from tests.tune.conftest import World, only
 from tests.tune.two_families.conftest import (
     SM80_DEFAULT,
     WAVE,
     WAVE_BEST,
     WAVE_DEFAULT,
     by_family,
-    only,
     search,
 )
 

@@ -15,14 +15,13 @@ from fa_tune.store.recordings import SOURCES, load_all
 from fa_tune.store.registry import file as store
 from fa_tune.tune.profilers import choose_profiler
 from tests.families.wave import WaveFamily
-from tests.tune.conftest import SEARCH, World
+from tests.tune.conftest import SEARCH, World, only
 from tests.tune.two_families.conftest import (
     SM80_DEFAULT,
     WAVE,
     WAVE_BEST,
     again,
     by_family,
-    only,
     search,
 )
 
