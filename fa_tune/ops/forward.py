@@ -2,38 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-from typing import Any
-
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import FORWARD, DType, Workload
-from fa_tune.ops.base import (
-    NORMAL,
-    SINK_FIRST,
-    SINK_LAST,
-    CheckCase,
-    Figures,
-    TensorSpec,
-    reference_limits,
-)
+from fa_tune.ops import forward_cases
+from fa_tune.ops.base import CheckCase, Figures, TensorSpec, reference_limits
 from fa_tune.ops.traits import Traits
 
 LSE_TOLERANCE = 2e-5
-LARGE_SCORE = 1e5
-# With normal inputs of variance 1 the largest of some hundred scores is about this many times
-# scale · sqrt(d_head).
-LARGEST_NORMAL = 3.5
-FAR_SCALE = 1e-4  # every weight is nearly the same
-WIDE_SCALES = (1e-6, 1e-3, 30.0, 1e6)
-PEAKED_NATS = 12.0
-LONG = (16384, 131072)
-# Of verification's windows and soft caps.
-LEFTS = (70, 0, 5, 200)
-RIGHTS = (3, 100)
-PACKED_LEFTS = (9, 70, 0, 33, 5)
-SOFTCAPS = (15.0, 50.0, 2.0)
-SHAPE = ("batch", "heads", "kv_heads", "seq_len_q", "seq_len_kv", "d_head", "dtype")
 
 
 class Forward:
@@ -169,52 +144,8 @@ class Forward:
 
         Thorough: scales from 1e-6 to 1e6, scores of 12 nats of standard deviation, and lengths to
         131072."""
-        if traits.packed:
-            return _packed_cases(blocks, d_head, dtype, traits, thorough=thorough)
-        block = math.lcm(*blocks)
-        lengths = [(block, block), (3 * block, 2 * block), (2 * block, 5 * block)]
-        inputs_at = (2 * block, 3 * block)
-        if traits.ragged:
-            lengths = [(1, 1), (113, 203), (3 * block + 1, block - 1), (257, 1023)]
-            inputs_at = (257, 509)
-        shapes = [(2, 3, 3), (1, 6, 2), (3, 5, 1), (2, 4, 4)]
-        scales = (None, None, 1.5 / math.sqrt(d_head), None)
-
-        numbers = itertools.count()
-        aligned = has_alignment(traits)
-
-        def workload(
-            shape: tuple[int, int, int], q: int, kv: int, bottom_right: bool, scale: float | None
-        ) -> Workload:
-            return example(
-                traits,
-                (*shape, q, kv, d_head, dtype),
-                next(numbers),
-                bottom_right=bottom_right,
-                softmax_scale=scale,
-                d_head_v=d_head_v,
-            )
-
-        found = [
-            CheckCase(workload(shape, q, kv, bottom_right, scale))
-            for (q, kv), shape, scale in zip(lengths, shapes, scales, strict=False)
-            for bottom_right in ((False, True) if aligned else (False,))
-        ]
-        large = round(LARGE_SCORE / (LARGEST_NORMAL * math.sqrt(d_head)))
-        for scale in (float(large), FAR_SCALE):
-            found.append(CheckCase(workload((1, 4, 2), *inputs_at, aligned, scale)))
-        sunk = workload((1, 4, 2), *inputs_at, aligned, None)
-        found += [CheckCase(sunk, inputs) for inputs in (SINK_FIRST, SINK_LAST)]
-        if thorough:
-            peaked = PEAKED_NATS / math.sqrt(d_head)
-            for scale in (*WIDE_SCALES, peaked):
-                found.append(CheckCase(workload((2, 6, 2), *inputs_at, aligned, scale)))
-            rest = 17 if traits.ragged else 0
-            middle, long = (n // block * block - block * bool(rest) + rest for n in LONG)
-            found.append(CheckCase(workload((1, 2, 1), middle, middle, False, None)))
-            stretched = workload((1, 2, 1), 2 * block + rest, long, aligned, None)
-            found += [CheckCase(stretched, word) for word in (NORMAL, SINK_FIRST, SINK_LAST)]
-        return tuple(dict.fromkeys(found))
+        heads = (d_head, dtype, d_head_v)
+        return forward_cases.cases(blocks, heads, traits, thorough=thorough)
 
     def error_limits(self, reference: Figures, output: Figures, dtype: DType) -> Figures:
         """Those of `reference_limits`."""
@@ -247,55 +178,6 @@ def _alike(workload: Workload) -> int:
     return 1 if workload.uneven else workload.batch
 
 
-def _packed_cases(
-    blocks: tuple[int, int], d_head: int, dtype: DType, traits: Traits, *, thorough: bool
-) -> tuple[CheckCase, ...]:
-    """Sequences without queries, without keys and without either, of one row, of whole blocks and
-    of parts; more of them than are ordered; a few long ones among many short ones; scores of 1e5.
-    Thorough: 16384 keys beside a few."""
-    rows, keys = blocks
-    large = round(LARGE_SCORE / (LARGEST_NORMAL * math.sqrt(d_head)))
-    listed = (
-        f"1+0+{rows}+{2 * rows + 17}+3x1+7+{keys}+{3 * keys + 5}+0",
-        f"0+0+{3 * rows + 1}+64+0+{rows - 1}x0+5+{keys - 1}+0+{keys}+{2 * keys + 1}",
-    )
-    found = [
-        ((5, 6, 2), (1, 1), listed[0], None),
-        ((6, 3, 3), (1, 1), listed[1], 1.5 / math.sqrt(d_head)),
-        ((24, 4, 1), (3 * rows + 9, 5 * keys + 9), "lognormal-1.2-1", None),
-        ((9, 4, 2), (rows + 1, rows + 1), "uniform-2", float(large)),
-        ((301, 2, 1), (40, 40), "uniform-5", None),
-    ]
-    if thorough:
-        found.append(((12, 4, 2), (16384, 16384), "lognormal-2-7", None))
-        found.append(((4, 2, 1), (100, 100), f"16384+1+0+{rows}x{keys}+16384+3+777", None))
-    return tuple(
-        CheckCase(
-            Workload(
-                *(*shape, *longest, d_head, dtype),
-                causal=traits.causal and not (traits.window and number % 2),
-                lse=traits.lse,
-                softmax_scale=scale,
-                sink=traits.sink,
-                softcap=SOFTCAPS[0] if traits.softcap else None,
-                alibi=traits.alibi,
-                score_hook=traits.hook or None,
-                **_packed_window(traits, number),
-                lengths=lengths,
-            )
-        )
-        for number, (shape, longest, lengths, scale) in enumerate(found)
-    )
-
-
-def _packed_window(traits: Traits, number: int) -> dict[str, Any]:
-    """The sides of a window that hide keys of the cases of `_packed_cases`."""
-    if not traits.window:
-        return {}
-    right = RIGHTS[0] if traits.causal and number % 2 else None
-    return {"window_left": PACKED_LEFTS[number % len(PACKED_LEFTS)], "window_right": right}
-
-
 def seen_to(workload: Workload) -> int | None:
     """Query i sees keys before i + this; None: whatever i."""
     if workload.causal:
@@ -313,37 +195,6 @@ def _keys_before(first: int, q: int, kv: int) -> int:
     blind = min(q, max(0, 1 - first))  # rows with 0
     partial = max(0, min(q, kv - first + 1) - blind)
     return partial * (2 * (blind + first) + partial - 1) // 2 + (q - blind - partial) * kv
-
-
-def has_alignment(traits: Traits) -> bool:
-    """Whether it matters to workloads with these traits how queries and keys are aligned."""
-    return traits.causal or traits.window or traits.alibi
-
-
-def example(
-    traits: Traits, shape: tuple[Any, ...], number: int, *, bottom_right: bool, **fields: Any
-) -> Workload:
-    """A workload with these traits but `ragged`: windows, caps and what else there is to choose
-    differ from `number` to number.  `shape`: the fields of SHAPE.  A window that
-    would hide nothing is left out."""
-    if traits.window:
-        fields["window_left"] = LEFTS[number % len(LEFTS)]
-    plain: dict[str, Any] = {
-        **dict(zip(SHAPE, shape, strict=True)),
-        "bottom_right": bottom_right,
-        "lse": traits.lse,
-        "sink": traits.sink,
-        "softcap": SOFTCAPS[number % len(SOFTCAPS)] if traits.softcap else None,
-        "alibi": traits.alibi,
-        "score_hook": traits.hook or None,
-        "lengths": "uniform-3" if traits.packed else "",
-        **fields,
-    }
-    if traits.causal and traits.window and number % 2:
-        found = Workload(window_right=RIGHTS[number // 2 % len(RIGHTS)], **plain)
-        if found.window_right is not None:
-            return found
-    return Workload(causal=traits.causal, **plain)
 
 
 def tile_softmax_flop(B_r: int, B_c: int, d_v: int) -> int:

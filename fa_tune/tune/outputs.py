@@ -305,8 +305,6 @@ def entry_of(
     replay = not selection.capabilities.measures_anew
     recording = recording_of(decision.chosen.subject, result, selection) if replay else None
     interval = decision.chosen.interval_s
-    confirmed = result.confirmation
-    ab_ratio = _ratio(confirmed.ratio) if confirmed is not None else None
     return Entry(
         gpu=Gpu(selection.device.name, selection.device.compute_capability),
         workload=result.workload,
@@ -331,21 +329,22 @@ def entry_of(
         tie_set=tuple(Variant.from_key(s) for s in decision.tie_set),
         runners_up=_runners_up(decision.runners_up[:MAX_RUNNERS_UP]),
         verdict=VerdictSummary.of(verdict) if verdict is not None else None,
-        confirmation=Confirmation(
-            Variant.from_key(confirmed.chosen),
-            Variant.from_key(confirmed.default),
-            ab_ratio,
-            confirmed.n,
-            confirmed.upheld,
-        )
-        if confirmed is not None and ab_ratio is not None
-        else None,
+        confirmation=_confirmation(result),
         per_inputs={
             found.inputs: InputFigures(found.median_s, _ratio(found.to_default))
             for found in result.on_inputs.get(decision.chosen.subject, ())
         },
         provenance=_origin(chosen, recording, selection),
     )
+
+
+def _confirmation(result: WorkloadResult) -> Confirmation | None:
+    found = result.confirmation
+    ratio = _ratio(found.ratio) if found is not None else None
+    if found is None or ratio is None:
+        return None
+    chosen, default = Variant.from_key(found.chosen), Variant.from_key(found.default)
+    return Confirmation(chosen, default, ratio, found.n, found.upheld)
 
 
 def recording_of(

@@ -87,14 +87,14 @@ def record_space(
     if not any(row.samples_s for row in rows):
         reasons = "; ".join(dict.fromkeys(row.reason for row in rows if row.reason))
         raise NoUsableVariant(f"nothing was measured{': ' if reasons else ''}{reasons}")
+    recording = selection.recording
+    origin = (
+        provenance(selection, [family.name]) if recording is None else recording.meta.provenance
+    )
     meta = SpaceMeta(
         knobs=knob_types(row.knobs for row in rows),
         device=dataclasses.replace(selection.device, uuid=""),
-        provenance=(
-            selection.recording.meta.provenance
-            if selection.recording is not None
-            else provenance(selection, [family.name])
-        ),
+        provenance=origin,
         units=units,
         defaults={key: variant for key, variant in default_keys.items() if variant in by_key},
         note="; ".join(_notes(n_rejected, parts, joined)),

@@ -82,22 +82,14 @@ def verify_all(
     besides.
     """
     _check_files(artifacts, inputs, thorough=thorough)
-    journal = session.journal
     also = ", ".join(map(input_files.identity, inputs))
     fingerprints = {
         name: replace(session.fingerprint(0, (name,)).for_verify(), inputs=also)
         for name in {a.variant.family for a in artifacts}
     }
     wanted = {verdict_key(artifact): artifact for artifact in artifacts}
-    verdicts: dict[str, Verdict] = {}
-    failures: dict[str, Attempt] = {}
-    if session.reuse:
-        for key, artifact in wanted.items():
-            digest = fingerprints[artifact.variant.family].digest
-            if (known := journal.find_verdict(digest, key)) is not None:
-                verdicts[key] = known
-            elif (failure := journal.find(digest, key, NO_WORKLOAD)) is not None:
-                failures[key] = failure
+    digests = {k: fingerprints[a.variant.family].digest for k, a in wanted.items()}
+    verdicts, failures = _remembered(session, digests) if session.reuse else ({}, {})
     left = {k: a for k, a in wanted.items() if k not in verdicts and k not in failures}
 
     def verify(gpu: Gpu, shown: Progress, part: dict[str, Artifact]) -> None:
@@ -116,14 +108,28 @@ def verify_all(
             if result.outcome is Outcome.OK and isinstance(result.value, dict):
                 verdict = verdict_from_json(result.value)
                 verdicts[result.item] = verdict
-                journal.append(VerdictRecord(fingerprint, result.item, verdict))
+                session.journal.append(VerdictRecord(fingerprint, result.item, verdict))
             else:
                 failure = Attempt(result.item, NO_WORKLOAD, result.outcome, result.reason)
                 failures[result.item] = failure
-                journal.append(AttemptRecord(fingerprint, failure))
+                session.journal.append(AttemptRecord(fingerprint, failure))
 
     session.pool.each(session.pool.deal(left), verify, session.progress)
     return Verified(verdicts, failures)
+
+
+def _remembered(
+    session: Session, digests: Mapping[str, str]
+) -> tuple[dict[str, Verdict], dict[str, Attempt]]:
+    """Verdicts and failures of the kernels, by key, that the journal has under these digests."""
+    verdicts: dict[str, Verdict] = {}
+    failures: dict[str, Attempt] = {}
+    for key, digest in digests.items():
+        if (known := session.journal.find_verdict(digest, key)) is not None:
+            verdicts[key] = known
+        elif (failure := session.journal.find(digest, key, NO_WORKLOAD)) is not None:
+            failures[key] = failure
+    return verdicts, failures
 
 
 def _check_files(

@@ -18,7 +18,7 @@ from fa_tune.core.model import Artifact, Variant
 from fa_tune.core.workload import MASKS, DType, Workload
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.fields import d_v_of
-from fa_tune.ops.forward import example, has_alignment
+from fa_tune.ops.forward_cases import example, has_alignment
 from fa_tune.ops.traits import Traits
 from tests.gpu.score_hooks import HOOKS
 from tests.tools import required_sm90

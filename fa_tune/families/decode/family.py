@@ -18,7 +18,7 @@ from fa_tune.families.fields import is_kv_e4m3
 from fa_tune.families.launch import GridShape, LaunchArgs, LaunchDevice, LaunchGeometry, LaunchStep
 from fa_tune.families.plan import CallPlan
 from fa_tune.families.template import TemplateFamily
-from fa_tune.ops.forward import example, has_alignment
+from fa_tune.ops.forward_cases import example, has_alignment
 from fa_tune.ops.traits import Traits
 
 if TYPE_CHECKING:

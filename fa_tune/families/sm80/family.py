@@ -31,7 +31,7 @@ from fa_tune.families.work_tiles import (
     set_packed,
     tiles_of_head,
 )
-from fa_tune.ops.forward import example
+from fa_tune.ops.forward_cases import example
 from fa_tune.ops.traits import Traits
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from fa_tune.families.sm90 import former, launch, names, sets
 from fa_tune.families.sm90.config import Sm90Config
 from fa_tune.families.template import TemplateFamily
 from fa_tune.families.work_tiles import list_bytes
-from fa_tune.ops.forward import example
+from fa_tune.ops.forward_cases import example
 from fa_tune.ops.traits import Traits
 
 if TYPE_CHECKING:
