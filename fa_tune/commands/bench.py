@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from fa_tune.commands.shared.grouped_help import GroupedCommand
+from fa_tune.commands.shared.option_groups import machine_options, measure_options, workload_options
 from fa_tune.commands.shared.options import (
     INPUTS,
     csv_option,
@@ -16,12 +17,9 @@ from fa_tune.commands.shared.options import (
     json_option,
     kernels_option,
     limit_option,
-    machine_options,
-    measure_options,
     quiet_option,
     refuse_both,
     wide_option,
-    workload_options,
 )
 from fa_tune.commands.shared.progress import watching
 from fa_tune.commands.views.timings import show_timings

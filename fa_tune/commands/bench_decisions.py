@@ -11,17 +11,15 @@ import click
 
 from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.grouped_help import GroupedCommand
+from fa_tune.commands.shared.option_groups import machine_options, measure_options, workload_options
 from fa_tune.commands.shared.options import (
     csv_option,
     family_option,
     json_option,
     kernels_option,
-    machine_options,
-    measure_options,
     option,
     quiet_option,
     refuse_both,
-    workload_options,
 )
 from fa_tune.commands.shared.output import say, write_json, write_table_csv
 from fa_tune.commands.shared.parameters import STDOUT, WholeNumber

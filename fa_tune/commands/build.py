@@ -9,6 +9,7 @@ import click
 
 from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.grouped_help import GroupedCommand
+from fa_tune.commands.shared.option_groups import machine_options
 from fa_tune.commands.shared.options import (
     csv_option,
     d_head_option,
@@ -16,7 +17,6 @@ from fa_tune.commands.shared.options import (
     field_option,
     json_option,
     kernels_option,
-    machine_options,
     quiet_option,
     refuse_both,
 )

@@ -6,7 +6,8 @@ import textwrap
 
 import click
 
-from fa_tune.commands.shared.options import json_option, machine_options, quiet_option
+from fa_tune.commands.shared.option_groups import machine_options
+from fa_tune.commands.shared.options import json_option, quiet_option
 from fa_tune.commands.shared.output import one_line, say, write_json
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core.errors import ToolMissing

@@ -11,14 +11,8 @@ import click
 from fa_tune import families
 from fa_tune.commands.shared.axes import device_limits
 from fa_tune.commands.shared.grouped_help import GroupedCommand
-from fa_tune.commands.shared.options import (
-    json_option,
-    machine_options,
-    measure_options,
-    option,
-    quiet_option,
-    workload_options,
-)
+from fa_tune.commands.shared.option_groups import machine_options, measure_options, workload_options
+from fa_tune.commands.shared.options import json_option, option, quiet_option
 from fa_tune.commands.shared.output import say, text_table, write_json
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core import devices

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
+from fa_tune.commands.shared.option_groups import machine_options
 from fa_tune.commands.shared.options import (
     D_HEADS,
     field_option,
-    machine_options,
     option,
     quiet_option,
     registry_option,

@@ -8,17 +8,15 @@ from typing import Any
 import click
 
 from fa_tune.commands.shared.grouped_help import GroupedCommand
+from fa_tune.commands.shared.option_groups import machine_options, measure_options, workload_options
 from fa_tune.commands.shared.options import (
     csv_option,
     json_option,
     limit_option,
-    machine_options,
-    measure_options,
     option,
     quiet_option,
     refuse_both,
     wide_option,
-    workload_options,
 )
 from fa_tune.commands.shared.output import rows_as_objects, say, write_json, write_rows_csv
 from fa_tune.commands.shared.parameters import STDOUT, OutputFile

@@ -9,15 +9,13 @@ import click
 from fa_tune import families
 from fa_tune.commands.shared.axes import device_limits, expanded
 from fa_tune.commands.shared.grouped_help import GroupedCommand
+from fa_tune.commands.shared.option_groups import machine_options, measure_options, workload_options
 from fa_tune.commands.shared.options import (
     axis_option,
     family_option,
     kernels_option,
-    machine_options,
-    measure_options,
     option,
     quiet_option,
-    workload_options,
 )
 from fa_tune.commands.shared.output import say
 from fa_tune.commands.shared.parameters import WholeNumber

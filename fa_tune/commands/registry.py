@@ -11,13 +11,14 @@ import click
 from fa_tune import families
 from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.groups import HelpfulGroup
+from fa_tune.commands.shared.option_groups import unusual_options
 from fa_tune.commands.shared.options import (
+    COUNT,
+    LENGTH,
     MAX_HEAD_DIM,
-    MAX_TOKENS,
     json_option,
     option,
     registry_option,
-    unusual_options,
     wide_option,
 )
 from fa_tune.commands.shared.output import say, write_json
@@ -44,8 +45,6 @@ from fa_tune.store.registry.schema import Registry, to_json
 from fa_tune.tune.outputs import registry_path
 
 BEST_SCHEMA = "fa-tune-best-1"
-LENGTH = WholeNumber(1, MAX_TOKENS)
-COUNT = WholeNumber(1, 65535)
 CHOICE_DEPENDS_ON = tuple(
     name for name in OPTIONAL if FIELDS[name].help and FIELDS[name].effect is not Effect.NONE
 )

@@ -11,12 +11,13 @@ from typing import Any
 import click
 
 from fa_tune.commands.shared.grouped_help import GroupedCommand
+from fa_tune.commands.shared.option_groups import unusual_options
 from fa_tune.commands.shared.options import (
+    COUNT,
+    LENGTH,
     MAX_HEAD_DIM,
-    MAX_TOKENS,
     limit_option,
     option,
-    unusual_options,
     wide_option,
 )
 from fa_tune.commands.shared.parameters import STDOUT, DTypeChoice, OutputFile, WholeNumber
@@ -49,8 +50,6 @@ SORTS = {
 
 Note = Callable[[str], None]
 STATED = tuple(name for name in OPTIONAL if FIELDS[name].help)
-LENGTH = WholeNumber(1, MAX_TOKENS)
-COUNT = WholeNumber(1, 65535)
 
 
 @click.command("report", cls=GroupedCommand)

@@ -5,15 +5,8 @@ from __future__ import annotations
 import click
 
 from fa_tune.commands.shared.grouped_help import GroupedCommand
-from fa_tune.commands.shared.options import (
-    json_option,
-    machine_options,
-    measure_options,
-    option,
-    quiet_option,
-    wide_option,
-    workload_options,
-)
+from fa_tune.commands.shared.option_groups import machine_options, measure_options, workload_options
+from fa_tune.commands.shared.options import json_option, option, quiet_option, wide_option
 from fa_tune.commands.shared.output import say, write_json
 from fa_tune.commands.shared.parameters import Kernels, WholeNumber
 from fa_tune.commands.shared.progress import watching

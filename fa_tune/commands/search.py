@@ -9,6 +9,7 @@ import click
 
 from fa_tune.commands.shared.axes import device_limits, expanded
 from fa_tune.commands.shared.grouped_help import GroupedCommand
+from fa_tune.commands.shared.option_groups import machine_options, measure_options, workload_options
 from fa_tune.commands.shared.options import (
     axis_option,
     csv_option,
@@ -17,14 +18,11 @@ from fa_tune.commands.shared.options import (
     json_option,
     kernels_option,
     limit_option,
-    machine_options,
-    measure_options,
     option,
     quiet_option,
     refuse_both,
     registry_option,
     wide_option,
-    workload_options,
 )
 from fa_tune.commands.shared.output import write_json
 from fa_tune.commands.shared.parameters import STDOUT, BudgetType, OutputFile, WholeNumber

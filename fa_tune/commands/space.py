@@ -12,6 +12,7 @@ import click
 
 from fa_tune.commands.shared.axes import device_limits, expanded
 from fa_tune.commands.shared.grouped_help import GroupedCommand
+from fa_tune.commands.shared.option_groups import machine_options
 from fa_tune.commands.shared.options import (
     axis_option,
     d_head_option,
@@ -20,7 +21,6 @@ from fa_tune.commands.shared.options import (
     field_option,
     json_option,
     kernels_option,
-    machine_options,
     option,
 )
 from fa_tune.commands.shared.output import say, write_json

@@ -5,16 +5,15 @@ from __future__ import annotations
 import click
 
 from fa_tune.commands.shared.grouped_help import GroupedCommand
+from fa_tune.commands.shared.option_groups import machine_options, workload_options
 from fa_tune.commands.shared.options import (
     INPUTS,
     family_option,
     inputs_list_option,
     json_option,
     kernels_option,
-    machine_options,
     option,
     quiet_option,
-    workload_options,
 )
 from fa_tune.commands.shared.output import say, write_json
 from fa_tune.commands.shared.progress import watching
