@@ -151,13 +151,12 @@ def pair_configs(family: KernelFamily, limits: ArchLimits) -> list[Config]:
 
 
 def _other_paths(family: KernelFamily, dtype: DType, d_head: int) -> list[Config]:
-    samples: dict[str, list[Config]] = {
-        "sm80": [c for c, _ in code_path_sample(ALL_D_HEADS) if not c.ping_pong],  # see _in_turns
-        "sm90": [c for c, _ in required_sm90.code_path_sample()],
-    }  # of another family, its tune set is all that is known here
-    return [
-        dataclasses.replace(c, dtype=dtype, d_head=d_head) for c in samples.get(family.name, ())
-    ]
+    sample: list[Config] = []  # of another family, its tune set is all that is known here
+    if family.name == "sm80":
+        sample = [c for c, _ in code_path_sample(ALL_D_HEADS) if not c.ping_pong]  # see _in_turns
+    elif family.name == "sm90":
+        sample = [c for c, _ in required_sm90.code_path_sample()]
+    return [dataclasses.replace(c, dtype=dtype, d_head=d_head) for c in sample]
 
 
 def _in_turns(family: KernelFamily, dtype: DType, d_head: int) -> list[Config]:

@@ -31,26 +31,36 @@ from tests.tools.required import ALL_D_HEADS, code_path_sample
 
 LIMITS = parse_arch("sm_90")
 SM80 = families.get("sm80")
-CONFIGS = grid_configs(SM80, LIMITS)
-GRID = random_grid(FIXED_SEED, COUNT, CONFIGS)
 
 
-def test_the_grid_is_the_same_for_one_seed_and_another_for_another() -> None:
-    assert random_grid(FIXED_SEED, COUNT, CONFIGS) == GRID
-    other = random_grid(FIXED_SEED + 1, COUNT, CONFIGS)
-    assert len({c.workload for c in other} & {c.workload for c in GRID}) < COUNT / 50
+@pytest.fixture(scope="module")
+def configs() -> list[Config]:
+    return grid_configs(SM80, LIMITS)
 
 
-def test_the_grid_covers_what_it_is_to_cover() -> None:
+@pytest.fixture(scope="module")
+def grid(configs: list[Config]) -> list[Case]:
+    return random_grid(FIXED_SEED, COUNT, configs)
+
+
+def test_the_grid_is_the_same_for_one_seed_and_another_for_another(
+    configs: list[Config], grid: list[Case]
+) -> None:
+    assert random_grid(FIXED_SEED, COUNT, configs) == grid
+    other = random_grid(FIXED_SEED + 1, COUNT, configs)
+    assert len({c.workload for c in other} & {c.workload for c in grid}) < COUNT / 50
+
+
+def test_the_grid_covers_what_it_is_to_cover(grid: list[Case]) -> None:
     assert COUNT >= 500
-    workloads = [c.workload for c in GRID]
+    workloads = [c.workload for c in grid]
     assert len(set(workloads)) >= 500
     assert {w.d_head for w in workloads} == set(ALL_D_HEADS)
     assert {w.dtype for w in workloads} == set(DType)
     per_kind = Counter((w.d_head, w.dtype, w.mask) for w in workloads)
     assert len(per_kind) == len(ALL_D_HEADS) * len(DType) * len(MASKS)
     assert {w.heads // w.kv_heads for w in workloads} == set(GROUPS)
-    assert {c.layout for c in GRID} == set(LAYOUTS)
+    assert {c.layout for c in grid} == set(LAYOUTS)
     assert {(w.lse, w.softmax_scale is None) for w in workloads} == {
         (lse, usual) for lse in (False, True) for usual in (False, True)
     }
@@ -58,15 +68,17 @@ def test_the_grid_covers_what_it_is_to_cover() -> None:
         assert any(w.bottom_right and (w.seq_len_q > w.seq_len_kv) == kind for w in workloads)
 
 
-def test_lengths_are_mostly_odd_or_at_the_edge_of_a_block_and_reach_both_ends() -> None:
-    lengths = [n for c in GRID for n in (c.workload.seq_len_q, c.workload.seq_len_kv)]
+def test_lengths_are_mostly_odd_or_at_the_edge_of_a_block_and_reach_both_ends(
+    grid: list[Case],
+) -> None:
+    lengths = [n for c in grid for n in (c.workload.seq_len_q, c.workload.seq_len_kv)]
     assert min(lengths) == 1
     assert 4000 < max(lengths) <= LONGEST
     at_edge = sum((n + 1) % 32 <= 2 for n in lengths)
     odd = sum(n % 2 for n in lengths)
     assert at_edge > len(lengths) / 3
     assert odd > len(lengths) / 3
-    requests = by_request(GRID, LIMITS)
+    requests = by_request(grid, LIMITS)
     traits = Counter(request.traits for request in requests)
     assert len(traits) == 8, "every combination of causal, ragged and lse"
 
@@ -88,36 +100,35 @@ def test_every_d_head_and_type_has_its_default_and_others(arch: str) -> None:
     assert {c.swizzled for c in configs} == {False, True}
 
 
-def test_few_enough_kernels_to_be_compiled_in_half_a_minute() -> None:
+def test_few_enough_kernels_to_be_compiled_in_half_a_minute(grid: list[Case]) -> None:
     fa, _ = fa_forward_cases(SM80, LIMITS)
-    assert len(by_request([*GRID, *fa], LIMITS)) <= 250
+    assert len(by_request([*grid, *fa], LIMITS)) <= 250
 
 
-@pytest.mark.parametrize("case", GRID[:40], ids=lambda c: c.name)
-def test_a_case_crosses_the_border_to_the_worker(case: Case) -> None:
-    assert Case.from_json(case.to_json()) == case
+def test_cases_cross_the_border_to_the_worker(grid: list[Case]) -> None:
+    for case in grid[:40]:
+        assert Case.from_json(case.to_json()) == case
 
 
-def test_half_of_the_cases_have_scores_that_grow_either_way() -> None:
-    growths = Counter(c.growth for c in GRID)
+def test_half_of_the_cases_have_scores_that_grow_either_way(grid: list[Case]) -> None:
+    growths = Counter(c.growth for c in grid)
     assert set(growths) == set(GROWTHS)
     assert all(growths[g] > COUNT / 8 for g in GROWTHS)
-    assert all(replace(c, strict=True).growth is None for c in GRID)
+    assert all(replace(c, strict=True).growth is None for c in grid)
 
 
 # For checking tools -----------------------------------------------------------------------------
 
-SAMPLE = [
-    *(("sm80", c, t) for c, t in code_path_sample(ALL_D_HEADS)),
-    *(("sm90", default_config(d, DType.FP16), Traits.parse("causal+ragged")) for d in (64, 256)),
-]
+
+def test_small_problems_have_the_traits_and_let_every_ring_turn() -> None:
+    for config, traits in code_path_sample(ALL_D_HEADS):
+        check_small_problems(config, traits)
+    for d_head in (64, 256):
+        check_small_problems(default_config(d_head, DType.FP16), Traits.parse("causal+ragged"))
 
 
-@pytest.mark.parametrize(("name", "config", "traits"), SAMPLE, ids=str)
-def test_small_problems_have_the_traits_and_let_every_ring_turn(
-    name: str, config: Config, traits: Traits
-) -> None:
-    family = families.get(name)
+def check_small_problems(config: Config, traits: Traits) -> None:
+    family = families.of(config)
     b_r, b_c = family.blocks(config)
     found = small_workloads(families.variant_of(family, config), str(traits))
     of_traits = [family.traits(config, w) for w in found]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.tools import proven
-from tests.tools.required import code_path_builds
+from tests.tools.required import required_builds
 
-BUILDS = code_path_builds("sm_86")
+BUILDS = required_builds("sm_86")
 FEW = BUILDS[:1]
 
 
