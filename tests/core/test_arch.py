@@ -71,3 +71,10 @@ def test_more_of_anything_never_fits_more_often(warps: int, registers: int, smem
     assert ctas_per_sm(arch, threads=threads, registers=registers + 1, smem_bytes=smem) <= here
     assert ctas_per_sm(arch, threads=threads, registers=registers, smem_bytes=smem + 1) <= here
     assert ctas_per_sm(arch, threads=threads + 32, registers=registers, smem_bytes=smem) <= here
+
+
+def test_ctas_share_a_multiprocessor_less_what_the_system_takes_of_each() -> None:
+    h200 = parse_arch("sm_90")
+    assert h200.smem_per_cta_bytes(1) == h200.smem_per_block_bytes == 227 * 1024
+    assert h200.smem_per_cta_bytes(2) == 113 * 1024
+    assert h200.smem_per_cta_bytes(5) == 45568  # of 45670, whole units of 128
