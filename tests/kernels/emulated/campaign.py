@@ -31,6 +31,12 @@ from tests.kernels.emulated.judging import Verdict, judge
 from tests.tools import required, required_sm90
 
 ARCH = "sm_90"  # with the copies that only it has
+# What is drawn for a family.
+KINDS_OF = {
+    "sm80": ("dense", "data", "packed"),
+    "sm90": ("dense", "data", "packed"),
+    "decode": ("dense", "data", "decode"),
+}
 LIMIT_S = 600.0  # for all problems of a kernel
 
 
@@ -60,7 +66,7 @@ SAMPLES = {"paths": code_paths, "fast": fast}
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--family", choices=("sm80", "sm90", "decode"), default="sm90")
+    parser.add_argument("--family", choices=KINDS_OF, default="sm90")
     parser.add_argument("--sample", choices=SAMPLES, default="paths")
     parser.add_argument("--repeats", type=int, help="launches of a problem beside its first")
     parser.add_argument("--seed", type=int, default=0, help="of schedules, and of what is drawn")
@@ -74,8 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.repeats = 1 if options.draw else 20
     if options.repeats < 0 or options.jobs < 1 or options.first < 0:
         parser.error("--repeats and --first are at least 0, --jobs at least 1")
-    if (options.draw == "decode") != (options.family == "decode") and options.draw:
-        parser.error("--draw decode goes with --family decode, and the others with its others")
+    if options.draw not in (None, *KINDS_OF[options.family]):
+        kinds = ", ".join(KINDS_OF[options.family])
+        parser.error(f"--family {options.family} has no {options.draw}; --draw one of {kinds}")
     if compiler() is None:
         parser.error("there is no C++ compiler that knows C++20 and fp16; name one in CXX")
     jobs = _drawn(options) if options.draw else _sampled(options)

@@ -41,6 +41,7 @@ OTHER_D_V = (16, 32, 48, 64, 96, 128, 144, 192, 256)
 MOST_SCORES = 500_000  # of a dense problem; packed ones have half as many
 MOST_KEYS = 6_000  # of a decoding problem, of all sequences and heads; of a few four times as many
 GROUPS = (1, 1, 2, 3, 4, 8)
+FEW_QUERIES = (1, 1, 1, 2, 3, 7, 20)
 SOFTCAPS = (0.5, 5.0, 15.0, 50.0)
 TRIES = 400
 # How often scores are changed so, and more.
@@ -83,7 +84,7 @@ def draw_kernel(family: str, kind: str, seed: str) -> DrawnKernel:
         )
         if kind == "data" and dice.random() < 0.7:
             found = dataclasses.replace(found, features=frozenset())
-        if kind == "decode":
+        if family == "decode":
             found = dataclasses.replace(found, features=found.features - {"alibi", "hook"})
         try:
             workload = _DRAWS[kind](found, dice, "0").workload
@@ -237,6 +238,8 @@ def _dense_workload(kernel: DrawnKernel, dice: random.Random) -> Workload:
     rows, columns = families.of(config).blocks(config)
     q, kv = (_length(dice, block, kernel.whole) for block in (rows, columns))
     kv = q if dice.random() < 0.3 and not kernel.whole else kv
+    if kernel.request.variant.family == "decode":
+        q = min(q, dice.choice(FEW_QUERIES))
     heads, kv_heads = _heads(dice)
     batch = dice.choice((1, 1, 2, 3))
     if batch * heads * q * kv > MOST_SCORES:
@@ -380,7 +383,7 @@ def _draw_decode(kernel: DrawnKernel, dice: random.Random, seed: str) -> _Drawn:
     config = kernel.config
     kv_heads = dice.choice((1, 1, 2, 4))
     heads = kv_heads * dice.choice((1, 2, 3, 4, 5, 8, 16))
-    queries = dice.choice((1, 1, 1, 2, 3, 7, 20))
+    queries = dice.choice(FEW_QUERIES)
     lengths = _cache_lengths(dice, kv_heads)
     added = dice.choice((0, 0, 1, queries, 5))
     appends = added > 0 and dice.random() < 0.7
