@@ -21,6 +21,7 @@ from fa_tune.profile.replay import ReplayProfiler, answering
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Recording, families_in
 from fa_tune.tune.session import ProfilerSelection
+from fa_tune.tune.unrecorded import refuse_unrecorded
 
 # The methods that searches measure with.
 REPLAYED = (NcuProfiler.method, EventsProfiler.method)
@@ -46,10 +47,11 @@ def replay(
 ) -> ProfilerSelection:
     """The recordings of one GPU, one kind of inputs and one method that answer most of what is
     `wanted`, of `configs` if there are any.  Raises ToolMissing without recordings, NoUsableVariant
-    without any of the inputs."""
+    without any of the inputs or of the workloads."""
     found = _load_recordings(options)
     gpu = _most_recorded(found)
     found = tuple(r for r in found if r.meta.device.name == gpu)
+    refuse_unrecorded(list(wanted), found)
     configs = list(configs)
     subjects = {families.variant(config).key for config in configs}
     inputs, found = _of_inputs(found, {w.key for w in wanted}, subjects, inputs)
@@ -143,8 +145,10 @@ def _of_inputs(
     if asked == DEFAULT and normal and (held(theirs) == (0, 0) or held(theirs) < held(normal)):
         return NORMAL, normal
     if not theirs:
-        known = ", ".join(dict.fromkeys(r.meta.inputs for r in found))
-        raise NoUsableVariant(f"no recording has {asked} inputs; recorded are: {known}")
+        known = " or ".join(dict.fromkeys(r.meta.inputs for r in found))
+        raise NoUsableVariant(
+            f"no recording has {asked} inputs: take --inputs {known}, or search on a GPU"
+        )
     return asked, theirs
 
 
