@@ -32,6 +32,7 @@ from fa_tune.op.flash_fallback import (
     by_products,
     check,
     check_floating,
+    check_integers,
     check_kinds,
     check_options,
     suits_flash2,
@@ -111,7 +112,7 @@ def flash_attn_varlen_func(
         causal, softmax_scale, dropout_p, window_size, softcap, alibi_slopes, score_hook
     )
     for name, bounds in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
-        _check_integers(name, bounds)
+        check_integers(name, bounds)
     check_options(options, len(cu_seqlens_q) - 1, q.shape[-2])
     lengths = Lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     out, lse = _varlen(q, k, v, options, lengths, return_attn_probs)
@@ -173,7 +174,7 @@ def flash_attn_with_kvcache(
     check_options(options, q.shape[0], q.shape[2])
     for name, indices in (("cache_seqlens", lengths), ("cache_batch_idx", cache_batch_idx)):
         if indices is not None and not isinstance(indices, int):
-            _check_integers(name, indices)
+            check_integers(name, indices)
     if k_cache.dtype != E4M3 and (k_descale is not None or v_descale is not None):
         raise InvalidConfig(f"k_descale and v_descale are of caches of {E4M3}, not {k_cache.dtype}")
     with torch.no_grad():
@@ -191,17 +192,6 @@ def flash_attn_with_kvcache(
         cache = Cache(k_cache, v_cache, lengths, new, table, scales)
         out, lse = _cached(q, cache, options, return_softmax_lse)
     return (out, lse) if return_softmax_lse else out
-
-
-def _check_integers(name: str, given: object) -> None:
-    """Raise InvalidConfig for what is no tensor of whole numbers of one dimension."""
-    if (
-        not isinstance(given, Tensor)
-        or given.ndim != 1
-        or given.dtype not in (torch.int32, torch.int64)
-    ):
-        told = f"{given.dtype} {[*given.shape]}" if isinstance(given, Tensor) else repr(given)[:60]
-        raise InvalidConfig(f"{name} must be an int32 tensor of one dimension, not {told}")
 
 
 def _new_keys(

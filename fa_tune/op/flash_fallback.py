@@ -86,6 +86,17 @@ def check_options(options: Options, batch: int, heads: int) -> None:
         )
 
 
+def check_integers(name: str, given: object) -> None:
+    """Raise InvalidConfig for what is no tensor of whole numbers of one dimension."""
+    if (
+        not isinstance(given, Tensor)
+        or given.ndim != 1
+        or given.dtype not in (torch.int32, torch.int64)
+    ):
+        told = f"{given.dtype} {[*given.shape]}" if isinstance(given, Tensor) else repr(given)[:60]
+        raise InvalidConfig(f"{name} must be an int32 tensor of one dimension, not {told}")
+
+
 def check(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
     """Raise InvalidConfig for tensors that make no problem, whatever their types; `layout` is
     `DENSE` or `PACKED`."""

@@ -38,7 +38,8 @@ def test_what_comes_with_torch_is_not_asked_for(site: Path) -> None:
         ("fa3", "reference fa3: FlashAttention 3 is not installed; build it from the hopper "),
         (
             "fa4",
-            "reference fa4: FlashAttention 4 is not installed; pip install 'flash-attn-4[cu13]>=4.0.0b36'",
+            "reference fa4: FlashAttention 4 is not installed; "
+            "pip install 'flash-attn-4[cu13]>=4.0.0b36'",
         ),
     ],
 )
