@@ -21,7 +21,6 @@ from fa_tune.profile.replay import ReplayProfiler, answering
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Recording, families_in
 from fa_tune.tune.session import ProfilerSelection
-from fa_tune.tune.unrecorded import refuse_unrecorded
 
 # The methods that searches measure with.
 REPLAYED = (NcuProfiler.method, EventsProfiler.method)
@@ -47,11 +46,11 @@ def replay(
 ) -> ProfilerSelection:
     """The recordings of one GPU, one kind of inputs and one method that answer most of what is
     `wanted`, of `configs` if there are any.  Raises ToolMissing without recordings, NoUsableVariant
-    without any of the inputs or of the workloads."""
+    without any of the inputs."""
     found = _load_recordings(options)
     gpu = _most_recorded(found)
     found = tuple(r for r in found if r.meta.device.name == gpu)
-    refuse_unrecorded(list(wanted), found)
+    beside = found
     configs = list(configs)
     subjects = {families.variant(config).key for config in configs}
     inputs, found = _of_inputs(found, {w.key for w in wanted}, subjects, inputs)
@@ -80,7 +79,9 @@ def replay(
         _warn_of_other_sources(told, answered, progress)
     profiler = _profiler(recorded, told[0])
     source = _source(told, f"with {method} on {inputs} inputs")
-    return ProfilerSelection(profiler, told[0].meta.device, source, told[0], chosen, inputs)
+    return ProfilerSelection(
+        profiler, told[0].meta.device, source, told[0], chosen, beside, inputs=inputs
+    )
 
 
 def _profiler(

@@ -23,17 +23,11 @@ def recorded_only(
     held = _held(selection.recordings)
     missing = [w for w in wanted if w not in held]
     if missing and len(missing) == len(wanted):
-        raise NoUsableVariant(_sentence(missing, held, selection.method))
+        known = _held(selection.beside) or held
+        raise NoUsableVariant(_sentence(missing, known))
     if missing:
-        progress.warn(_sentence(missing, held, selection.method))
+        progress.warn(_sentence(missing, held, f" by {selection.method}"))
     return tuple(w for w in wanted if w in held)
-
-
-def refuse_unrecorded(wanted: Sequence[Workload], recordings: Iterable[Recording]) -> None:
-    """Raise NoUsableVariant if no recording holds any of the workloads, by whatever method."""
-    held = _held(recordings)
-    if wanted and not set(wanted) & set(held):
-        raise NoUsableVariant(_sentence(wanted, held))
 
 
 def _held(recordings: Iterable[Recording]) -> list[Workload]:
@@ -47,11 +41,10 @@ def _held(recordings: Iterable[Recording]) -> list[Workload]:
     return found
 
 
-def _sentence(missing: Sequence[Workload], held: Sequence[Workload], method: str = "") -> str:
+def _sentence(missing: Sequence[Workload], held: Sequence[Workload], by: str = "") -> str:
     """`no recording holds …; the nearest has --kv-heads 16, no --sink: …`."""
     first = missing[0]
     more = f" nor {len(missing) - 1} more" if missing[1:] else ""
-    by = f" by {method}" if method else ""
     text = f"no recording{by} holds {first.key}{more}"
     if not held:
         return f"{text}, or anything else"
