@@ -11,7 +11,7 @@ from fa_tune import ops
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Rejected
-from fa_tune.core.workload import DType, Workload
+from fa_tune.core.workload import PAGE_KEYS, DType, Workload
 from fa_tune.families.plan import CallPlan
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 16  # the unit of every copy between global and shared memory
 ELEMENT_BYTES = 2
-PAGE_KEYS = 16  # that a page of a cache has whole numbers of
 
 # An object of some family's config class: a frozen, ordered dataclass whose fields are the
 # knobs, `dtype` and `d_head` among them, and `d_head_v` (0: as `d_head`) where V may have another
