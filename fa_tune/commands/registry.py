@@ -326,7 +326,8 @@ def merge_files(files: tuple[Path, ...], output: Path) -> None:
     for conflict in named:
         said.note(_sentence(conflict))
     count = sum(len(registry.entries) for registry in loaded)
-    say(f"{len(merged.entries)} entries in {output}, of {count} in {len(files)} files.")
+    kept = len(merged.entries)
+    say(f"{kept} entr{'y' if kept == 1 else 'ies'} in {output}, of {count} in {len(files)} files.")
 
 
 def _path(registry: Path | None) -> Path:

@@ -92,7 +92,7 @@ STATED = tuple(name for name in OPTIONAL if FIELDS[name].help)
     show_default="references first, then ours by time",
     help="Order of the rows in each table; rows without the value come last.",
 )
-@option("--seq-len", "seq_len", type=LENGTH, help="Sequence length the file does not state.")
+@option("--seq-len", "seq_len", type=LENGTH, help="Sequence length of the queries.")
 @option("--seq-len-kv", "seq_len_kv", type=LENGTH, help="The keys' length, if it differs.")
 @option("--d-head", "d_head", type=WholeNumber(1, MAX_HEAD_DIM), help="Head dimension.")
 @option("--dtype", "dtype", type=DTypeChoice(), metavar="fp16|bf16", help="Element type.")
@@ -136,9 +136,10 @@ def command(
     """Show measurements as tables, with rates and the ratio to FlashAttention 2.
 
     A PATH is a CSV file of fa-tune, or one of Nsight Compute's (`ncu --csv`, details or raw
-    page) with any kernels in it, or a folder of such files; `-` is standard input. Parts of
-    the workload that a file does not state are inferred from kernel names and grids; the
-    workload options override that. Notes go to standard error. For --html, a PATH may also be
+    page) with any kernels in it, or a folder of such files; `-` is standard input. Of a file of
+    fa-tune the workload options select rows. Parts of the workload that a file does not state
+    are inferred from kernel names and grids, unless the options say them. Notes go to standard
+    error. For --html, a PATH may also be
     what `fa-tune profile --json` wrote, whose counters tell the winner from the runner-up.
 
     \b

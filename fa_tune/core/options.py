@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.inputs import DEFAULT, InputSpec
 from fa_tune.core.reference_kernels import BARE_READ
 from fa_tune.core.workload import (
@@ -65,17 +66,20 @@ class WorkloadOptions:
         once; raises InvalidConfig for what no workload can be."""
         return tuple(
             dict.fromkeys(
-                Workload(
-                    batch=batch or benchmark_batch(max(seq_len_q, seq_len_kv)),
-                    heads=self.heads,
-                    kv_heads=self.kv_heads or self.heads,
-                    seq_len_q=seq_len_q,
-                    seq_len_kv=seq_len_kv,
-                    d_head=d_head,
-                    dtype=dtype,
-                    causal=mask != MASKS[0],
-                    bottom_right=mask == MASKS[2],
-                    **self.common,
+                self._checked(
+                    Workload(
+                        batch=batch or benchmark_batch(max(seq_len_q, seq_len_kv)),
+                        heads=self.heads,
+                        kv_heads=self.kv_heads or self.heads,
+                        seq_len_q=seq_len_q,
+                        seq_len_kv=seq_len_kv,
+                        d_head=d_head,
+                        dtype=dtype,
+                        causal=mask != MASKS[0],
+                        bottom_right=mask == MASKS[2],
+                        **self.common,
+                    ),
+                    (batch, seq_len_q, seq_len_kv),
                 )
                 for mask in self.masks
                 for dtype in self.dtypes
@@ -85,6 +89,24 @@ class WorkloadOptions:
                 for batch in self.batches or (None,)
             )
         )
+
+    def _checked(self, made: Workload, asked: tuple[int | None, int, int]) -> Workload:
+        """Raise InvalidConfig where listed lengths say another size than was asked for."""
+        if not made.uneven:
+            return made
+        batch, seq_len_q, seq_len_kv = asked
+        stated = {"--batch": (batch, made.batch, "sequences")}
+        if made.packed and self.seq_lens != WorkloadOptions.seq_lens:
+            stated["--seq-lens"] = (seq_len_q, made.seq_len_q, "queries at most")
+        if self.seq_lens_kv:
+            stated["--seq-lens-kv"] = (seq_len_kv, made.seq_len_kv, "keys at most")
+        for option, (wanted, listed, what) in stated.items():
+            if wanted not in (None, listed):
+                text = made.lengths or made.cache_lengths
+                raise InvalidConfig(
+                    f"lengths {text} are {listed} {what}, {option} says {wanted}: leave it out"
+                )
+        return made
 
 
 @dataclass(frozen=True)

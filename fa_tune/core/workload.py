@@ -124,6 +124,7 @@ MIN_SCALE, MAX_SCALE = 1e-30, 1e30
 MIN_SOFTCAP, MAX_SOFTCAP = 1e-3, 1e3
 _BETWEEN = {"softmax_scale": (MIN_SCALE, MAX_SCALE), "softcap": (MIN_SOFTCAP, MAX_SOFTCAP)}
 FEW_ROWS = 64
+PAGE_KEYS = 16  # that a page of a cache has whole numbers of
 
 
 @total_ordering
@@ -163,9 +164,9 @@ class Workload:
     `kv_e4m3`: K and V are e4m3 numbers, of which a scale for each head of each batch element makes
     what is computed with.
 
-    Raises InvalidConfig for sizes below 1, heads that kv_heads does not divide, an alignment
-    of nothing, a scale that is not between 1e-30 and 1e30, a soft cap that is not between 1e-3 and
-    1e3, or a soft cap beside a hook.
+    Raises InvalidConfig for sizes below 1, heads that kv_heads does not divide, pages that are no
+    multiples of 16 keys, an alignment of nothing, a scale that is not between 1e-30 and 1e30, a
+    soft cap that is not between 1e-3 and 1e3, or a soft cap beside a hook.
     """
 
     batch: int = _size("b")
@@ -322,7 +323,8 @@ class Workload:
         key="page",
         label="pages of {}",
         short="page {}",
-        help="Keys of a page, where K and V are in pages that a table on the device names.",
+        help="Keys of a page, a multiple of 16, where K and V are in pages that a table on the "
+        "device names.",
         usual_text="no pages",
         limits=(0, None),
     )
@@ -385,8 +387,11 @@ class Workload:
             object.__setattr__(self, "bottom_right", False)
 
     def _settle_cache(self) -> None:
-        if self.page_size < 0:
-            raise InvalidConfig(f"page_size must be at least 0, not {self.page_size}")
+        if self.page_size < 0 or self.page_size % PAGE_KEYS:
+            raise InvalidConfig(
+                f"page_size must be a multiple of {PAGE_KEYS}, or 0 for no pages, not "
+                f"{self.page_size}"
+            )
         if not self.cached:
             return
         if self.packed:

@@ -20,6 +20,7 @@ from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import Config
+from fa_tune.families.computed import not_among
 from fa_tune.families.selection import choose_configs
 from fa_tune.ops.traits import Traits
 from fa_tune.store.registry.between import filled
@@ -102,6 +103,8 @@ def kernel_computes(config: Config, traits: str, workload: Workload) -> bool:
     log-sum-exp and what changes its scores, and its lengths."""
     family, wanted = families.of(config), Traits.parse(traits)
     if not families.fits(config, workload):
+        return False
+    if not_among(workload, family.computes):
         return False
     needed = Traits.parse(family.traits(config, workload))
     same = replace(wanted, ragged=needed.ragged) == needed

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fa_tune import ops
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.workload import Workload
+from fa_tune.core.workload import PAGE_KEYS, Workload
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 16  # the unit of every copy between global and shared memory
 ELEMENT_BYTES = 2
-PAGE_KEYS = 16  # that a page of a cache has whole numbers of
 
 
 @dataclass(frozen=True)

@@ -250,11 +250,13 @@ def _judged_packed(inputs: Inputs, w: Workload, precise: torch.dtype) -> dict[st
 
 
 def _judged_cache(inputs: Inputs, w: Workload, precise: torch.dtype) -> dict[str, Judged]:
-    """Sequence by sequence, as `_judged_packed`."""
+    """Sequence by sequence, as `_judged_packed`; one without keys has rows without."""
     device, shape = inputs.q.device, (*inputs.q.shape[:3], inputs.v.shape[3])
     exact = torch.zeros(shape, dtype=precise, device=device)
     open_ = torch.zeros(shape, dtype=torch.float32, device=device)
     lse = torch.full((w.batch, w.heads, w.seq_len_q), -torch.inf, dtype=precise, device=device)
+    if inputs.sink is not None:
+        lse[:] = inputs.sink[:, None]
     lse_open = torch.full(lse.shape, LSE_TOLERANCE, dtype=torch.float64, device=device)
     theirs = []
     for number, (q, kv) in enumerate(w.members):

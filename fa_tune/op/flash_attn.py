@@ -31,7 +31,9 @@ from fa_tune.op.flash_fallback import (
     by_flash2,
     by_products,
     check,
+    check_integers,
     check_kinds,
+    check_options,
     refuse,
     suits_flash2,
 )
@@ -68,6 +70,7 @@ def flash_attn_func(
     options = Options(
         causal, softmax_scale, dropout_p, window_size, softcap, alibi_slopes, score_hook
     )
+    check_options(options, q.shape[0], q.shape[-2])
     out, lse = dense(q, k, v, options, return_attn_probs)
     return (out, lse, None) if return_attn_probs else out
 
@@ -106,6 +109,9 @@ def flash_attn_varlen_func(
     options = Options(
         causal, softmax_scale, dropout_p, window_size, softcap, alibi_slopes, score_hook
     )
+    for name, bounds in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
+        check_integers(name, bounds)
+    check_options(options, len(cu_seqlens_q) - 1, q.shape[-2])
     lengths = Lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     out, lse = _varlen(q, k, v, options, lengths, return_attn_probs)
     return (out, lse, None) if return_attn_probs else out

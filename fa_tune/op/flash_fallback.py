@@ -57,6 +57,47 @@ class Options:
         return self if self.scale is not None else replace(self, scale=1 / math.sqrt(d_head))
 
 
+def check_options(options: Options, batch: int, heads: int) -> None:
+    """Raise InvalidConfig for what means nothing, and would pass for the usual: NaN, a negative
+    share, slopes of other heads."""
+    if not 0 <= options.dropout_p <= 1:  # false for NaN, too
+        raise InvalidConfig(f"dropout_p must be from 0 to 1, not {options.dropout_p}")
+    if not 0 <= options.softcap < math.inf:
+        raise InvalidConfig(f"softcap must be positive, or 0 for none, not {options.softcap}")
+    scale = options.scale
+    if scale is not None and not -math.inf < scale < math.inf:
+        raise InvalidConfig(f"softmax_scale must be a finite number, not {scale}")
+    window: object = options.window
+    if (
+        not isinstance(window, (tuple, list))
+        or len(window) != 2
+        or not all(hasattr(side, "__index__") for side in window)
+    ):
+        raise InvalidConfig(
+            f"window_size must be two numbers of keys, (left, right), -1 for all, not {window}"
+        )
+    slopes: object = options.alibi_slopes
+    if slopes is None:
+        return
+    if not isinstance(slopes, Tensor) or not slopes.is_floating_point():
+        raise InvalidConfig("alibi_slopes must be a tensor of floating-point numbers")
+    if tuple(slopes.shape) not in ((heads,), (batch, heads)):
+        raise InvalidConfig(
+            f"alibi_slopes must be [{heads}] or [{batch}, {heads}], not {[*slopes.shape]}"
+        )
+
+
+def check_integers(name: str, given: object) -> None:
+    """Raise InvalidConfig for what is no tensor of whole numbers of one dimension."""
+    if (
+        not isinstance(given, Tensor)
+        or given.ndim != 1
+        or given.dtype not in (torch.int32, torch.int64)
+    ):
+        told = f"{given.dtype} {[*given.shape]}" if isinstance(given, Tensor) else repr(given)[:60]
+        raise InvalidConfig(f"{name} must be an int32 tensor of one dimension, not {told}")
+
+
 def refuse(what: str) -> NoReturn:
     """Raise InvalidConfig for an argument that nothing here computes."""
     raise InvalidConfig(f"{what}: FlashAttention 2 takes this, fa-tune does not")

@@ -19,6 +19,8 @@ from fa_tune.op.flash_fallback import (
     by_products,
     check,
     check_floating,
+    check_integers,
+    check_options,
     refuse,
 )
 from fa_tune.op.kv_cache import E4M3, Cache, attend, check_new_places, pages_suit
@@ -60,7 +62,8 @@ def flash_attn_with_kvcache(
     left are refused with InvalidConfig.
 
     Caches of torch.float8_e4m3fn, with new keys and values of that type, are multiplied with
-    `k_descale` and `v_descale`, fp32 that expand to [batch, kv_heads]; None: 1.
+    `k_descale` and `v_descale`, fp32 that expand to [batch, kv_heads]; None: 1.  Beside caches of
+    another type they are refused.
     """
     for name, given in (
         ("rotary embeddings", rotary_cos if rotary_cos is not None else rotary_sin),
@@ -77,6 +80,12 @@ def flash_attn_with_kvcache(
     new = _new_keys(k, v, cache_seqlens)
     lengths: int | Tensor = k_cache.shape[1] if cache_seqlens is None else cache_seqlens
     options = Options(causal, softmax_scale, 0.0, window_size, softcap, alibi_slopes)
+    check_options(options, q.shape[0], q.shape[2])
+    for name, indices in (("cache_seqlens", lengths), ("cache_batch_idx", cache_batch_idx)):
+        if indices is not None and not isinstance(indices, int):
+            check_integers(name, indices)
+    if k_cache.dtype != E4M3 and (k_descale is not None or v_descale is not None):
+        raise InvalidConfig(f"k_descale and v_descale are of caches of {E4M3}, not {k_cache.dtype}")
     with torch.no_grad():
         if not isinstance(lengths, Tensor):
             _check_length(lengths, new, k_cache, block_table)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.tensors import dtype_of, score_tensors
-from fa_tune.core.workload import Workload
-from fa_tune.families.launch import NOT_GIVEN, PAGE_KEYS, CacheArgs, LaunchArgs, TensorArg
+from fa_tune.core.workload import PAGE_KEYS, Workload
+from fa_tune.families.launch import NOT_GIVEN, CacheArgs, LaunchArgs, TensorArg
 from fa_tune.op import python_op, state
 from fa_tune.op.traits import Traits
 

@@ -33,7 +33,13 @@ class Override:
     """The flash backend's operator by ours, from now on; `remove` ends it."""
 
     def __init__(self, dispatch_key: str = "CUDA") -> None:
-        self._torchs = torch.library.get_kernel(_OP, dispatch_key)
+        try:
+            self._torchs = torch.library.get_kernel(_OP, dispatch_key)
+        except RuntimeError:
+            raise ToolMissing(
+                f"this torch has no flash attention for {dispatch_key}, whose place ours would "
+                "take; install one that is built for CUDA"
+            ) from None
         self._order = _flash_first() if dispatch_key == "CUDA" else None
         self._refused: dict[tuple[int, torch.dtype], str] = {}  # what no kernel runs
         self._library = torch.library.Library("aten", "IMPL")
@@ -222,7 +228,7 @@ def enable_sdpa() -> SdpaEnabled:
     Also a context manager: `with enable_sdpa(): …`.  A graph that is compiled follows whatever is
     enabled when it runs, as far as it was compiled with the flash backend.
 
-    Raises ToolMissing for a torch that cannot give its own kernel back.
+    Raises ToolMissing for a torch without CUDA, or one that cannot give its own kernel back.
     """
     if not hasattr(torch.library, "get_kernel"):
         raise ToolMissing(f"torch {torch.__version__} is too old for enable_sdpa; 2.10 is not")

@@ -40,7 +40,7 @@ def register_transformers(name: str = "fa_tune") -> None:
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
     except ImportError as error:
-        raise ToolMissing(f"no Transformers with an AttentionInterface: {error}") from None
+        raise ToolMissing(f"{error}: pip install -U transformers") from None
     AttentionInterface.register(name, attend)
     AttentionMaskInterface.register(name, mask)
 

@@ -15,7 +15,7 @@ _MODULES = {
         "FlashAttention 3",
         "build it from the hopper folder of the flash-attention project",
     ),
-    "fa4": ("flash_attn.cute", "FlashAttention 4", "pip install 'fa-tune[fa4]'"),
+    "fa4": ("flash_attn.cute", "FlashAttention 4", "pip install 'flash-attn-4[cu13]>=4.0.0b36'"),
 }
 
 

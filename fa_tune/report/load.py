@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fa_tune.core.errors import ProfileFormatError, StorageError
 from fa_tune.core.files import read_bytes
+from fa_tune.core.workload_parts import parts_of
 from fa_tune.profile.ncu.launches import Profile
 from fa_tune.profile.ncu.parse import parse_ncu_csv, profile_of
 from fa_tune.report.from_ncu import rows_from_launches
@@ -112,10 +113,26 @@ def _is_ours(data: bytes) -> bool:
 
 
 def _rows_of_ours(text: str, where: str, overrides: Overrides, note: Note) -> list[Row]:
-    return completed(
-        PartialWorkload.of(row).merge(overrides).fill_defaults().apply_to(row)
+    rows = [
+        row
         for row in parse_rows(text, where, on_note=note)
+        if _is_of(overrides, PartialWorkload.of(row))
+    ]
+    if not rows and overrides != Overrides():
+        note(f"{where}: no row is of the workload that the options name")
+    return completed(
+        PartialWorkload.of(row).merge(overrides).fill_defaults().apply_to(row) for row in rows
     )
+
+
+def _is_of(given: Overrides, parts: PartialWorkload) -> bool:
+    """Whether a row says nothing else than the options.  Where it says all sizes it says
+    everything, since a column that no row needs is left out."""
+    workload = parts.workload
+    if workload is None:
+        return given.agrees_with(parts)
+    stated = {**parts_of(workload), "d_head_v": workload.d_v}
+    return all(value in (None, stated[name]) for name, value in vars(given).items())
 
 
 def _rows_of_ncu(profile: Profile, where: str, overrides: Overrides, note: Note) -> list[Row]:
@@ -131,6 +148,8 @@ def _refuse_other_formats(path: Path, data: bytes) -> None:
     if path.name.endswith(".meta.json"):
         beside = path.name.removesuffix(".meta.json") + ".csv"
         raise ProfileFormatError(f"{path} describes a recording; give {beside} beside it instead")
+    if path.name.endswith(".space.csv.gz"):
+        raise ProfileFormatError(f"{path} is a recorded space; it is shown by: fa-tune spaces show")
     if data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
         raise ProfileFormatError(
             f"{path} is JSON, not a table of measurements; "

@@ -89,8 +89,8 @@ def open_search(
     selection = choose_profiler(
         options.measure, machine, progress, wanted=wanted, configs=asked.configs
     )
-    progress.note(selection.source)
     recorded_only(workloads_for(options, asked.configs), selection, progress)
+    progress.note(selection.source)
     able = choose_families((), machine.limits, selection, workloads=wanted)
     asked = of_able_families(asked, options, able, progress)
     if configs is None and options.kernels == DEFAULT_KERNELS:  # what was named is what is wanted

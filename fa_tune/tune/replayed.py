@@ -50,6 +50,7 @@ def replay(
     found = _load_recordings(options)
     gpu = _most_recorded(found)
     found = tuple(r for r in found if r.meta.device.name == gpu)
+    beside = found
     configs = list(configs)
     subjects = {families.variant(config).key for config in configs}
     inputs, found = _of_inputs(found, {w.key for w in wanted}, subjects, inputs)
@@ -78,7 +79,9 @@ def replay(
         _warn_of_other_sources(told, answered, progress)
     profiler = _profiler(recorded, told[0])
     source = _source(told, f"with {method} on {inputs} inputs")
-    return ProfilerSelection(profiler, told[0].meta.device, source, told[0], chosen, inputs)
+    return ProfilerSelection(
+        profiler, told[0].meta.device, source, told[0], chosen, beside, inputs=inputs
+    )
 
 
 def _profiler(
@@ -143,8 +146,10 @@ def _of_inputs(
     if asked == DEFAULT and normal and (held(theirs) == (0, 0) or held(theirs) < held(normal)):
         return NORMAL, normal
     if not theirs:
-        known = ", ".join(dict.fromkeys(r.meta.inputs for r in found))
-        raise NoUsableVariant(f"no recording has {asked} inputs; recorded are: {known}")
+        known = " or ".join(dict.fromkeys(r.meta.inputs for r in found))
+        raise NoUsableVariant(
+            f"no recording has {asked} inputs: take --inputs {known}, or search on a GPU"
+        )
     return asked, theirs
 
 

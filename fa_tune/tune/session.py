@@ -146,6 +146,7 @@ class ProfilerSelection:
     source: str
     recording: Recording | None = None  # the newest one replayed
     recordings: tuple[Recording, ...] = ()  # all that are replayed
+    beside: tuple[Recording, ...] = ()  # all of the same GPU, by whatever method
     inputs: InputSpec = DEFAULT
     # Those on several GPUs, by their labels.
     _on: dict[str, Profiler] = field(default_factory=dict, repr=False, compare=False)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.options import Progress
-from fa_tune.core.workload import Workload
-from fa_tune.core.workload_parts import parts_of
+from fa_tune.core.workload import FIELDS, OPTIONAL, USUAL, DType, Workload
+from fa_tune.store.recordings import Recording
 from fa_tune.tune.session import ProfilerSelection
 
 
@@ -20,17 +20,18 @@ def recorded_only(
     """
     if selection.capabilities.measures_anew:
         return tuple(wanted)
-    held = _held(selection)
+    held = _held(selection.recordings)
     missing = [w for w in wanted if w not in held]
     if missing and len(missing) == len(wanted):
-        raise NoUsableVariant(_sentence(missing, held, selection.method))
+        known = _held(selection.beside) or held
+        raise NoUsableVariant(_sentence(missing, known))
     if missing:
-        progress.warn(_sentence(missing, held, selection.method))
+        progress.warn(_sentence(missing, held, f" by {selection.method}"))
     return tuple(w for w in wanted if w in held)
 
 
-def _held(selection: ProfilerSelection) -> list[Workload]:
-    keys = {a.workload for r in selection.recordings for a in r.attempts if a.measurement}
+def _held(recordings: Iterable[Recording]) -> list[Workload]:
+    keys = {a.workload for r in recordings for a in r.attempts if a.measurement}
     found = []
     for key in sorted(keys):
         try:
@@ -40,31 +41,42 @@ def _held(selection: ProfilerSelection) -> list[Workload]:
     return found
 
 
-def _sentence(missing: Sequence[Workload], held: Sequence[Workload], method: str) -> str:
-    """`no recording by events holds …: heads of keys are 4; the nearest has 16 (…)`."""
+def _sentence(missing: Sequence[Workload], held: Sequence[Workload], by: str = "") -> str:
+    """`no recording holds …; the nearest has --kv-heads 16, no --sink: …`."""
     first = missing[0]
     more = f" nor {len(missing) - 1} more" if missing[1:] else ""
-    text = f"no recording by {method} holds {first.key}{more}"
+    text = f"no recording{by} holds {first.key}{more}"
     if not held:
         return f"{text}, or anything else"
-    nearest = min(held, key=lambda w: (len(_differences(first, w)), _distance(first, w), w.key))
-    differences = [
-        f"{name} {mine}, not {theirs}" for name, mine, theirs in _differences(first, nearest)
+    nearest = min(held, key=lambda w: (len(_differing(first, w)), _distance(first, w), w.key))
+    options = ", ".join(dict.fromkeys(_option(n, nearest) for n in _differing(first, nearest)))
+    return f"{text}; the nearest has {options}: ask for that, or search on a GPU"
+
+
+def _differing(wanted: Workload, other: Workload) -> list[str]:
+    """The names of the fields that differ, but for those that --lengths says."""
+    return [
+        name
+        for name in FIELDS
+        if name not in ("packed", "total_q", "total_kv")
+        and getattr(wanted, name) != getattr(other, name)
     ]
-    return (
-        f"{text}: the nearest is {nearest.key} ({', '.join(differences)}); ask for that one, or "
-        "search on a GPU"
-    )
 
 
-def _differences(wanted: Workload, other: Workload) -> list[tuple[str, object, object]]:
-    """What differs, by name, with both values: of `other` first."""
-    a, b = parts_of(wanted), parts_of(other)
-    return [(name, _shown(b[name]), _shown(a[name])) for name in a if a[name] != b[name]]
+def _option(name: str, workload: Workload) -> str:
+    """How `search` is told what a workload has: `--dtype bf16`, `no --softcap`."""
+    value, spec = getattr(workload, name), FIELDS[name]
+    if spec.told_by == "mask":
+        return f"--mask {workload.mask}"
+    flag = "--" + _PLURALS.get(name, name).replace("_", "-")
+    if name in OPTIONAL and value == USUAL[name]:
+        return f"no {flag}"
+    if spec.type is bool:
+        return flag
+    return f"{flag} {value.name.lower() if isinstance(value, DType) else value}"
 
 
-def _shown(value: object) -> object:
-    return "none" if value in (None, "") else getattr(value, "name", value)
+_PLURALS = {"seq_len_q": "seq_lens", "seq_len_kv": "seq_lens_kv"}
 
 
 def _distance(wanted: Workload, other: Workload) -> float:

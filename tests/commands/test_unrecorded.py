@@ -24,7 +24,8 @@ def test_a_search_is_refused_without_compiling(
         *("--registry", str(tmp_path / "r.json")),
     )
     assert done.status == 4
-    assert "kv_heads" in done.err
+    assert "--kv-heads 16" in done.err
+    assert len(done.err.splitlines()) == 1, "nothing is replayed: no word of recordings"
 
 
 @pytest.mark.usefixtures("known_kernels")
@@ -38,3 +39,17 @@ def test_the_method_does_not_hang_on_the_dtype(
     one = console(*asked, "--dtype", dtype)
     assert both.status == one.status == 0
     assert json.loads(both.out)["method"] == json.loads(one.out)["method"]
+
+
+def test_the_nearest_is_of_any_method_and_told_by_options(
+    console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Decoding is recorded by events, prompts by ncu too."""
+    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
+    done = console(
+        *("search", "--seq-lens", "1", "--seq-lens-kv", "8192", "--batch", "64", "--dtype", "bf16"),
+        *("--heads", "64", "--kv-heads", "8", "--softcap", "50"),
+        *("--registry", str(tmp_path / "r.json")),
+    )
+    assert done.status == 4
+    assert "has no --softcap: " in done.err

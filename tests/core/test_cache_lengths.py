@@ -57,7 +57,8 @@ def test_a_mask_is_aligned_bottom_right_in_each_sequence() -> None:
         ({"cache_lengths": "5+7", "lengths": "5+7"}, "a packed batch has no cache"),
         ({"cache_lengths": "5x7"}, "are of keys"),
         ({"cache_lengths": "long"}, "not lengths"),
-        ({"page_size": -1}, "at least 0"),
+        ({"page_size": -16}, "multiple of 16"),
+        ({"page_size": 17}, "multiple of 16"),
     ],
 )
 def test_what_no_cache_can_be_is_refused(fields: dict[str, Any], why: str) -> None:

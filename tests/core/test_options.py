@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fa_tune.core.errors import InvalidConfig
@@ -80,3 +82,21 @@ def test_the_head_dimension_of_values_is_every_workloads_and_a_kinds() -> None:
         (DType.BF16, 256, 64, True)
     }
     assert {w.d_v for w in grid.with_kind(DType.BF16, 256, 256).workloads()} == {256}
+
+
+@pytest.mark.parametrize(
+    ("options", "lengths"),
+    [
+        ({"batches": (3, 64)}, {"lengths": "5+0+7"}),
+        ({"seq_lens": (512,)}, {"lengths": "5+0+7"}),
+        ({"batches": (64,)}, {"cache_lengths": "5+6"}),
+        ({"seq_lens": (1,), "seq_lens_kv": (8192,)}, {"cache_lengths": "5+6"}),
+    ],
+)
+def test_listed_lengths_of_another_size_than_is_asked_for_are_refused(
+    options: dict[str, Any], lengths: dict[str, str]
+) -> None:
+    with pytest.raises(InvalidConfig, match="leave it out"):
+        WorkloadOptions(dtypes=FP16, common=lengths, **options).workloads()
+    (alone,) = WorkloadOptions(dtypes=FP16, seq_lens=(7,), common={"lengths": "5+0+7"}).workloads()
+    assert (alone.batch, alone.seq_len_q) == (3, 7)

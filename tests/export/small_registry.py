@@ -31,6 +31,12 @@ CHOSEN = (
     (A100, (16, 16, 16, 1024, 1024), False, MMA, "events"),
     (A100, (2, 16, 16, 8192, 8192), True, MMA, "events"),
 )
+# The same of problems that no shape says.
+CHOSEN_BESIDE = (
+    (H200, {"causal": True, "window_left": 127, "sink": True}, FAST),
+    (H200, {"causal": True, "packed": True, "total_q": 9000, "total_kv": 9000}, FAST),
+    (A100, {"alibi": True}, MMA),
+)
 
 
 def like() -> Entry:
@@ -54,10 +60,15 @@ def entry(gpu: Gpu, workload: Workload, config: str, method: str = "events") -> 
 
 
 def small_registry() -> Registry:
-    return Registry.of(
+    plain = (
         entry(gpu, Workload(*shape, D_HEAD, DType.FP16, causal=causal), config, method)
         for gpu, shape, causal, config, method in CHOSEN
     )
+    beside = (
+        entry(gpu, Workload(8, 16, 4, 4096, 4096, D_HEAD, DType.FP16, **traits), config)  # type: ignore[arg-type]
+        for gpu, traits, config in CHOSEN_BESIDE
+    )
+    return Registry.of((*plain, *beside))
 
 
 def saved(path: Path) -> Path:

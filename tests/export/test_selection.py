@@ -15,7 +15,7 @@ from fa_tune.core.model import Variant
 from fa_tune.core.workload import DType, Workload
 from fa_tune.export.selection import ExportOptions, kernel_computes, select
 from fa_tune.store.registry.schema import Gpu, Registry
-from tests.export.small_registry import D_HEAD, FAST, H200, MMA, OTHER, entry, small_registry
+from tests.export.small_registry import D_HEAD, FAST, FEW, H200, MMA, OTHER, entry, small_registry
 
 NOWHERE = Path("registry.json")
 SHAPE = (2, 4, 4, 512, 512)
@@ -89,12 +89,27 @@ def test_defaults_for_few_queries_come_first_and_by_wish() -> None:
 
 def test_every_workload_of_an_entrys_kind_has_a_kernel() -> None:
     found = select(small_registry(), options())
-    for e in found.entries:
+    # Windows and packed batches depend on the lengths: with one query they are other kernels.
+    for e in (e for e in found.entries if e.workload.is_plain and not e.workload.packed):
         for q in (1, 512, 1000):
             asked = dataclasses.replace(e.workload, seq_len_q=q, bottom_right=False)
             config = families.config_of(e.chosen)
             traits = [r.traits for r in found.kernels if r.variant == e.chosen]
             assert any(kernel_computes(config, t, asked) for t in traits)
+
+
+def test_entries_of_packed_batches_and_of_few_queries_go_together() -> None:
+    """A packed batch is nothing that decode kernels compute, whoever asks."""
+    packed = Workload(*SHAPE, D_HEAD, DType.FP16, causal=True, lengths="lognormal-1-1")
+    few = Workload(8, 16, 4, 2, 8192, D_HEAD, DType.FP16)
+    found = select(chosen_on_h200((packed, FAST), (few, FEW)), options())
+    able = {
+        r.variant.config
+        for r in found.kernels
+        if kernel_computes(families.config_of(r.variant), r.traits, packed)
+    }
+    assert FAST in able
+    assert FEW not in able
 
 
 def test_only_what_serves_the_workloads() -> None:

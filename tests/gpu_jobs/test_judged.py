@@ -253,6 +253,16 @@ def test_rows_without_keys_are_zero_and_minus_infinity() -> None:
     assert not found("normal", w, nonzero).ok
 
 
+def test_a_sequence_without_keys_has_the_sink_as_its_log_sum_exp() -> None:
+    shape = (2, 4, 2, 1, 5, D, DType.FP16)
+    w = Workload(*shape, lse=True, sink=True, cache_lengths="5+0")
+    given = ForwardReference().inputs(CheckCase(w), seed=3, mean=MEAN, extra_heads=0, device="cpu")
+    assert given.sink is not None
+    must_be = judged_forward(given, w)
+    assert torch.equal(must_be["lse"].exact[1, :, 0], given.sink.double())
+    assert not must_be["o"].exact[1].any()
+
+
 # The reference itself ---------------------------------------------------------------------------
 
 

@@ -355,3 +355,56 @@ def test_new_keys_beyond_a_cache_of_unknown_lengths_are_dropped(paged: bool) -> 
     for i, n in enumerate(lengths.tolist()):
         seen = (expected[[i], : n + 3],) * 2
         assert torch.allclose(out[i], flash_attn_func(q[[i]], *seen)[0], atol=1e-5)
+
+
+MEANINGLESS: dict[str, dict[str, Any]] = {
+    "a share below 0": {"dropout_p": -0.1},
+    "a share that is none": {"dropout_p": float("nan")},
+    "a soft cap below 0": {"softcap": -30.0},
+    "a soft cap that is none": {"softcap": float("nan")},
+    "a soft cap without end": {"softcap": float("inf")},
+    "a scale that is none": {"softmax_scale": float("nan")},
+    "one side of a window": {"window_size": (3,)},
+    "a window of no pair": {"window_size": 3},
+    "half a key": {"window_size": (1.5, 2)},
+    "slopes of other heads": {"alibi_slopes": torch.ones(3)},
+    "slopes of all heads in a row": {"alibi_slopes": torch.ones(8)},
+    "slopes of another batch": {"alibi_slopes": torch.ones(3, 4)},
+    "slopes that are whole numbers": {"alibi_slopes": torch.ones(4, dtype=torch.int32)},
+}
+
+
+@pytest.mark.parametrize("name", MEANINGLESS)
+def test_options_that_mean_nothing_are_refused_by_all_three(name: str) -> None:
+    """Silence would be attention without them."""
+    options = MEANINGLESS[name]
+    q, k = draw(2, 5, 4, 16), draw(2, 5, 2, 16)
+    starts = torch.tensor([0, 2, 5], dtype=torch.int32)
+    with pytest.raises(InvalidConfig):
+        flash_attn_func(q, k, k, **options)
+    with pytest.raises(InvalidConfig):
+        flash_attn_varlen_func(q[0], k[0], k[0], starts, starts, 3, 3, **options)
+    if "dropout_p" not in options:
+        with pytest.raises(InvalidConfig):
+            flash_attn_with_kvcache(q, k, k, cache_seqlens=3, **options)
+
+
+def test_scales_of_a_cache_that_has_none_are_refused() -> None:
+    q, cache = draw(2, 1, 4, 16), draw(2, 10, 2, 16)
+    for name in ("k_descale", "v_descale"):
+        for lengths in (None, 3, torch.tensor([3, 4], dtype=torch.int32)):
+            with pytest.raises(InvalidConfig, match="descale"):
+                flash_attn_with_kvcache(
+                    q, cache, cache, cache_seqlens=lengths, **{name: torch.tensor(2.0)}
+                )
+
+
+@pytest.mark.parametrize("given", [[0, 2, 5], torch.tensor([0.0, 2.0, 5.0]), torch.zeros(1, 3)])
+def test_places_that_are_no_whole_numbers_are_refused(given: Any) -> None:
+    q, cache = draw(5, 4, 16), draw(3, 10, 4, 16)
+    with pytest.raises(InvalidConfig, match="cu_seqlens_q"):
+        flash_attn_varlen_func(q, q, q, given, given, 3, 3)
+    with pytest.raises(InvalidConfig, match="cache_seqlens"):
+        flash_attn_with_kvcache(cache[:, :1], cache, cache, cache_seqlens=given)
+    with pytest.raises(InvalidConfig, match="cache_batch_idx"):
+        flash_attn_with_kvcache(cache[:, :1], cache, cache, cache_batch_idx=given)

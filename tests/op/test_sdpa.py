@@ -14,6 +14,7 @@ if not TYPE_CHECKING:
 import torch
 import torch.nn.attention
 
+from fa_tune.core.errors import ToolMissing
 from fa_tune.op import fallback_warning, sdpa
 from tests.op import twins
 
@@ -153,3 +154,15 @@ def test_compiled_graphs_follow() -> None:
         ours = run(q)
         assert torch.allclose(ours, call(q, q, q)[0] + 1, atol=1e-3)
     assert (run(q) == 8).all()
+
+
+def test_a_torch_without_flash_attention_is_told_of_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_kernel(name: str, key: str) -> None:
+        raise RuntimeError(f"no kernel for {key} for {name}\nand a trace")
+
+    monkeypatch.setattr(torch.library, "get_kernel", no_kernel)
+    with pytest.raises(ToolMissing) as told:
+        sdpa.enable_sdpa()
+    assert "\n" not in str(told.value)

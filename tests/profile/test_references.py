@@ -36,7 +36,11 @@ def test_what_comes_with_torch_is_not_asked_for(site: Path) -> None:
     ("name", "text"),
     [
         ("fa3", "reference fa3: FlashAttention 3 is not installed; build it from the hopper "),
-        ("fa4", "reference fa4: FlashAttention 4 is not installed; pip install 'fa-tune[fa4]'"),
+        (
+            "fa4",
+            "reference fa4: FlashAttention 4 is not installed; "
+            "pip install 'flash-attn-4[cu13]>=4.0.0b36'",
+        ),
     ],
 )
 def test_an_absent_package_is_told_in_one_line(site: Path, name: str, text: str) -> None:

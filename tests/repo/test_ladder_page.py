@@ -161,19 +161,11 @@ def test_step_6_to_7_is_not_confirmed_by_the_other_run() -> None:
     assert DATA.counter("r7", "tensor") == pytest.approx(DATA.counter("r6", "tensor"), rel=5e-3)
 
 
-def test_warps_of_step_7_wait_more_than_those_of_step_3() -> None:
-    assert max(changes("r3", "r7")) < 0, "yet it is faster in both runs"
-    fewer = DATA.counter("r7", "instructions") / DATA.counter("r3", "instructions")
-    assert min(stalled("r3", "r7", stall) for stall in ("short", "wait")) > 1 / fewer
-
-
 def test_what_the_prose_says_of_the_best() -> None:
     found = stalls("best")
     assert 2 * found["wait"] > sum(found.values())
     for name, more in (("math", False), ("short", False), ("barrier", True), ("tensor", True)):
         assert (DATA.counter("best", name) > DATA.counter("r3", name)) == more
-    assert DATA.counter("best", "dram") < DATA.counter("r3", "dram") * 1.01
-    assert DATA.counter("best", "l2") < DATA.counter("r3", "l2")
 
 
 @pytest.mark.parametrize(

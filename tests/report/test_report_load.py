@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from fa_tune.core.errors import FaTuneError, ProfileFormatError, StorageError
+from fa_tune.core.workload import DType
 from fa_tune.report.load import Overrides, load_report_source
 from fa_tune.store.table.rows import Row
 from fa_tune.store.table.write_csv import write_csv
+from tests.project_files import ROOT
 
 DATA = Path(__file__).parent / "data"
 CLASSIC = (
@@ -46,6 +48,22 @@ def test_classic_csv(tmp_path: Path) -> None:
     assert ours.matmul_tflops is None  # batch and heads are not in the file
     _, ours = load_report_source(path, Overrides(batch=16, heads=16))
     assert ours.matmul_tflops == pytest.approx(56.4, abs=0.06)
+
+
+def test_options_select_rows_of_files_that_state_them(tmp_path: Path) -> None:
+    """They never make other measurements of those."""
+    path = ROOT / "profiles" / "nvidia_h200" / "fast_mixture_events.csv"
+    rows = load_report_source(path)
+    assert {row.d_head for row in rows} == {64, 128}
+    assert load_report_source(path, Overrides(softcap=5.0)) == []
+    assert load_report_source(path, Overrides(seq_len=1024)) == []
+    assert len(load_report_source(path, Overrides(dtype=DType.BF16, causal=True))) == len(rows)
+    (d_head,) = {row.d_head for row in load_report_source(path, Overrides(d_head=64, d_head_v=64))}
+    assert d_head == 64
+    classic = tmp_path / "classic.csv"
+    classic.write_text(CLASSIC)
+    assert load_report_source(classic, Overrides(seq_len=512)) == []
+    assert len(load_report_source(classic, Overrides(seq_len=1024, softcap=5.0))) == 2
 
 
 def test_folder_compares_each_file_in_itself(tmp_path: Path) -> None:

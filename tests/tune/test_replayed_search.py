@@ -69,7 +69,7 @@ def test_a_length_that_nobody_recorded_is_said(world: World, recorded: Path) -> 
     assert unknown.decision is None
     assert "no recording by ncu" in unknown.problem
     assert unknown.attempts == ()
-    with pytest.raises(NoUsableVariant, match=r"no recording by ncu holds .*: the nearest is"):
+    with pytest.raises(NoUsableVariant, match=r"no recording holds .*; the nearest has"):
         search(world, 777, recordings=recorded)
 
 

@@ -34,6 +34,11 @@ fa_tune_tensors tensors(const fa_tune_problem& p) {
         address += std::uintptr_t{1} << 34;
     }
     if (p.lse != 0) made.lse = reinterpret_cast<void*>(address);
+    if (p.sink != 0) made.sink = reinterpret_cast<void*>(address);
+    if (p.alibi != 0) made.alibi_slopes = reinterpret_cast<void*>(address);
+    if (p.packed != 0) {
+        made.cu_seqlens_q = made.cu_seqlens_kv = reinterpret_cast<std::int32_t*>(address);
+    }
     made.workspace = reinterpret_cast<void*>(address << 1);
     return made;
 }

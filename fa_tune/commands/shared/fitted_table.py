@@ -14,12 +14,22 @@ def fitted_table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], left: set[str], *, configs: str = ""
 ) -> str:
     """`text_table`, or where the terminal is too narrow for that, lines that fit: configs, which
-    stand in the column of that name, by numbers with a legend, and what is too long even so
-    folded."""
+    stand in the column of that name, by numbers with a legend, what all rows have in common once,
+    and what is too long even so folded."""
     drawn, width = text_table(headings, rows, left), terminal_width()
     if len(drawn.partition("\n")[0]) <= width:
         return drawn
     legend = Legend()
+    common = {
+        name: column[0] for name, *column in zip(headings, *rows, strict=True) if _one(column)
+    }
+    common.pop(configs, None)
+    said = "; ".join(f"{name}: {cell}" if name else cell for name, cell in common.items() if cell)
+    rows = [
+        [cell for name, cell in zip(headings, row, strict=True) if name not in common]
+        for row in rows
+    ]
+    headings = [name for name in headings if name not in common]
     cells = [
         [
             legend.number(_subject(cell)) if name == configs and cell else one_line(cell)
@@ -29,7 +39,13 @@ def fitted_table(
     ]
     shown = ["" if name == configs else name for name in headings]
     lines = fitted(shown, cells, width, left={*left, ""})
-    return "\n".join([*(folded(line, width) for line in lines), *legend.lines(width)])
+    first = [f"all: {said}"] if said else []
+    return "\n".join([*(folded(line, width) for line in (*first, *lines)), *legend.lines(width)])
+
+
+def _one(column: Sequence[str]) -> bool:
+    """Whether several rows have the same there."""
+    return len(column) > 1 and len(set(column)) == 1
 
 
 def _subject(config: str) -> str:

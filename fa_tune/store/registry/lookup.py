@@ -205,8 +205,12 @@ def _explain(found: Workload, asked: Workload) -> str:
     names = (n for n in READING_ORDER if FIELDS[n].effect in (Effect.SIZE, Effect.DETAIL))
     told = (FIELDS[name].told_by or name for name in names)
     pairs = ((name, getattr(found, name), getattr(asked, name)) for name in told)
-    differences = ", ".join(f"{name} {a} for {b}" for name, a, b in pairs if a != b)
+    differences = ", ".join(f"{name} {_told(a)} for {_told(b)}" for name, a, b in pairs if a != b)
     return f"no entry for {asked.key}; nearest is {found.key} ({differences})"
+
+
+def _told(value: object) -> object:
+    return "none" if value in (None, "") else value
 
 
 def _warnings(entry: Entry, here: Target) -> tuple[str, ...]:

@@ -404,7 +404,8 @@ def _first_error(error: ValidationError) -> str:
         place += f"[{part}]" if isinstance(part, int) else f".{part}" if place else part
     message = first["msg"].removeprefix("Value error, ")
     value = first.get("input")
-    if isinstance(value, str | int | float) or value is None:
+    told = isinstance(value, str) and value in message
+    if not told and (isinstance(value, str | int | float) or value is None):
         shown = json.dumps(value)
         message += f", not {shown if len(shown) <= 60 else shown[:57] + '...'}"
     more = f" (and {len(others)} more)" if others else ""

@@ -17,12 +17,13 @@ import random
 import re
 import shutil
 import subprocess
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import numpy as np
@@ -31,6 +32,7 @@ from filelock import FileLock
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
 from fa_tune.core.errors import ToolMissing
+from fa_tune.core.workload import Workload
 from fa_tune.families import tensor_maps
 from fa_tune.families.base import Config
 from fa_tune.families.launch import CacheArgs, LaunchArgs, LaunchDevice, LaunchStep, TensorArg
@@ -48,7 +50,9 @@ OPTIONS = (
 MACHINE = ("machine", "barriers", "products")
 HEADER = '#include "language.h"\n#include "run.h"\n'
 ERROR_BYTES = 1 << 16
-CLUSTERS = 2  # at a time, and of persistent CTAs in all, so that each has several tiles
+CLUSTERS = 2  # at a time
+# As many persistent CTAs, so that each has several tiles.
+DEVICE = LaunchDevice(multiprocessors=CLUSTERS, l2_bytes=1 << 20)
 
 
 @cache
@@ -74,6 +78,14 @@ class _Schedule(ctypes.Structure):
         ("unit", ctypes.c_uint),
         ("change", ctypes.c_double),
         ("eager", ctypes.c_double),
+    )
+
+
+class _Region(ctypes.Structure):
+    _fields_ = (
+        ("at", ctypes.c_void_p),
+        ("content", ctypes.c_void_p),
+        ("bytes", ctypes.c_size_t),
     )
 
 
@@ -231,40 +243,68 @@ class Emulated:
         return families.get(self.request.variant.family).parse(self.request.variant.config)
 
     def launch(
-        self, problem: Problem, schedule: Schedule, cache: CacheArgs | None = None
+        self,
+        problem: Problem,
+        schedule: Schedule,
+        cache: CacheArgs | None = None,
+        *,
+        device: LaunchDevice = DEVICE,
     ) -> tuple[Room, np.ndarray]:
-        """One call; O and the log-sum-exp, each with what surrounds it.  Raises
-        EmulationFailed."""
+        """One call; O and the log-sum-exp, each with what surrounds it.  `device`: what the host
+        counts on; CLUSTERS run at a time.  Raises EmulationFailed."""
         workload, out, lse = problem.workload, problem.out(), problem.lse()
         family, config = families.of(self.config), self.config
-        device = LaunchDevice(multiprocessors=CLUSTERS, l2_bytes=1 << 20)
-        scratch = np.zeros(max(1, family.scratch_bytes(config)), np.uint8)
+        scratch = _Guarded.of(family.scratch_bytes(config), 0)
+        workspace = _Guarded.of(family.workspace_bytes(config, workload, device), 0xFF)
         args = LaunchArgs.forward(
             *(tensor_arg(t) for t in (problem.q, problem.k, problem.v, out.inside)),
             lse=TensorArg(lse[GUARD:].ctypes.data),
             sink=TensorArg(problem.sink.ctypes.data),
             alibi_slopes=TensorArg(problem.slopes.ctypes.data, (workload.heads, 0, 0)),
-            scratch=scratch.ctypes.data,
+            scratch=scratch.inside.ctypes.data,
             cache=cache,
         )
-        workspace = np.full(family.workspace_bytes(config, workload, device) + 16, 0xFF, np.uint8)
         args = dataclasses.replace(
-            args, tensors={**args.tensors, **problem.more()}, workspace=workspace.ctypes.data
+            args,
+            tensors={**args.tensors, **problem.more()},
+            workspace=workspace.inside.ctypes.data,
         )
+        written = [out.whole, lse, scratch.whole, workspace.whole]
+        inputs = [_memory_of(t) for t in (problem.q, problem.k, problem.v)]
+        appends = cache is not None and cache.new_k.address
+        read = inputs[:1] if appends else inputs
+        before = [zlib.crc32(t) for t in read]
         with _host_driver():
             steps = family.launches(config, workload, args, device)
         for number, step in enumerate(steps):
-            self._run(number, step, schedule)
-        if scratch.any():
+            hidden = [*written, *inputs, *_known_of(cache, workload, args)]
+            self._run(number, step, schedule, hidden if step.geometry.dependent else [])
+        if scratch.inside.any():
             raise EmulationFailed("the scratch memory is not as it was")
+        if not (scratch.is_clean_outside() and workspace.is_clean_outside()):
+            raise EmulationFailed("it wrote beside the scratch memory or the workspace")
+        if before != [zlib.crc32(t) for t in read]:
+            raise EmulationFailed("it wrote to its inputs")
         return out, lse
 
-    def _run(self, number: int, step: LaunchStep, schedule: Schedule) -> None:
-        """A launch, of the kernel of that number."""
+    def _run(
+        self, number: int, step: LaunchStep, schedule: Schedule, hidden: Sequence[np.ndarray]
+    ) -> None:
+        """A launch, of the kernel of that number.  What is `hidden` it finds when it has waited for
+        the launches before it."""
         geometry = step.geometry
         aligned = [_aligned(value) for value in step.args]
         pointers = (ctypes.c_void_p * len(aligned))(*(a.ctypes.data for a in aligned))
         error = ctypes.create_string_buffer(ERROR_BYTES)
+        contents = [array.copy() for array in hidden]
+        regions = (_Region * len(hidden))(
+            *(
+                _Region(array.ctypes.data, content.ctypes.data, array.nbytes)
+                for array, content in zip(hidden, contents, strict=True)
+            )
+        )
+        for array in hidden:
+            array.view(np.uint8).fill(0xFF)
         getattr(ctypes.CDLL(str(self.library)), f"emulate_{number}")(
             pointers,
             (ctypes.c_uint * 3)(*geometry.grid),
@@ -272,12 +312,62 @@ class Emulated:
             geometry.cluster[0],
             geometry.dynamic_smem_bytes,
             CLUSTERS,
+            regions,
+            len(regions),
             ctypes.byref(_Schedule(**dataclasses.asdict(schedule))),
             error,
             ERROR_BYTES,
         )
         if error.value:
             raise EmulationFailed(error.value.decode())
+
+
+@dataclass(frozen=True)
+class _Guarded:
+    """Memory with guards before and behind, bytes of PATTERN."""
+
+    whole: np.ndarray
+    inside: np.ndarray
+
+    PATTERN: ClassVar[int] = 0xA5
+    BYTES: ClassVar[int] = 256
+
+    @classmethod
+    def of(cls, count: int, fill: int) -> _Guarded:
+        """So many bytes from a multiple of 16 on."""
+        whole = np.full(count + 2 * cls.BYTES + 16, cls.PATTERN, np.uint8)
+        start = cls.BYTES + -(whole.ctypes.data + cls.BYTES) % 16
+        inside = whole[start : start + count]
+        inside.fill(fill)
+        return cls(whole, inside)
+
+    def is_clean_outside(self) -> bool:
+        """Whether the guards are as they were."""
+        start = self.inside.ctypes.data - self.whole.ctypes.data
+        around = np.r_[self.whole[:start], self.whole[start + self.inside.nbytes :]]
+        return bool((around == self.PATTERN).all())
+
+
+def _known_of(
+    cache: CacheArgs | None, workload: Workload, args: LaunchArgs
+) -> Iterator[np.ndarray]:
+    """What the device alone knows of K and V."""
+    words = {}
+    if cache is not None:
+        words[cache.lengths] = workload.batch
+        words[cache.pages] = workload.batch * cache.page_stride
+    for name in ("k_scale", "v_scale"):
+        words[args[name].address] = workload.batch * workload.kv_heads
+    for address, count in words.items():
+        if address:
+            yield np.ctypeslib.as_array((ctypes.c_uint32 * count).from_address(address))
+
+
+def _memory_of(tensor: np.ndarray) -> np.ndarray:
+    """All of the memory of which a tensor is a view."""
+    while isinstance(tensor.base, np.ndarray):
+        tensor = tensor.base
+    return tensor
 
 
 def _aligned(value: np.ndarray) -> np.ndarray:

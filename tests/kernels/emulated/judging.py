@@ -8,8 +8,10 @@ import dataclasses
 import itertools
 import multiprocessing
 import queue
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -58,8 +60,18 @@ def judge_on(
     limit_s: float = 600.0,
 ) -> Verdict:
     """As `judge`, on these workloads."""
-    answers: multiprocessing.Queue[Verdict] = _PROCESSES.Queue()
-    child = _PROCESSES.Process(target=_judge, args=(kernel, workloads, repeats, seed, answers))
+    work = partial(_judge, kernel, workloads, repeats, seed)
+    return in_own_process(work, lambda fault: Verdict(0, (fault,)), limit_s)
+
+
+T = TypeVar("T")
+
+
+def in_own_process(work: Callable[[], T], failed: Callable[[str], T], limit_s: float) -> T:
+    """What `work`, which can be pickled, gives; or of what brought its process down, or that it was
+    not done in time, in words, what `failed` makes of them."""
+    answers: multiprocessing.Queue[T] = _PROCESSES.Queue()
+    child = _PROCESSES.Process(target=_answer, args=(work, answers))
     child.start()
     waited = 0.0
     while waited < limit_s:
@@ -70,10 +82,14 @@ def judge_on(
         except queue.Empty:
             waited += 0.5
             if not child.is_alive() and answers.empty():
-                return Verdict(0, (f"the process ended with status {child.exitcode}",))
+                return failed(f"the process ended with status {child.exitcode}")
     child.kill()
     child.join()
-    return Verdict(0, (f"not done in {limit_s:g} s",))
+    return failed(f"not done in {limit_s:g} s")
+
+
+def _answer(work: Callable[[], T], answers: multiprocessing.Queue[T]) -> None:
+    answers.put(work())
 
 
 def _judge(
@@ -81,8 +97,7 @@ def _judge(
     workloads: Sequence[Workload],
     repeats: int,
     seed: int,
-    answers: multiprocessing.Queue[Verdict],
-) -> None:
+) -> Verdict:
     chosen = schedules(seed)
     launches = 0
     for number, workload in enumerate(workloads):
@@ -103,9 +118,8 @@ def _judge(
                     wrong = [] if _same(first, (out, lse)) else ["other bits than the first time"]
             if wrong:
                 where = f"{workload.key} {layout} seed {seed + number}, {schedule}"
-                answers.put(Verdict(launches, tuple(f"{where}: {what}" for what in wrong)))
-                return
-    answers.put(Verdict(launches, ()))
+                return Verdict(launches, tuple(f"{where}: {what}" for what in wrong))
+    return Verdict(launches, ())
 
 
 def _same(one: tuple[Room, np.ndarray], other: tuple[Room, np.ndarray]) -> bool:

@@ -26,9 +26,9 @@ class PackedProblem(Problem):
     used_kv: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
 
     @classmethod
-    def of(cls, workload: Workload, layout: str, seed: int, gap: int) -> PackedProblem:
+    def of(cls, workload: Workload, layout: str, seed: int, gap: int | np.ndarray) -> PackedProblem:
         """Random inputs.  With a `gap` every sequence has as many rows behind it that are not used,
-        which hold NaN."""
+        which hold NaN; [batch, 2]: so many of Q, and of K and V."""
         lengths = np.array(workload.members, np.int32)
         steps = np.concatenate((np.zeros((1, 2), np.int32), np.cumsum(lengths + gap, 0)))
         begin_q, begin_kv = np.ascontiguousarray(steps.T.astype(np.int32))
@@ -47,7 +47,7 @@ class PackedProblem(Problem):
             for first, n in zip(begin, used, strict=False):
                 counted[first : first + n] = True
             tensor[:, ~counted] = 0xFFFF
-        packed = replace(workload, **totals) if gap else workload
+        packed = replace(workload, **totals) if np.any(gap) else workload
         columns = np.ascontiguousarray(lengths.T)
         shape = (workload.batch, workload.heads)
         slopes = np.exp2(-8 * np.random.default_rng(seed).random(shape, np.float32))

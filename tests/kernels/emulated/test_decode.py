@@ -14,19 +14,12 @@ import pytest
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
 from fa_tune.core.workload import Workload
-from fa_tune.families.launch import CacheArgs, TensorArg
+from fa_tune.families.launch import CacheArgs
 from fa_tune.ops.traits import Traits
+from tests.kernels.emulated import cached_problems
 from tests.kernels.emulated.emulation import Emulated, build, schedules
 from tests.kernels.emulated.judging import judge
-from tests.kernels.emulated.problems import (
-    NAN,
-    Bits,
-    Problem,
-    Room,
-    faults,
-    tensor_arg,
-    to_bits,
-)
+from tests.kernels.emulated.problems import NAN, Bits, Problem, faults, tensor_arg
 
 FAMILY = families.get("decode")
 # Together: one warp for all rows and several, groups with a slice each and one group, a second
@@ -121,17 +114,7 @@ def _judged(
 
 
 def _paged(tensor: Bits, lengths: Sequence[int] = LENGTHS) -> tuple[Bits, np.ndarray]:
-    """The cache in pages of a pool, in no order, and the table of them; pages that no sequence
-    owns are NaN, and the table has nonsense where a sequence has ended."""
-    batch, _, heads, d_head = tensor.shape
-    each = CAPACITY // PAGE
-    order = np.random.default_rng(7).permutation(batch * each + 4)[: batch * each]
-    pool = np.full((batch * each + 4, PAGE, heads, d_head), NAN, np.uint16)
-    pool[order] = tensor.reshape(batch * each, PAGE, heads, d_head)
-    table = order.reshape(batch, each).astype(np.int32)
-    for row, length in zip(table, lengths, strict=True):
-        row[-(-length // PAGE) :] = 1 << 30
-    return pool, table
+    return cached_problems.paged(tensor, lengths, PAGE)
 
 
 @pytest.mark.parametrize("paged", [False, True], ids=["in one piece", "in pages"])
@@ -240,61 +223,13 @@ def _pages(table: np.ndarray) -> dict[str, int]:
 # e4m3 ---------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class Narrow(Problem):
-    """K and V as e4m3, pairs of numbers by their bits, with fp32 scales [batch, kv_heads]."""
-
-    scales: tuple[np.ndarray, np.ndarray]
-
-    def more(self) -> dict[str, TensorArg]:
-        return {
-            name: TensorArg(scale.ctypes.data, (scale.strides[0] // 4, scale.strides[1] // 4, 0))
-            for name, scale in zip(("k_scale", "v_scale"), self.scales, strict=True)
-        }
-
-    def out(self) -> Room:
-        return Room.of((*self.q.shape[:3], self.workload.d_v), self.out_layout)
-
-
-E4M3 = np.array(
-    [
-        sign * (m / 8 * 2.0**-6 if e == 0 else (1 + m / 8) * 2.0 ** (e - 7))
-        for sign in (1, -1)
-        for e in range(16)
-        for m in range(8)
-    ]
-)  # the last of each sign is NaN
-
-
-def _narrow(problem: Problem) -> tuple[Narrow, Problem]:
-    """The problem with K and V as e4m3, and the same in the type of Q."""
-    dice = np.random.default_rng(11)
-    w, wide, pairs, scales = problem.workload, [], [], []
-    for tensor in _kv(problem):
-        numbers = dice.integers(0, 256, tensor.shape, np.uint8)
-        numbers = np.where(numbers % 128 >= 80, numbers - 40, numbers)  # to 4
-        scale = np.exp2(dice.integers(-1, 2, (w.batch, w.kv_heads))).astype(np.float32)
-        nobodys = tensor == NAN
-        wide.append(to_bits(E4M3[numbers] * scale[:, None, :, None], w.dtype))
-        wide[-1][nobodys] = NAN
-        numbers[nobodys] = 0x7F
-        pairs.append(np.ascontiguousarray(numbers).view(np.uint16))
-        scales.append(scale)
-    narrow = Narrow(
-        dataclasses.replace(w, kv_e4m3=True),
-        *(problem.q, *pairs, problem.out_layout, problem.sink, problem.slopes),
-        scales=(scales[0], scales[1]),
-    )
-    return narrow, dataclasses.replace(problem, k=wide[0], v=wide[1])
-
-
 @pytest.mark.parametrize("paged", [False, True], ids=["in one piece", "in pages"])
 @pytest.mark.parametrize(("short_form", "traits"), NARROW)
 def test_e4m3_is_what_its_numbers_and_scales_say(
     short_form: str, traits: str, paged: bool, libraries: Path
 ) -> None:
     kernel = _kernel(short_form, traits, libraries)
-    narrow, same = _narrow(_problem(kernel))
+    narrow, same = cached_problems.narrow(_problem(kernel))
     lengths = np.array(LENGTHS, np.int32)
     cache = CacheArgs(lengths=lengths.ctypes.data)
     if paged:

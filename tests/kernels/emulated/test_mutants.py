@@ -38,6 +38,9 @@ RING = "(FP16, 64, 128, 64, 4): async+eager+swizzled+load_2_2_2_tiles+opt_softma
 SHARED = "decode(FP16, 64, 32, 32, 4): row_warps_2+stages_2"
 PARTS = f"{SHARED}+min_blocks_24"
 CLUSTER = f"{SHARED}+cluster_2"
+# More parts than there are CTAs at a time.
+SPLIT = "decode(BF16, 64, 16, 32, 2): stages_2+ctas_4"
+EARLY = f"{SHARED}+dependent"
 SCHEDULES = 60
 
 
@@ -78,7 +81,8 @@ MUTANTS = {
         r"v.release(lane); \1 \2", WRONG,
     ),
     "O is not made visible to the bulk copy": Mutant(
-        SM90, "sm90/fwd/epilogue.cuh", r"ptx::fence_proxy_async_shared\(\);", "", WRONG
+        SM90, "sm90/fwd/epilogue.cuh", r"ptx::fence_proxy_async_shared\(\);", "",
+        WRONG + "|no proxy fence",
     ),
     "Q is given back before O has left from there": Mutant(
         SM90, "sm90/fwd/epilogue.cuh",
@@ -190,6 +194,18 @@ MUTANTS = {
     "the counter of parts is left as it is": Mutant(
         PARTS, "decode/kernel.cuh", r"if \(last\) \*counter = 0;", "", "scratch memory", queries=9,
     ),
+    "parts are counted before they are there": Mutant(
+        SPLIT, "decode/kernel.cuh", r"(p\.counters \+ tile\.first_cta;\s*)__syncthreads\(\);",
+        r"\1", WRONG, queries=9,
+    ),
+    "only the last CTA hears which is last": Mutant(
+        SPLIT, "decode/kernel.cuh", r"(ptx::st_shared\(smem \+ L::kWord, last\);)", r"if (last) \1",
+        WRONG, queries=9,
+    ),
+    "a dependent launch reads K before it has waited": Mutant(
+        EARLY, "decode/kernel.cuh", r"(p\.blocks : pitch;\s*)await_earlier<CFG>\(\);", r"\1", WRONG,
+        queries=9,
+    ),
     "parts of a cluster are combined before all are there": Mutant(
         CLUSTER, "decode/kernel.cuh", r"ptx::mbarrier_wait\(arrived, 0\);", "__syncthreads();",
         WRONG + "|a CTA that returns", queries=9,
@@ -199,7 +215,7 @@ MUTANTS = {
     ),
     "fewer bytes are waited for than arrive": Mutant(
         CLUSTER, "decode/kernel.cuh", r"L::kPartBytes \+ L::kSumBytes", "L::kPartBytes",
-        WRONG + "|a CTA that returns", queries=9,
+        WRONG + "|a CTA that returns|" + HANG, queries=9,
     ),
     "a part is made before all groups are done": Mutant(
         CLUSTER, "decode/kernel.cuh", r"__syncthreads\(\);(\s*combine_cluster)", r"\1", WRONG,
@@ -226,7 +242,8 @@ def _workload(kernel: Emulated, mutant: Mutant) -> Workload:
 
 
 @pytest.mark.parametrize(
-    "short_form", [SM90, SKIPS, ROWS, ADAPTIVE, ONE, TURNS, RING, SHARED, PARTS, CLUSTER]
+    "short_form",
+    [SM90, SKIPS, ROWS, ADAPTIVE, ONE, TURNS, RING, SHARED, PARTS, SPLIT, CLUSTER, EARLY],
 )
 def test_kernels_that_lack_nothing_are_right(short_form: str, libraries: Path) -> None:
     kernel = _made(short_form, libraries)

@@ -162,7 +162,7 @@ def refused(content: dict[str, Any] | str | bytes) -> str:
         ({"method": "events"}, "provenance.method"),
         ({"gpu": {"name": "A100", "compute_capability": [8, 0]}}, "provenance.gpu"),
         ({"gpu": {"name": "NVIDIA H200", "compute_capability": "9.0"}}, "compute_capability"),
-        ({"workload": "b16"}, "entries[0].workload: not a workload key: 'b16', not \"b16\""),
+        ({"workload": "b16"}, "entries[0].workload: not a workload key: 'b16'"),
         ({"workload": "b16_h16_kv3_q1_k1_d64_fp16_full"}, "do not divide"),
         ({"workload": 7}, "entries[0].workload"),
         ({"source": "guessed"}, "entries[0].source"),

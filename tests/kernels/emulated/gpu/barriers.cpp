@@ -31,14 +31,39 @@ std::uint8_t* ordinary(unsigned address, unsigned bytes) {
     return cta.memory.data() + address;
 }
 
-void wrote(unsigned address, unsigned bytes) { current->unfenced.emplace_back(address, bytes); }
+namespace {
+
+constexpr unsigned kChunk = 16;
+
+// The chunks of some bytes: `visit` gets the count of unfenced writes of each.
+template <class Counts, class Visit>
+void for_chunks(Counts& counts, unsigned address, unsigned bytes, Visit visit) {
+    for (unsigned at = address / kChunk; at <= (address + bytes - 1) / kChunk; ++at) {
+        visit(counts[at]);
+    }
+}
+
+}  // namespace
+
+void wrote(unsigned address, unsigned bytes) {
+    ordinary(address, bytes);  // for its checks
+    current->unfenced.emplace_back(address, bytes);
+    for_chunks(current->cta->unfenced, address, bytes, [](unsigned& count) { ++count; });
+}
 
 void proxy_fence() {
     Cta& cta = *current->cta;
     for (const auto& [address, bytes] : current->unfenced) {
         std::memcpy(cta.fenced.data() + address, cta.memory.data() + address, bytes);
+        for_chunks(cta.unfenced, address, bytes, [](unsigned& count) { --count; });
     }
     current->unfenced.clear();
+}
+
+void need_fenced(const Cta& cta, unsigned address, unsigned bytes) {
+    for_chunks(cta.unfenced, address, bytes, [](unsigned count) {
+        if (count > 0) fail("a bulk copy to where writes came that no proxy fence has followed");
+    });
 }
 
 // --- barriers -----------------------------------------------------------------------------

@@ -16,7 +16,8 @@ Dim3 grid_dim, block_dim;
 namespace {
 
 constexpr std::size_t kStackBytes = 256 << 10;
-constexpr std::uint8_t kPoison = 0xff;  // NaN in both element types
+// NaN in all types of elements: the largest integer but for its sign, or all bits.
+constexpr std::uint8_t kPoisons[][2] = {{0xff, 0xff}, {0xff, 0x7f}};
 
 // Of the launch that runs.
 struct Machine {
@@ -28,7 +29,9 @@ struct Machine {
     std::vector<Copy> copies;
     Place outside;
     std::function<void()> kernel;
+    std::vector<Region> hidden;
     std::string error;
+    std::vector<std::uint8_t> left;  // in shared memory by a CTA that has returned
     bool copying = false;  // whether a copy runs rather than `current`
     double lowest = 0;     // priority given so far
 };
@@ -146,6 +149,7 @@ void begin_thread() {
     --t.cta->live;
     --t.cta->cluster->live;
     if (t.cta->live == 0) {
+        machine->left = t.cta->memory;
         for (const Copy& copy : machine->copies) {
             if (copy.from == t.cta || copy.to == t.cta) {
                 fail("a copy is under way in the shared memory of a CTA that returns");
@@ -153,6 +157,14 @@ void begin_thread() {
         }
     }
     go_on(t.place);
+}
+
+std::vector<std::uint8_t> shared_memory_at_first(unsigned bytes) {
+    const auto kind = machine->dice() % (machine->left.empty() ? 2 : 3);
+    if (kind == 2) return machine->left;
+    std::vector<std::uint8_t> memory(bytes);
+    for (unsigned i = 0; i < bytes; ++i) memory[i] = kPoisons[kind][i % 2];
+    return memory;
 }
 
 void start_cluster(const Launch& launch, unsigned first_block, char* stacks,
@@ -168,8 +180,9 @@ void start_cluster(const Launch& launch, unsigned first_block, char* stacks,
                       block / launch.grid.x / launch.grid.y};
         cta->rank = rank;
         cta->live = n_threads;
-        cta->memory.assign(launch.smem_bytes, kPoison);
-        cta->fenced.assign(launch.smem_bytes, kPoison);
+        cta->memory = shared_memory_at_first(launch.smem_bytes);
+        cta->fenced = cta->memory;
+        cta->unfenced.resize(launch.smem_bytes / 16 + 1);
         cta->barriers.resize(launch.smem_bytes / 8);
         cta->warps.resize((n_threads + kLanes - 1) / kLanes);
         cta->products.resize((n_threads + 127) / 128);
@@ -213,6 +226,7 @@ std::string run(const Launch& launch, const Schedule& schedule) {
     here.schedule = schedule;
     here.dice.seed(schedule.seed);
     here.kernel = launch.kernel;
+    here.hidden = launch.hidden;
     here.outside.started = true;
     grid_dim = launch.grid;
     block_dim = launch.block;
@@ -234,6 +248,7 @@ std::string run(const Launch& launch, const Schedule& schedule) {
         current = nullptr;
         go_on(here.outside);
     }
+    earlier_are_done();  // if nobody has waited
     munmap(stacks, bytes);
     machine = nullptr;
     return here.error;
@@ -244,6 +259,23 @@ void fail(const std::string& what) {
     stop(machine->copying
              ? what
              : warp_of(t) + " lane " + std::to_string(t.lane) + " " + where(t) + ": " + what);
+}
+
+void await_earlier() {
+    if (machine->hidden.empty()) return;
+    // Whoever can come here without having waited comes first.
+    const double own = current->priority;
+    current->priority = --machine->lowest;
+    point();
+    current->priority = own;
+    earlier_are_done();
+}
+
+void earlier_are_done() {
+    for (const Region& region : machine->hidden) {
+        std::memcpy(region.at, region.content, region.bytes);
+    }
+    machine->hidden.clear();
 }
 
 void now_at(const char* what, long long number, int parity) {

@@ -14,7 +14,10 @@
 //     - no copy is under way to or from the shared memory of a CTA that is gone
 //
 // Ordinary writes to shared memory reach bulk copies and wgmma only by the proxy fence, so there
-// are two views of it.  What is not modelled: the memory order between ordinary accesses.
+// are two views of it, and no bulk copy comes to where such writes have not been fenced.  At first
+// shared memory holds one NaN or another, or what the CTA before has left there.  A dependent launch
+// finds global memory as it will be only when it has waited.  What is not modelled: the memory order
+// between ordinary accesses.
 #pragma once
 
 #include <setjmp.h>
@@ -142,6 +145,7 @@ struct Cta {
     unsigned live = 0;  // threads
     // As ordinary accesses see it, and as bulk copies and wgmma do.
     std::vector<std::uint8_t> memory, fenced;
+    std::vector<unsigned> unfenced;  // ordinary writes that no proxy fence has followed, by chunk
     std::vector<Barrier> barriers;  // by address / 8
     Meeting meetings[kNamedBarriers];
     std::vector<Warp> warps;
@@ -157,9 +161,17 @@ struct Schedule {
     double eager;   // how many of the things beside threads happen as early as possible
 };
 
+// Global memory that launches before a dependent one have to do with: what it will be.
+struct Region {
+    std::uint8_t* at;
+    const std::uint8_t* content;
+    std::size_t bytes;
+};
+
 struct Launch {
     Dim3 grid, block;
     unsigned cluster, smem_bytes, resident;  // clusters at a time
+    std::vector<Region> hidden;              // until a thread has waited for the launches before
     std::function<void()> kernel;
 };
 
@@ -204,6 +216,7 @@ unsigned in_cta(unsigned address, unsigned rank);
 std::uint8_t* ordinary(unsigned address, unsigned bytes);  // of this CTA
 void wrote(unsigned address, unsigned bytes);              // ordinarily, by this thread
 void proxy_fence();
+void need_fenced(const Cta& cta, unsigned address, unsigned bytes);  // before a bulk copy to there
 
 // Barriers.
 Barrier& barrier_at(unsigned address);
@@ -212,6 +225,10 @@ void complete(Barrier& barrier, long long bytes);
 void named_barrier(int number, unsigned threads, bool waits);
 void cluster_arrive();
 void cluster_wait();
+
+// A thread waits for the launches before this one; then global memory is as these leave it.
+void await_earlier();
+void earlier_are_done();
 
 // Beside the threads.
 bool early();  // whether the next one happens at once

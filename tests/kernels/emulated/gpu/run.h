@@ -39,13 +39,15 @@ std::string run_kernel(void (*kernel)(Parameters...), void* const* values, Launc
 #define EMULATOR_LIBRARY(number, kernel)                                                           \
     extern "C" void emulate_##number(void* const* values, const unsigned* grid,                    \
                                      const unsigned* block, unsigned cluster, unsigned smem_bytes, \
-                                     unsigned resident, const emulator::Schedule* schedule,        \
+                                     unsigned resident, const emulator::Region* hidden,            \
+                                     unsigned n_hidden, const emulator::Schedule* schedule,        \
                                      char* error, unsigned capacity) {                             \
         const emulator::Launch launch{{grid[0], grid[1], grid[2]},                                 \
                                       {block[0], block[1], block[2]},                              \
                                       cluster,                                                     \
                                       smem_bytes,                                                  \
                                       resident,                                                    \
+                                      {hidden, hidden + n_hidden},                                 \
                                       {}};                                                         \
         const std::string text = emulator::run_kernel(kernel, values, launch, *schedule);          \
         std::snprintf(error, capacity, "%s", text.c_str());                                        \

@@ -70,6 +70,7 @@ inline void load_box(unsigned destination, const TensorMap& map, unsigned barrie
              ++place) {
             if (to->barriers[place].ready) emulator::fail("a box over the place of a barrier");
         }
+        emulator::need_fenced(*to, destination, box_bytes(map));
         // NaN while it is under way.
         std::memset(to->memory.data() + destination, 0xff, box_bytes(map));
         std::memset(to->fenced.data() + destination, 0xff, box_bytes(map));

@@ -1,26 +1,31 @@
-// On the host: kernels/ptx/global_words.cuh.
+// On the host: kernels/ptx/global_words.cuh.  Other threads may come in front of each access.
 #pragma once
 
 namespace fa_tune::ptx {
 
 inline void ld_global_cg_v4(float (&words)[4], const float* address) {
+    emulator::point();
     std::memcpy(words, address, 16);
 }
 
 inline void ld_global_cg_v2(float (&words)[2], const float* address) {
+    emulator::point();
     std::memcpy(words, address, 8);
 }
 
 inline void st_global_cg_v4(float* address, const float (&words)[4]) {
+    emulator::point();
     std::memcpy(address, words, 16);
 }
 
 inline void st_global_cg_v2(float* address, float first, float second) {
+    emulator::point();
     address[0] = first;
     address[1] = second;
 }
 
 inline void st_global_v2(unsigned short* address, unsigned first, unsigned second) {
+    emulator::point();
     std::memcpy(address, &first, 4);
     std::memcpy(address + 2, &second, 4);
 }
