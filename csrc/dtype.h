@@ -1,5 +1,5 @@
 // Element types, numbered as PyTorch numbers them.
-// Generated from fa_tune/core/model.py by `python -m fa_tune.export.config_headers`; do not edit.
+// Generated from core/workload.py by `python -m fa_tune.export.config_headers`; do not edit.
 #pragma once
 
 namespace fa_tune {

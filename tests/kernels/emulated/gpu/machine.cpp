@@ -32,8 +32,8 @@ struct Machine {
     std::vector<Region> hidden;
     std::string error;
     std::vector<std::uint8_t> left;  // in shared memory by a CTA that has returned
-    bool copying = false;  // whether a copy runs rather than `current`
-    double lowest = 0;     // priority given so far
+    bool copying = false;            // whether a copy runs rather than `current`
+    double lowest = 0;               // priority given so far
 };
 Machine* machine = nullptr;
 

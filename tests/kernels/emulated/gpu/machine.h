@@ -15,9 +15,9 @@
 //
 // Ordinary writes to shared memory reach bulk copies and wgmma only by the proxy fence, so there
 // are two views of it, and no bulk copy comes to where such writes have not been fenced.  At first
-// shared memory holds one NaN or another, or what the CTA before has left there.  A dependent launch
-// finds global memory as it will be only when it has waited.  What is not modelled: the memory order
-// between ordinary accesses.
+// shared memory holds one NaN or another, or what the CTA before has left there.  A dependent
+// launch finds global memory as it will be only when it has waited.  What is not modelled: the
+// memory order between ordinary accesses.
 #pragma once
 
 #include <setjmp.h>
@@ -146,7 +146,7 @@ struct Cta {
     // As ordinary accesses see it, and as bulk copies and wgmma do.
     std::vector<std::uint8_t> memory, fenced;
     std::vector<unsigned> unfenced;  // ordinary writes that no proxy fence has followed, by chunk
-    std::vector<Barrier> barriers;  // by address / 8
+    std::vector<Barrier> barriers;   // by address / 8
     Meeting meetings[kNamedBarriers];
     std::vector<Warp> warps;
     std::vector<std::vector<Product>> products;  // of each warpgroup, as its first warp issued them

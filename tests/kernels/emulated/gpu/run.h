@@ -37,11 +37,10 @@ std::string run_kernel(void (*kernel)(Parameters...), void* const* values, Launc
 
 // One of a library's kernels, by its number.  Writes "" or what went wrong to `error`.
 #define EMULATOR_LIBRARY(number, kernel)                                                           \
-    extern "C" void emulate_##number(void* const* values, const unsigned* grid,                    \
-                                     const unsigned* block, unsigned cluster, unsigned smem_bytes, \
-                                     unsigned resident, const emulator::Region* hidden,            \
-                                     unsigned n_hidden, const emulator::Schedule* schedule,        \
-                                     char* error, unsigned capacity) {                             \
+    extern "C" void emulate_##number(                                                              \
+        void* const* values, const unsigned* grid, const unsigned* block, unsigned cluster,        \
+        unsigned smem_bytes, unsigned resident, const emulator::Region* hidden, unsigned n_hidden, \
+        const emulator::Schedule* schedule, char* error, unsigned capacity) {                      \
         const emulator::Launch launch{{grid[0], grid[1], grid[2]},                                 \
                                       {block[0], block[1], block[2]},                              \
                                       cluster,                                                     \
