@@ -172,6 +172,24 @@ def test_a_table_that_fits_is_drawn_and_a_wider_one_keeps_every_cell(
         assert word in text
 
 
+def test_what_all_rows_have_is_said_once_and_no_row_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    same, headings = ("alike " * 5).strip(), ("what all have", "what tells apart")
+    apart = [[f"{same}\nbelow", "left " * 8], [f"{same}\nbelow", "right " * 8]]
+    text = fitted_table(headings, apart, set())
+    assert [text.split().count(word) for word in ("alike", "below", "left", "right")] == [
+        5,
+        1,
+        8,
+        8,
+    ]
+    assert max(map(len, text.splitlines())) <= 40
+    equal = fitted_table(headings, [[same, same]] * 3, set())
+    assert equal.split().count("alike") == 3 * 2 * 5
+
+
 @pytest.mark.parametrize("width", [40, 80])
 def test_a_folded_line_is_the_whole_line(width: int) -> None:
     text = f"{CONFIG}: some reason of many words that goes on {OTHER}"

@@ -24,7 +24,10 @@ def fitted_table(
         name: column[0] for name, *column in zip(headings, *rows, strict=True) if _one(column)
     }
     common.pop(configs, None)
-    said = "; ".join(f"{name}: {cell}" if name else cell for name, cell in common.items() if cell)
+    if len(common) == len(headings):  # rows that nothing tells apart are still rows
+        common = {}
+    cells_of_all = ((name, one_line(cell)) for name, cell in common.items() if cell)
+    said = "; ".join(f"{name}: {cell}" if name else cell for name, cell in cells_of_all)
     rows = [
         [cell for name, cell in zip(headings, row, strict=True) if name not in common]
         for row in rows
