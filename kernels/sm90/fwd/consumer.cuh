@@ -197,14 +197,14 @@ struct Consumer {
             if constexpr (kStaleMax && !kMasked) {
                 if (masked) mask(first_row, block);
                 typename Rows::Early early;
-                const bool refreshed = begin_stale_max_softmax(early);
+                const bool refreshed = begin_stale_max_softmax(early, block);
                 ptx::wgmma_wait_group<0>();
                 keep_registers(products.o);
                 v.release(lane);
-                stale_max_softmax(refreshed, early);
+                stale_max_softmax(refreshed, early, block);
             } else {
                 if constexpr (kMasked) mask(first_row, block);
-                softmax.template update<false>(products.s, a);
+                softmax.template update<false>(products.s, a, block == 0);
                 ptx::wgmma_wait_group<0>();
                 keep_registers(products.o);
                 v.release(lane);
@@ -226,13 +226,13 @@ struct Consumer {
             change_scores(first_row, block, kMasked || masked);
             if constexpr (kStaleMax && !kMasked) {
                 if (masked) mask(first_row, block);
-                const bool refreshed = refresh_max_first();
+                const bool refreshed = refresh_max_first(block);
                 typename Rows::Early early;
                 softmax.begin_with_stale_max(products.s, early);
-                stale_max_softmax(refreshed, early);
+                stale_max_softmax(refreshed, early, block);
             } else {
                 if constexpr (kMasked) mask(first_row, block);
-                softmax.template update<false>(products.s, a);
+                softmax.template update<false>(products.s, a, block == 0);
                 products.pack(softmax);
                 rescale();
             }
@@ -306,7 +306,7 @@ struct Consumer {
             if (!whole) mask(first_row(tile), block);
         }
         constexpr bool kRaise = CFG.adaptive_max && TRAITS.diagonal();
-        softmax.template update<true, kRaise>(products.s, a);
+        softmax.template update<true, kRaise>(products.s, a, block == 0);
         a[0] = a[1] = 1.f;
         products.pack(softmax);
     }
@@ -320,33 +320,37 @@ struct Consumer {
 
     // New maxima where they come first; returns whether they did, and O has yet to be multiplied by
     // a.
-    __device__ __forceinline__ bool refresh_max_first() {
+    __device__ __forceinline__ bool refresh_max_first(int block) {
         const bool max_first = max_comes_first();
         if (max_first) {
 #pragma unroll
-            for (int i = 0; i < 2; ++i) softmax.refresh_max(products.s, a, i, softmax.samples());
+            for (int i = 0; i < 2; ++i) {
+                softmax.refresh_max(products.s, a, i, block == 0, softmax.samples());
+            }
         }
         return max_first;
     }
 
     // Maxima of rows in turn, and the first row's exponentials.  A sample has code of its own: a
     // branch among exponentials would keep maxima from coming beside them.
-    __device__ __forceinline__ void refresh_max_in_turn(typename Rows::Early& early) {
+    __device__ __forceinline__ void refresh_max_in_turn(typename Rows::Early& early, int block) {
         if (softmax.samples()) {
-            softmax.refresh_max(products.s, a, 0, true);
+            softmax.refresh_max(products.s, a, 0, block == 0, true);
             softmax.begin_with_stale_max(products.s, early);
-            softmax.template refresh_max_after<Rows::kSampled>(early.p[0], products.s, a, 1);
+            softmax.template refresh_max_after<Rows::kSampled>(early.p[0], products.s, a, 1,
+                                                               block == 0);
         } else {
-            softmax.refresh_max(products.s, a, 0);
+            softmax.refresh_max(products.s, a, 0, block == 0);
             softmax.begin_with_stale_max(products.s, early);
-            softmax.template refresh_max_after<1>(early.p[0], products.s, a, 1);
+            softmax.template refresh_max_after<1>(early.p[0], products.s, a, 1, block == 0);
         }
     }
 
     // What comes before the wait for the last product, which reads P; returns as refresh_max_first.
-    __device__ __forceinline__ bool begin_stale_max_softmax(typename Rows::Early& early) {
+    __device__ __forceinline__ bool begin_stale_max_softmax(typename Rows::Early& early,
+                                                            int block) {
         if constexpr (!CFG.rows_in_turn) {
-            const bool refreshed = refresh_max_first();
+            const bool refreshed = refresh_max_first(block);
             softmax.begin_with_stale_max(products.s, early);
             if constexpr (Rows::kEarly > 0) {
                 const auto& part = early.part;
@@ -358,7 +362,7 @@ struct Consumer {
         } else {
             const bool max_first = max_comes_first();
             if (max_first) {  // row 1's maximum beside row 0's exponentials
-                refresh_max_in_turn(early);
+                refresh_max_in_turn(early, block);
             } else {
                 softmax.begin_with_stale_max(products.s, early);
             }
@@ -370,7 +374,8 @@ struct Consumer {
 
     // P by the maxima that are there; where these turn out to be too low, by new ones.  Nothing of
     // the tile is under way, so that its scores can be taken twice.
-    __device__ __forceinline__ void stale_max_softmax(bool refreshed, typename Rows::Early& early) {
+    __device__ __forceinline__ void stale_max_softmax(bool refreshed, typename Rows::Early& early,
+                                                      int block) {
         typename Rows::BlockSums sums;
         softmax.with_stale_max(products.s, early, products.probabilities, sums);
         bool overflowed;
@@ -380,21 +385,22 @@ struct Consumer {
         } else {
             overflowed = softmax.overflowed(sums);
         }
-        if (overflowed) refresh_max(sums);
+        if (overflowed) refresh_max(sums, block);
         softmax.add(sums);
         products.keep_probabilities();
     }
 
     // New maxima and P by them, for the rows that need it.  Once is enough: no P is above 1
     // afterwards, but where a score is +inf or NaN.
-    __device__ __forceinline__ void refresh_max(typename Rows::BlockSums& sums) {
+    __device__ __forceinline__ void refresh_max(typename Rows::BlockSums& sums, int block) {
         const bool again[2] = {softmax.overflowed(sums, 0), softmax.overflowed(sums, 1)};
         int grew_much = 0;  // lanes with a row that did
         bool any_large = false;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             if (!again[i]) continue;
-            softmax.template refresh_max<true>(products.s, a, i);
+            const bool last = softmax.is_final(sums, i, block == 0);
+            softmax.template refresh_max<true>(products.s, a, i, last);
             const bool large = softmax.any_lane(softmax.large_max(i));
             products.scale_output(a, i);
             grew_much += softmax.count_lanes(a[i] < softmax.kGrewMuch);

@@ -34,6 +34,10 @@ struct Softmax {
     // With stale_max m is stored this much above the maximum (in powers of two), ...
     static constexpr float kHeadroom = !kStaleMax ? 0.f : kBf16 ? 28.f : 2.f;
     static constexpr float kHeadroomFactor = !kStaleMax ? 1.f : kBf16 ? 0x1p28f : 4.f;
+    // ... but where no block is likely to outgrow it: fp16 has fewer digits for small P.
+    static constexpr bool kFinalIsExact = kStaleMax && !kBf16;
+    // Of a warp's eight rows i, each of which overflows in the lane that has the key.
+    static constexpr int kManyOverflowed = 4;
     // ... and this is what a thread's share of a row's sum over one block may come to: no P is
     // larger then.  fp16 ends there; bf16 has the range of fp32.
     static constexpr float kMostOfStaleMax = kBf16 ? 256.f : 65504.f;
@@ -90,9 +94,9 @@ struct Softmax {
     }
 
     // s becomes p, unrounded; `a` is what O must be multiplied with.  kRaise: with adaptive_max, in
-    // a first block that may have a mask.
+    // a first block that may have a mask.  `last`: no block of the tile comes after this one.
     template <bool kFirst, bool kRaise = false>
-    __device__ __forceinline__ void update(float (&s)[kScores], float (&a)[2]) {
+    __device__ __forceinline__ void update(float (&s)[kScores], float (&a)[2], bool last) {
         bool any_large = false;
         int most = kLeastInt;  // of the warp's maxima
         float lowest = 0.f;    // of the lane's
@@ -105,11 +109,11 @@ struct Softmax {
                 odd = fmaxf(odd, s[4 * j + 2 * i + 1]);
             }
             const float highest = scaled_max(fmaxf(even, odd));
-            float new_max = with_headroom(highest);
+            float new_max = with_headroom(highest, last);
             if constexpr (kRaise) {
                 most = max(most, __reduce_max_sync(kAllLanes, __float2int_rn(highest)));
                 lowest = i == 0 ? highest : fminf(lowest, highest);
-                new_max += raise_to(most, highest);
+                if (!kFinalIsExact || !last) new_max += raise_to(most, highest);
             }
             new_max = fmaxf(kFirst ? kLowest : row_max[i], new_max);
             if constexpr (kKeepsMax && !kFirst) {
@@ -228,11 +232,19 @@ struct Softmax {
                         sums.row[1] > kMostOfStaleMax);
     }
 
+    // Whether the new maximum of rows i that overflowed is likely to be their last: no block comes
+    // after this one, or many of the warp did so at once: a key is far above the others for all
+    // of them.
+    __device__ __forceinline__ bool is_final(const BlockSums& sums, int i, bool last) const {
+        if constexpr (!kFinalIsExact) return false;
+        return last || count_lanes(sums.row[i] > kMostOfStaleMax) >= kManyOverflowed;
+    }
+
     // m of row i becomes the maximum, of a sample where `of_sample`; `a` is what O must be
-    // multiplied with.
-    template <bool kWhole = kBf16>
+    // multiplied with.  kCorrects: the row overflowed; `last`: no block is likely to outgrow it.
+    template <bool kCorrects = false>
     __device__ __forceinline__ void refresh_max(const float (&s)[kScores], float (&a)[2], int i,
-                                                bool of_sample = false) {
+                                                bool last, bool of_sample = false) {
         constexpr int kEach = CFG.adaptive_max ? kSampled : 1;
         float highest = s[2 * i];
 #pragma unroll
@@ -246,7 +258,7 @@ struct Softmax {
                 highest = fmaxf(highest, fmaxf(s[4 * j + 2 * i], s[4 * j + 2 * i + 1]));
             }
         }
-        raise_max<kWhole>(highest, a, i);
+        raise_max<kBf16 || kCorrects>(highest, a, i, last);
     }
 
     // The same of every kEach-th pair, not before `first` is there, a number of at least 0.
@@ -254,13 +266,13 @@ struct Softmax {
     // the unit that takes those.
     template <int kEach>
     __device__ __forceinline__ void refresh_max_after(float first, const float (&s)[kScores],
-                                                      float (&a)[2], int i) {
+                                                      float (&a)[2], int i, bool last) {
         float highest = fmaf(first, 0.f, negative_infinity());
 #pragma unroll
         for (int j = 0; j < kScores / 4; j += kEach) {
             highest = fmaxf(fmaxf(highest, s[4 * j + 2 * i]), s[4 * j + 2 * i + 1]);
         }
-        raise_max<kBf16>(highest, a, i);
+        raise_max<kBf16>(highest, a, i, last);
     }
 
     // P and the sum of row i anew, by the m that is there now.  The scores are gone afterwards.
@@ -326,8 +338,8 @@ struct Softmax {
 
     // m of row i becomes that of its largest score of a block, kWhole: in whole powers of two.
     template <bool kWhole>
-    __device__ __forceinline__ void raise_max(float highest, float (&a)[2], int i) {
-        float new_max = fmaxf(row_max[i], with_headroom(scaled_max(highest)));
+    __device__ __forceinline__ void raise_max(float highest, float (&a)[2], int i, bool last) {
+        float new_max = fmaxf(row_max[i], with_headroom(scaled_max(highest), last));
         if constexpr (kWhole) new_max = in_whole_powers(row_max[i], new_max);
         a[i] = ptx::ex2_approx(row_max[i] - new_max);
         row_max[i] = new_max;
@@ -348,8 +360,8 @@ struct Softmax {
     }
 
     // The m that is stored for c times a maximum.
-    __device__ __forceinline__ static float with_headroom(float highest) {
-        return kHeadroom == 0.f ? highest : highest + kHeadroom;
+    __device__ __forceinline__ static float with_headroom(float highest, bool last) {
+        return kHeadroom == 0.f || kFinalIsExact && last ? highest : highest + kHeadroom;
     }
 
     // By how much m of a row with such a maximum is raised: whole powers of two, so that a weight

@@ -33,9 +33,26 @@ MORE_KEYS, BEHIND_A_MASK = 24, 40
 # is so for some rows of each warp, and a little above the other scores for the rest.
 FAR_ABOVE, LITTLE_ABOVE = 60.0, 3.0
 LATE = ("then", "beside")
+IN_THE_SECOND = (*LATE, "worthless before others")
+# Key blocks, 2 if not here.
+BLOCKS = {"then": 3, "beside": 3, "worthless before others": 3, "worthless alone": 1}
+# A sink whose value is 0, so that O is what small weights leave: in the block that is visited
+# last, in the only one, in the last one behind a mask, or with blocks to come.
+WORTHLESS = (
+    "worthless", "worthless for some", "worthless alone", "worthless before others",
+)  # fmt: skip
+# Of eight rows, fewer than count as many; by what factor the sink of the others is lower.
+OF_SOME, FEW, LESS = ("worthless for some", "worthless alone"), 3, 0.7
+FP16 = (
+    IN_TURN.replace("BF16", "FP16"),
+    WIDE.replace("BF16", "FP16"),
+    ALONE.replace("BF16", "FP16"),
+)
+TOGETHER = FP16[0].replace("rows_in_turn+", "")
 LSE_ERROR = 1e-4
 
 SOFTMAX, WEIGHT = "sm90/fwd/softmax.cuh", "sm90/fwd/dominant_weight.cuh"
+CONSUMER = "sm90/fwd/consumer.cuh"
 # (config, kind of heads, traits, file, pattern, replacement), each found at one place.
 MUTANTS = {
     "nothing is corrected": (
@@ -62,6 +79,33 @@ MUTANTS = {
         ALONE, "sink", "causal", SOFTMAX,
         r"fmaxf\(largest\[i\] \* a\[i\], difference\)", "largest[i] * a[i]",
     ),
+    "m of a row that overflowed has room above it where no block is left": (
+        FP16[0], "worthless for some", "lse", SOFTMAX, r"return last \|\| count", "return count",
+    ),
+    "many rows that overflowed at once have room above them": (
+        FP16[0], "worthless before others", "lse", SOFTMAX,
+        r"return last \|\| count_lanes[^;]*;", "return last;",
+    ),
+    "m of a tile's only block has room above it": (
+        FP16[2], "worthless alone", "lse", CONSUMER,
+        r"(update<true, kRaise>\(products\.s, a, )block == 0", r"\1false",
+    ),
+    "m of a tile's only block is raised": (
+        FP16[0], "worthless alone", "causal", SOFTMAX,
+        r"if \(!kFinalIsExact \|\| !last\) new_max", "new_max",
+    ),
+    "m of a last block with a mask has room above it": (
+        FP16[2], "worthless", "causal", CONSUMER,
+        r"(update<false>\(products\.s, a, )block == 0(\);\s*ptx)", r"\1false\2",
+    ),
+    "m that comes first in the last block has room above it": (
+        TOGETHER, "worthless", "causal", CONSUMER,
+        r"(refresh_max\(products\.s, a, i, )block == 0", r"\1false",
+    ),
+    "the same with rows in turn": (
+        FP16[0], "worthless", "causal", CONSUMER,
+        r"if \(max_first\) \{(  // row 1's)", r"if (max_first) { const int block = 1;\1",
+    ),
 }  # fmt: skip
 
 
@@ -85,6 +129,10 @@ def _problem(w: Workload, height: float, kind: str, sink: int) -> Problem:
         k[:, 1], k[0, 1] = 0.0, 1.0
         some = np.arange(w.seq_len_q) % 8 == 0
         q[:, 1] = np.where(some, height + FAR_ABOVE, LITTLE_ABOVE) / w.scale
+    elif kind in WORTHLESS:
+        problem.v[0, sink, 0] = 0
+        if kind in OF_SOME:
+            q[np.arange(w.seq_len_q) % 8 >= FEW, 0] *= LESS
     problem.q[0, :, 0], problem.k[0, :, 0] = to_bits(q, w.dtype), to_bits(k, w.dtype)
     return problem
 
@@ -94,8 +142,12 @@ def _is_off(kernel: Emulated, height: float, kind: str) -> bool:
     log-sum-exp is not exact."""
     c = kernel.config
     causal = "causal" in kernel.request.traits
-    keys = c.B_r + MORE_KEYS if causal else (3 if kind in LATE else 2) * c.B_c
-    sink = BEHIND_A_MASK if causal else c.B_c + 1 if kind in LATE else 0
+    keys = c.B_r if kind == "worthless alone" else c.B_r + MORE_KEYS
+    if not causal:
+        keys = BLOCKS.get(kind, 2) * c.B_c
+    sink = 0 if kind in WORTHLESS else BEHIND_A_MASK if causal else 0
+    if kind in IN_THE_SECOND and not causal:
+        sink = c.B_c + 1
     w = Workload(
         *(1, 1, 1, c.B_r, keys, c.d_head, c.dtype),
         causal=causal, bottom_right=causal, lse="lse" in kernel.request.traits,
@@ -144,3 +196,15 @@ def test_a_sink_behind_a_mask_is_exact(libraries: Path) -> None:
 def test_a_weight_that_is_rounded_is_noticed(name: str, libraries: Path) -> None:
     short_form, kind, traits, *change = MUTANTS[name]
     assert _heights_off(build_changed(short_form, traits, libraries, *change), kind)
+
+
+@pytest.mark.parametrize("kind", WORTHLESS)
+@pytest.mark.parametrize("short_form", FP16)
+def test_what_small_weights_leave_is_right(short_form: str, kind: str, libraries: Path) -> None:
+    assert _heights_off(build_changed(short_form, "lse", libraries), kind) == []
+
+
+@pytest.mark.parametrize("short_form", FP16)
+def test_what_small_weights_leave_is_right_behind_a_mask(short_form: str, libraries: Path) -> None:
+    kernel = build_changed(short_form, "causal", libraries)
+    assert [_heights_off(kernel, kind) for kind in ("worthless", "worthless alone")] == [[], []]

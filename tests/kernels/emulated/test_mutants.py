@@ -127,8 +127,8 @@ MUTANTS = {
     ),
     # Exponents of more digits than fp32 has.
     "P is taken again until it fits": Mutant(
-        SM90, "sm90/fwd/consumer.cuh", r"if \(overflowed\) refresh_max\(sums\);",
-        "while (overflowed) { refresh_max(sums); overflowed = softmax.overflowed(sums); }",
+        SM90, "sm90/fwd/consumer.cuh", r"if \(overflowed\) refresh_max\(sums, block\);",
+        "while (overflowed) { refresh_max(sums, block); overflowed = softmax.overflowed(sums); }",
         ENDLESS, softmax_scale=1e8, limit_s=5.0,
     ),
     # Scores so far apart that maxima come before the exponentials.

@@ -46,7 +46,7 @@ inline void* __cvta_shared_to_generic(std::size_t address) {
 }
 
 inline float __int_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
-inline unsigned __float_as_int(float x) { return std::bit_cast<unsigned>(x); }
+inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
 
 // Sums and products that the compiler must not fuse: here it fuses none, see -ffp-contract.
 inline float __fadd_rn(float a, float b) { return a + b; }
