@@ -201,7 +201,7 @@ struct Consumer {
                 ptx::wgmma_wait_group<0>();
                 keep_registers(products.o);
                 v.release(lane);
-                stale_max_softmax(refreshed, early, block);
+                stale_max_softmax(refreshed, early);
             } else {
                 if constexpr (kMasked) mask(first_row, block);
                 softmax.template update<false>(products.s, a, block == 0);
@@ -229,7 +229,7 @@ struct Consumer {
                 const bool refreshed = refresh_max_first(block);
                 typename Rows::Early early;
                 softmax.begin_with_stale_max(products.s, early);
-                stale_max_softmax(refreshed, early, block);
+                stale_max_softmax(refreshed, early);
             } else {
                 if constexpr (kMasked) mask(first_row, block);
                 softmax.template update<false>(products.s, a, block == 0);
@@ -374,8 +374,7 @@ struct Consumer {
 
     // P by the maxima that are there; where these turn out to be too low, by new ones.  Nothing of
     // the tile is under way, so that its scores can be taken twice.
-    __device__ __forceinline__ void stale_max_softmax(bool refreshed, typename Rows::Early& early,
-                                                      int block) {
+    __device__ __forceinline__ void stale_max_softmax(bool refreshed, typename Rows::Early& early) {
         typename Rows::BlockSums sums;
         softmax.with_stale_max(products.s, early, products.probabilities, sums);
         bool overflowed;
@@ -385,22 +384,21 @@ struct Consumer {
         } else {
             overflowed = softmax.overflowed(sums);
         }
-        if (overflowed) refresh_max(sums, block);
+        if (overflowed) refresh_max(sums);
         softmax.add(sums);
         products.keep_probabilities();
     }
 
     // New maxima and P by them, for the rows that need it.  Once is enough: no P is above 1
     // afterwards, but where a score is +inf or NaN.
-    __device__ __forceinline__ void refresh_max(typename Rows::BlockSums& sums, int block) {
+    __device__ __forceinline__ void refresh_max(typename Rows::BlockSums& sums) {
         const bool again[2] = {softmax.overflowed(sums, 0), softmax.overflowed(sums, 1)};
         int grew_much = 0;  // lanes with a row that did
         bool any_large = false;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             if (!again[i]) continue;
-            const bool last = softmax.is_final(sums, i, block == 0);
-            softmax.template refresh_max<true>(products.s, a, i, last);
+            softmax.template refresh_max<true>(products.s, a, i, false);
             const bool large = softmax.any_lane(softmax.large_max(i));
             products.scale_output(a, i);
             grew_much += softmax.count_lanes(a[i] < softmax.kGrewMuch);

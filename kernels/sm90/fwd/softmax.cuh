@@ -34,10 +34,9 @@ struct Softmax {
     // With stale_max m is stored this much above the maximum (in powers of two), ...
     static constexpr float kHeadroom = !kStaleMax ? 0.f : kBf16 ? 28.f : 2.f;
     static constexpr float kHeadroomFactor = !kStaleMax ? 1.f : kBf16 ? 0x1p28f : 4.f;
-    // ... but where no block is likely to outgrow it: fp16 has fewer digits for small P.
+    // ... but in fp16, which has fewer digits for small P, where no block comes after this one or
+    // one is not likely to outgrow it.
     static constexpr bool kFinalIsExact = kStaleMax && !kBf16;
-    // Of a warp's eight rows i, each of which overflows in the lane that has the key.
-    static constexpr int kManyOverflowed = 4;
     // ... and this is what a thread's share of a row's sum over one block may come to: no P is
     // larger then.  fp16 ends there; bf16 has the range of fp32.
     static constexpr float kMostOfStaleMax = kBf16 ? 256.f : 65504.f;
@@ -232,16 +231,9 @@ struct Softmax {
                         sums.row[1] > kMostOfStaleMax);
     }
 
-    // Whether the new maximum of rows i that overflowed is likely to be their last: no block comes
-    // after this one, or many of the warp did so at once: a key is far above the others for all
-    // of them.
-    __device__ __forceinline__ bool is_final(const BlockSums& sums, int i, bool last) const {
-        if constexpr (!kFinalIsExact) return false;
-        return last || count_lanes(sums.row[i] > kMostOfStaleMax) >= kManyOverflowed;
-    }
-
     // m of row i becomes the maximum, of a sample where `of_sample`; `a` is what O must be
-    // multiplied with.  kCorrects: the row overflowed; `last`: no block is likely to outgrow it.
+    // multiplied with.  kCorrects: the row overflowed, so that few blocks will outgrow its new m.
+    // `last`: no block comes after this one.
     template <bool kCorrects = false>
     __device__ __forceinline__ void refresh_max(const float (&s)[kScores], float (&a)[2], int i,
                                                 bool last, bool of_sample = false) {
@@ -258,7 +250,7 @@ struct Softmax {
                 highest = fmaxf(highest, fmaxf(s[4 * j + 2 * i], s[4 * j + 2 * i + 1]));
             }
         }
-        raise_max<kBf16 || kCorrects>(highest, a, i, last);
+        raise_max<kBf16 || kCorrects>(highest, a, i, kCorrects || last);
     }
 
     // The same of every kEach-th pair, not before `first` is there, a number of at least 0.
@@ -338,8 +330,8 @@ struct Softmax {
 
     // m of row i becomes that of its largest score of a block, kWhole: in whole powers of two.
     template <bool kWhole>
-    __device__ __forceinline__ void raise_max(float highest, float (&a)[2], int i, bool last) {
-        float new_max = fmaxf(row_max[i], with_headroom(scaled_max(highest), last));
+    __device__ __forceinline__ void raise_max(float highest, float (&a)[2], int i, bool final) {
+        float new_max = fmaxf(row_max[i], with_headroom(scaled_max(highest), final));
         if constexpr (kWhole) new_max = in_whole_powers(row_max[i], new_max);
         a[i] = ptx::ex2_approx(row_max[i] - new_max);
         row_max[i] = new_max;
@@ -359,9 +351,9 @@ struct Softmax {
         return __fmul_rn(quad_max(highest), scale_log2);
     }
 
-    // The m that is stored for c times a maximum.
-    __device__ __forceinline__ static float with_headroom(float highest, bool last) {
-        return kHeadroom == 0.f || kFinalIsExact && last ? highest : highest + kHeadroom;
+    // The m that is stored for c times a maximum, which may be the row's final one.
+    __device__ __forceinline__ static float with_headroom(float highest, bool final) {
+        return kHeadroom == 0.f || kFinalIsExact && final ? highest : highest + kHeadroom;
     }
 
     // By how much m of a row with such a maximum is raised: whole powers of two, so that a weight

@@ -37,12 +37,9 @@ IN_THE_SECOND = (*LATE, "worthless before others")
 # Key blocks, 2 if not here.
 BLOCKS = {"then": 3, "beside": 3, "worthless before others": 3, "worthless alone": 1}
 # A sink whose value is 0, so that O is what small weights leave: in the block that is visited
-# last, in the only one, in the last one behind a mask, or with blocks to come.
-WORTHLESS = (
-    "worthless", "worthless for some", "worthless alone", "worthless before others",
-)  # fmt: skip
-# Of eight rows, fewer than count as many; by what factor the sink of the others is lower.
-OF_SOME, FEW, LESS = ("worthless for some", "worthless alone"), 3, 0.7
+# last, in the only one, or with blocks to come.
+WORTHLESS = ("worthless", "worthless alone", "worthless before others")
+FEW, LESS = 3, 0.7  # of eight rows alone; the factor by which the others' sink is lower
 FP16 = (
     IN_TURN.replace("BF16", "FP16"),
     WIDE.replace("BF16", "FP16"),
@@ -79,12 +76,8 @@ MUTANTS = {
         ALONE, "sink", "causal", SOFTMAX,
         r"fmaxf\(largest\[i\] \* a\[i\], difference\)", "largest[i] * a[i]",
     ),
-    "m of a row that overflowed has room above it where no block is left": (
-        FP16[0], "worthless for some", "lse", SOFTMAX, r"return last \|\| count", "return count",
-    ),
-    "many rows that overflowed at once have room above them": (
-        FP16[0], "worthless before others", "lse", SOFTMAX,
-        r"return last \|\| count_lanes[^;]*;", "return last;",
+    "m of a row that overflowed has room above it": (
+        FP16[0], "worthless before others", "lse", SOFTMAX, r"kCorrects \|\| last\);", "last);",
     ),
     "m of a tile's only block has room above it": (
         FP16[2], "worthless alone", "lse", CONSUMER,
@@ -131,7 +124,7 @@ def _problem(w: Workload, height: float, kind: str, sink: int) -> Problem:
         q[:, 1] = np.where(some, height + FAR_ABOVE, LITTLE_ABOVE) / w.scale
     elif kind in WORTHLESS:
         problem.v[0, sink, 0] = 0
-        if kind in OF_SOME:
+        if kind == "worthless alone":
             q[np.arange(w.seq_len_q) % 8 >= FEW, 0] *= LESS
     problem.q[0, :, 0], problem.k[0, :, 0] = to_bits(q, w.dtype), to_bits(k, w.dtype)
     return problem

@@ -127,8 +127,8 @@ MUTANTS = {
     ),
     # Exponents of more digits than fp32 has.
     "P is taken again until it fits": Mutant(
-        SM90, "sm90/fwd/consumer.cuh", r"if \(overflowed\) refresh_max\(sums, block\);",
-        "while (overflowed) { refresh_max(sums, block); overflowed = softmax.overflowed(sums); }",
+        SM90, "sm90/fwd/consumer.cuh", r"if \(overflowed\) refresh_max\(sums\);",
+        "while (overflowed) { refresh_max(sums); overflowed = softmax.overflowed(sums); }",
         ENDLESS, softmax_scale=1e8, limit_s=5.0,
     ),
     # Scores so far apart that maxima come before the exponentials.
@@ -142,7 +142,7 @@ MUTANTS = {
     ),
     "the second row's maximum comes after the first row's alone": Mutant(
         ROWS, "sm90/fwd/softmax.cuh",
-        r"(2 \* i \+ 1\]\);\s*\}\s*)raise_max<kBf16>\(highest, a, i\);(\s*\}"
+        r"(2 \* i \+ 1\]\);\s*\}\s*)raise_max<kBf16>\(highest, a, i, last\);(\s*\}"
         r"\s*// P and the sum of row i anew)",
         r"\1a[i] = 1.f;\2", WRONG, softmax_scale=4.0,
     ),
