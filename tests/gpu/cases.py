@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fa_tune import families
@@ -17,7 +17,7 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Artifact, Variant
 from fa_tune.core.workload import MASKS, DType, Workload
 from fa_tune.families.base import Config, KernelFamily
-from fa_tune.families.fields import d_v_of
+from fa_tune.families.fields import d_v_of, is_kv_e4m3
 from fa_tune.ops.forward_cases import example, has_alignment
 from fa_tune.ops.traits import Traits
 from tests.gpu.score_hooks import HOOKS
@@ -318,7 +318,8 @@ def _fa_problems(d_head: int, dtype: DType) -> Iterator[tuple[Workload, str]]:
 def small_workloads(variant: Variant, traits: str) -> tuple[Workload, ...]:
     """A dozen tiles of queries with enough blocks of keys for every ring to turn, and few keys
     for more queries; with the trait lengths that end within a block, down to 1; with a mask both
-    alignments, where some rows see nothing."""
+    alignments, where some rows see nothing.  Of caches the same with lengths that the device
+    tells, none among them, and pages."""
     family = families.get(variant.family)
     config = family.parse(variant.config)
     facts = Traits.parse(traits)
@@ -337,6 +338,23 @@ def small_workloads(variant: Variant, traits: str) -> tuple[Workload, ...]:
         for number, shape in enumerate(shapes)
         for bottom_right in ((False, True) if has_alignment(facts) else (False,))
     ]
+    if family.name == "decode":
+        found = [replace(w, kv_e4m3=is_kv_e4m3(config)) for w in found]
+    if family.name == "decode" and facts.ragged and not facts.packed:
+        (batch, *sizes) = shapes[0]
+        found += [
+            replace(
+                example(
+                    *(facts, (batch + 1, *sizes, config.d_head, config.dtype), number),
+                    bottom_right=has_alignment(facts),
+                    d_head_v=d_v_of(config),
+                    cache_lengths=f"{sizes[-1]}+0+{keys + 1}",
+                    page_size=page_size,
+                ),
+                kv_e4m3=is_kv_e4m3(config),
+            )
+            for number, page_size in enumerate((0, 48))
+        ]
     return tuple(dict.fromkeys(found))
 
 

@@ -1,6 +1,6 @@
 """compute-sanitizer finds nothing in the kernels that together take every code path, every pair
-of values of knobs, d_head and traits, new knobs included (tests/tools/required.py and
-tests/tools/required_sm90.py), nor in those of the `fast` sets.
+of values of knobs, d_head and traits, new knobs included (tests/tools/required.py,
+required_sm90.py and required_decode.py), nor in those of the `fast` sets.
 
 What the tools see of the sm90 kernels is less than of the sm80 ones:
 
@@ -24,6 +24,7 @@ What the tools see of the sm90 kernels is less than of the sm80 ones:
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import shutil
 import subprocess
@@ -47,11 +48,11 @@ from tests.gpu.cases import item_of, small_workloads
 from tests.gpu.conftest import Built
 from tests.gpu.faulty_kernels import compile_faulty, disguised
 from tests.gpu.score_hooks import HOOKS
-from tests.tools import required, required_sm90
+from tests.tools import required, required_decode, required_sm90
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
 
-N_WORKERS = 8
+N_WORKERS = max(8, (os.cpu_count() or 1) // 2)
 FOUND_SOMETHING = 9
 LAUNCH_COST = 1e7
 # A read beyond one tensor must not end in the next one: each is an allocation of its own,
@@ -166,14 +167,18 @@ def run_parts(
 def sample(family: KernelFamily, arch: str) -> list[BuildRequest]:
     """Every pair of choices of a family, and what searches choose from, with all traits."""
     limits = parse_arch(arch)
-    pairs = (
-        required_sm90.code_path_builds()
-        if family.name == "sm90"
-        else required.code_path_builds(arch, required.ALL_D_HEADS)
-    )
+    d_heads: Sequence[int] = required.ALL_D_HEADS
+    match family.name:
+        case "sm90":
+            pairs = required_sm90.code_path_builds()
+        case "decode":
+            pairs = required_decode.code_path_builds(arch)
+            d_heads = (128,)  # there are hundreds, and no knob depends on it
+        case _:
+            pairs = required.code_path_builds(arch, required.ALL_D_HEADS)
     fast = [
         BuildRequest(families.variant(c), "causal+ragged+lse", family.compile_arch(limits))
-        for d_head in required.ALL_D_HEADS
+        for d_head in d_heads
         for c in family.configs("fast", d_head=d_head)
         if family.constraints(c, limits) is None
     ]
