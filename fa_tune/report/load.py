@@ -120,9 +120,15 @@ def _rows_of_ours(text: str, where: str, overrides: Overrides, note: Note) -> li
     ]
     if not rows and overrides != Overrides():
         note(f"{where}: no row is of the workload that the options name")
-    return completed(
-        PartialWorkload.of(row).merge(overrides).fill_defaults().apply_to(row) for row in rows
-    )
+    return completed(_stated(PartialWorkload.of(row), overrides).apply_to(row) for row in rows)
+
+
+def _stated(parts: PartialWorkload, given: Overrides) -> PartialWorkload:
+    """A row's workload with what the options say of parts that it lacks.  Where it says all sizes
+    it lacks none, and the options have selected it."""
+    if parts.workload is not None:
+        return parts
+    return parts.merge(given).fill_defaults().settled()
 
 
 def _is_of(given: Overrides, parts: PartialWorkload) -> bool:
