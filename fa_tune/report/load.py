@@ -8,7 +8,6 @@ from pathlib import Path
 
 from fa_tune.core.errors import ProfileFormatError, StorageError
 from fa_tune.core.files import read_bytes
-from fa_tune.core.workload_parts import parts_of
 from fa_tune.profile.ncu.launches import Profile
 from fa_tune.profile.ncu.parse import parse_ncu_csv, profile_of
 from fa_tune.report.from_ncu import rows_from_launches
@@ -132,13 +131,12 @@ def _stated(parts: PartialWorkload, given: Overrides) -> PartialWorkload:
 
 
 def _is_of(given: Overrides, parts: PartialWorkload) -> bool:
-    """Whether a row says nothing else than the options.  Where it says all sizes it says
-    everything, since a column that no row needs is left out."""
+    """Whether a row says nothing else than the options, by whatever name.  Where it says all sizes
+    it says everything, since a column that no row needs is left out."""
     workload = parts.workload
     if workload is None:
         return given.agrees_with(parts)
-    stated = {**parts_of(workload), "d_head_v": workload.d_v}
-    return all(value in (None, stated[name]) for name, value in vars(given).items())
+    return given.merge(parts).workload == workload
 
 
 def _rows_of_ncu(profile: Profile, where: str, overrides: Overrides, note: Note) -> list[Row]:

@@ -197,7 +197,18 @@ def test_best_without_a_match_says_what_there_is(console: Console, registry: Pat
     assert done.status == 4
     assert "only for BF16 d_head 128 full; FP16 d_head 128 full" in done.err
     assert "results of another GPU" in console(*_best("--gpu", H100)).err
-    assert console(*_best("--causal")).status == 4
+    for causal in (("--causal",), ("--mask", "causal"), ("--mask", "causal_br", "--causal")):
+        assert console(*_best(*causal)).status == 4
+
+
+def test_best_takes_the_names_of_masks_that_a_search_takes(
+    console: Console, registry: Path
+) -> None:
+    assert console(*_best("--mask", "full")).out == console(*_best()).out == f"{fakes.FAST}\n"
+    refused = console(*_best("--mask", "causal", "--bottom-right", "--seq-len-kv", "8192"))
+    assert refused.status == 2
+    assert "--mask causal and --bottom-right: name one mask" in refused.err
+    assert console(*_best("--mask", "half")).status == 2
 
 
 def _best(*arguments: str) -> tuple[str, ...]:
