@@ -13,7 +13,15 @@ from fa_tune.core.paths import profiles_dir
 from fa_tune.core.workload import DType, benchmark_workload
 from fa_tune.ops import flops
 from fa_tune.store.registry.file import load, save
-from fa_tune.store.registry.schema import Confirmation, Entry, Gpu, Ratio, Registry, VerdictSummary
+from fa_tune.store.registry.schema import (
+    Confirmation,
+    Entry,
+    Gpu,
+    InputFigures,
+    Ratio,
+    Registry,
+    VerdictSummary,
+)
 from tests.commands import fakes
 from tests.commands.console import Console
 
@@ -114,6 +122,39 @@ def test_show_says_what_was_not_confirmed(console: Console, tmp_path: Path) -> N
     out = console("registry", "show", "--wide", "--registry", str(path)).out
     assert f"{fakes.FAST} took 2.00 % more time than the default: not confirmed" in out
     assert "It was not compared with the default again after the search." in out
+
+
+@pytest.mark.parametrize(
+    ("figures", "told"),
+    [
+        ({}, "It was measured on normal inputs alone."),
+        (
+            {"normal": InputFigures(5e-3, None, 1.0), "falling": InputFigures(5e-3, None, 1.25)},
+            "It takes most time on falling inputs, 1.25 times that on normal ones.",
+        ),
+        (  # as older versions kept them
+            {"normal": InputFigures(5e-3, None), "falling": InputFigures(6e-3, None)},
+            "It was measured on another kind of inputs at other moments, so what they cost is not "
+            "known.",
+        ),
+        (
+            {
+                "normal": InputFigures(5e-3, Ratio(0.9, None)),
+                "falling": InputFigures(6e-3, Ratio(0.95, None)),
+            },
+            "Of 2 kinds of inputs it does worst on falling: 5.00 % less time than the default.",
+        ),
+    ],
+)
+def test_show_says_what_inputs_cost_if_it_is_known(
+    console: Console, tmp_path: Path, figures: dict[str, InputFigures], told: str
+) -> None:
+    path = tmp_path / "one.json"
+    save(path, Registry.of([dataclasses.replace(entry(4096), per_inputs=figures)]))
+    out = console("registry", "show", "--wide", "--registry", str(path)).out
+    assert told in out
+    other = {"It takes most time", "inputs alone", "at other moments"}
+    assert not [text for text in other if text in out and text not in told]
 
 
 def test_show_json_is_a_registry(console: Console, registry: Path, tmp_path: Path) -> None:

@@ -88,8 +88,12 @@ def _measured(kept: Ratio | None) -> MeasuredRatio | None:
 
 
 def _on_inputs(entry: Entry) -> list[str]:
-    told = data_dependence(figures_of(entry), entry.inputs)
-    return told or [f"It was measured on {entry.inputs} inputs alone."]
+    if told := data_dependence(figures_of(entry), entry.inputs):
+        return told
+    if others := len(entry.per_inputs.keys() - {entry.inputs}):
+        kinds = "another kind of inputs" if others == 1 else f"{others} other kinds of inputs"
+        return [f"It was measured on {kinds} at other moments, so what they cost is not known."]
+    return [f"It was measured on {entry.inputs} inputs alone."]
 
 
 def _choice(entry: Entry) -> list[str]:
