@@ -11,6 +11,7 @@ import click
 from fa_tune import families
 from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.groups import HelpfulGroup
+from fa_tune.commands.shared.mask_options import mask_options
 from fa_tune.commands.shared.option_groups import unusual_options
 from fa_tune.commands.shared.options import (
     COUNT,
@@ -211,7 +212,7 @@ def check(
 )
 @option("--heads", "heads", type=COUNT, default=BENCHMARK_HEADS, help="Heads of the queries.")
 @option("--kv-heads", "kv_heads", type=COUNT, show_default="as --heads", help="Heads of the keys.")
-@option("--causal/--full", "causal", default=False, help="Causal or full mask.")
+@mask_options("Causal or full mask", default=False)
 @unusual_options(*CHOICE_DEPENDS_ON)
 @_method
 @json_option()

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from fa_tune.commands.shared.grouped_help import GroupedCommand
+from fa_tune.commands.shared.mask_options import mask_options
 from fa_tune.commands.shared.option_groups import unusual_options
 from fa_tune.commands.shared.options import (
     COUNT,
@@ -99,13 +100,7 @@ STATED = tuple(name for name in OPTIONAL if FIELDS[name].help)
 @option("--batch", "batch", type=COUNT, help="Batch size.")
 @option("--heads", "heads", type=COUNT, help="Heads.")
 @option("--kv-heads", "kv_heads", type=COUNT, help="The keys' heads, if they differ.")
-@option(
-    "--causal/--full",
-    "causal",
-    default=None,
-    show_default="as the kernels' names say",
-    help="Mask of the kernels.",
-)
+@mask_options("Mask of the kernels", default=None, show_default="as the kernels' names say")
 @unusual_options(*STATED, default=None)
 @option(
     "--decimal",

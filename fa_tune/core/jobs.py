@@ -146,11 +146,13 @@ class ABTestItem(_Message):
 @dataclass(frozen=True)
 class InputsItem(_Message):
     """Kernels to compare on a workload (its key) with such inputs (their text); the first is what
-    the others are compared with."""
+    the others are compared with.  `own_inputs`: those of the search, on which the first is timed
+    in the same rounds; empty where `inputs` are these."""
 
     workload: str
     inputs: str
     kernels: tuple[KernelItem, ...]
+    own_inputs: str = ""
 
     _nested: ClassVar = {"kernels": KernelItem}
 
@@ -238,10 +240,12 @@ class ABTestResult(_Message):
 @dataclass(frozen=True)
 class InputsResult(_Message):
     """For each kernel of an InputsItem its samples in seconds, and each over the mean of the first
-    kernel's right before and after it."""
+    kernel's right before and after it.  `to_own_inputs`: such a mean of the first kernel's over
+    its sample on the item's `own_inputs` between them; empty without these."""
 
     samples_s: tuple[tuple[float, ...], ...]
     relative: tuple[tuple[float, ...], ...]
+    to_own_inputs: tuple[float, ...] = ()
 
 
 # Jobs --------------------------------------------------------------------------------------------

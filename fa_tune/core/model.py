@@ -205,6 +205,8 @@ class Measurement:
     - `inputs`: what Q, K and V held, as text (`core.inputs`).
     - `held_out_s`, `held_out_relative`: as `samples_s` and `relative`, of rounds after the race:
       nothing was chosen by them.  Empty for whom the choice did not come into question.
+    - `to_own_inputs`: in the comparison on other inputs, of what the others are compared with: its
+      time on `inputs` over that on the inputs of the search, by round; empty where they are these.
     - `versions`: of the packages that it ran with, by name (`torch`, `cudnn`, `fa4`, `cupy`);
       empty if not known.
     """
@@ -226,6 +228,7 @@ class Measurement:
     inputs: str = str(NORMAL)  # as all recordings before there was a choice
     held_out_s: tuple[float, ...] = ()
     held_out_relative: tuple[float, ...] = ()
+    to_own_inputs: tuple[float, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -44,7 +44,7 @@ def rows_from_launches(
     # All that a shape is told by: many launches, few kinds.
     kinds = {(launch.kernel_name, launch.grid): launch for launch in launches}
     told_by = {
-        kind: given.merge(inferred(named[launch.kernel_name], launch)).fill_defaults()
+        kind: given.merge(inferred(named[launch.kernel_name], launch)).fill_defaults().settled()
         if named[launch.kernel_name].family
         else PartialWorkload()
         for kind, launch in kinds.items()

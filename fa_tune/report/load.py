@@ -8,7 +8,6 @@ from pathlib import Path
 
 from fa_tune.core.errors import ProfileFormatError, StorageError
 from fa_tune.core.files import read_bytes
-from fa_tune.core.workload_parts import parts_of
 from fa_tune.profile.ncu.launches import Profile
 from fa_tune.profile.ncu.parse import parse_ncu_csv, profile_of
 from fa_tune.report.from_ncu import rows_from_launches
@@ -120,19 +119,24 @@ def _rows_of_ours(text: str, where: str, overrides: Overrides, note: Note) -> li
     ]
     if not rows and overrides != Overrides():
         note(f"{where}: no row is of the workload that the options name")
-    return completed(
-        PartialWorkload.of(row).merge(overrides).fill_defaults().apply_to(row) for row in rows
-    )
+    return completed(_stated(PartialWorkload.of(row), overrides).apply_to(row) for row in rows)
+
+
+def _stated(parts: PartialWorkload, given: Overrides) -> PartialWorkload:
+    """A row's workload with what the options say of parts that it lacks.  Where it says all sizes
+    it lacks none, and the options have selected it."""
+    if parts.workload is not None:
+        return parts
+    return parts.merge(given).fill_defaults().settled()
 
 
 def _is_of(given: Overrides, parts: PartialWorkload) -> bool:
-    """Whether a row says nothing else than the options.  Where it says all sizes it says
-    everything, since a column that no row needs is left out."""
+    """Whether a row says nothing else than the options, by whatever name.  Where it says all sizes
+    it says everything, since a column that no row needs is left out."""
     workload = parts.workload
     if workload is None:
         return given.agrees_with(parts)
-    stated = {**parts_of(workload), "d_head_v": workload.d_v}
-    return all(value in (None, stated[name]) for name, value in vars(given).items())
+    return given.merge(parts).workload == workload
 
 
 def _rows_of_ncu(profile: Profile, where: str, overrides: Overrides, note: Note) -> list[Row]:

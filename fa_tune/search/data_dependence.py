@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fa_tune.core.stats import Ratio
 
@@ -13,11 +13,14 @@ LIMIT = 0.02  # more time than the default's, on any inputs, that a choice may t
 @dataclass(frozen=True)
 class OnInputs:
     """One config on one kind of inputs: its median in seconds, and its time over the default's
-    beside it; None for the default itself, or without one."""
+    beside it; None for the default itself, or without one.  `to_own_inputs`: its time over that on
+    the inputs of the search, of samples paired within rounds; 1 on these, None where it is not
+    known so.  Medians of two kinds of inputs were taken at two moments, and perhaps clocks."""
 
     inputs: str
     median_s: float
     to_default: Ratio | None
+    to_own_inputs: float | None = None
 
     @property
     def is_behind(self) -> bool:
@@ -36,11 +39,31 @@ def first_sound(contenders: Sequence[str], figures: Mapping[str, Sequence[OnInpu
     return next((s for s in contenders if not any(f.is_behind for f in figures.get(s, ()))), None)
 
 
-def slowdown(figures: Sequence[OnInputs], chosen_on: str) -> tuple[str, float] | None:
-    """The inputs that take a config the most time, and that time over the one on `chosen_on`; None
-    where that is not known."""
-    times = {f.inputs: f.median_s for f in figures}
-    if chosen_on not in times or len(times) < 2:
+def paired_with_own(
+    figures: Sequence[OnInputs], default_to_own: Mapping[str, float], own: str
+) -> tuple[OnInputs, ...]:
+    """A config's figures with `to_own_inputs`.  `own` are the inputs of the search,
+    `default_to_own` has, by inputs, the default's time on them over that on `own`.
+
+    On inputs X, with the default D, each factor is of paired samples:
+
+        config on X     config on X     D on X       config on own
+        ------------- = ----------- * -----------  / -------------
+        config on own     D on X       D on own        D on own
+    """
+    to_default = {f.inputs: 1.0 if f.to_default is None else f.to_default.value for f in figures}
+    if own not in to_default:
+        return tuple(figures)
+    known = {x: to_default[x] * default_to_own[x] for x in to_default.keys() & default_to_own}
+    ratios = {x: ratio / to_default[own] for x, ratio in known.items()} | {own: 1.0}
+    return tuple(replace(f, to_own_inputs=ratios.get(f.inputs)) for f in figures)
+
+
+def slowdown(figures: Sequence[OnInputs]) -> tuple[str, float] | None:
+    """The inputs that take a config the most time, and that time over the one on the inputs of the
+    search; None where no ratio to these is known."""
+    ratios = {f.inputs: f.to_own_inputs for f in figures if f.to_own_inputs is not None}
+    if len(ratios) < 2:
         return None
-    slowest = max(times, key=lambda name: times[name])
-    return slowest, times[slowest] / times[chosen_on]
+    slowest = max(ratios, key=lambda name: ratios[name])
+    return slowest, ratios[slowest]

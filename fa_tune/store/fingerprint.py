@@ -23,7 +23,8 @@ class Fingerprint:
     `profiler_version`      the profiler's own version, empty where there is none
     `metrics`               collected metrics; a set, kept sorted
     `clock_policy`, `cache_policy`, `runs`   how the samples were taken
-    `inputs`                what Q, K and V held; empty for normal inputs, as all once were
+    `inputs`                what Q, K and V held; empty for normal inputs, as all once were;
+                            `X beside Y` where samples on X stand beside such on Y
 
     The seed is not part of it: another order of measuring gives the same measurement.
     An empty text means that the condition does not apply.

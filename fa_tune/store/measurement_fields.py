@@ -65,9 +65,13 @@ FIELDS: dict[str, Callable[[Any], Any]] = {
     "inputs": _text,
     "held_out_s": _numbers,
     "held_out_relative": _numbers,
+    "to_own_inputs": _numbers,
     "versions": _texts,
 }
-_NEW = {"gpu_uuid", "scaled_by", "held_out_s", "held_out_relative", "versions", "inputs"}
+_NEW = {
+    *("gpu_uuid", "scaled_by", "held_out_s", "held_out_relative", "to_own_inputs"),
+    *("versions", "inputs"),
+}
 # Name among the conditions of an old line -> the field.
 _OLD_NAMES = {name: name for name in FIELDS if name not in _NEW} | {
     "board": "gpu_uuid",

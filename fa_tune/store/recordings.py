@@ -69,12 +69,14 @@ class Confirmed:
 @dataclass(frozen=True)
 class MeasuredOn:
     """One config on one kind of inputs after the search: its median, and its time over the
-    default's with the ends of its interval; None for the default itself."""
+    default's with the ends of its interval; None for the default itself.  `to_own_inputs`: its
+    time over that on the inputs of the search, of paired samples; None in old recordings."""
 
     inputs: str
     median_s: float
     ratio: float | None = None
     interval: tuple[float, float] | None = None
+    to_own_inputs: float | None = None
 
 
 @dataclass(frozen=True)

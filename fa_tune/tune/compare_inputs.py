@@ -1,5 +1,6 @@
 """After the decision: the choice, those that may take its place, and the default on all built-in
-inputs.  A choice that is behind the default on any of them is not taken.
+inputs.  A choice that is behind the default on any of them is not taken.  Beside them the default
+runs on the inputs of the search, so that what inputs cost is of paired samples as well.
 
 One process takes all workloads of a search, or of several GPUs each has one that takes its share.
 Each sample is compared with the default's right beside it; what comes out is in the journal.
@@ -19,7 +20,7 @@ from fa_tune.core.jobs import CompareInputsJob, InputsItem, InputsResult, Kernel
 from fa_tune.core.model import Artifact, Attempt, Measurement, Outcome
 from fa_tune.core.options import Progress
 from fa_tune.core.stats import Ratio, median, median_interval
-from fa_tune.search.data_dependence import OnInputs
+from fa_tune.search.data_dependence import OnInputs, paired_with_own
 from fa_tune.search.decide import Decision, contenders, sound_choice
 from fa_tune.store.journal import AttemptRecord, Fingerprint
 from fa_tune.tune.fleet.gpu import Gpu
@@ -59,10 +60,11 @@ def compare_all(
 @dataclass(frozen=True)
 class _Asked:
     """A workload on some inputs: `artifacts` by subject, the one first that the others are
-    compared with."""
+    compared with; `own` are the inputs of the search."""
 
     workload: str
     spec: InputSpec
+    own: InputSpec
     artifacts: Mapping[str, Artifact]
 
     @property
@@ -70,28 +72,41 @@ class _Asked:
         """What the worker calls it."""
         return f"{self.workload} {self.spec}"
 
+    @property
+    def base(self) -> str:
+        """The subject that the others are compared with."""
+        return next(iter(self.artifacts))
+
+    @property
+    def inputs_identity(self) -> str:
+        """What a sample depends on, for a fingerprint; of files, by what they hold."""
+        if self.spec == self.own:
+            return "" if self.spec == NORMAL else input_files.identity(self.spec)
+        return " beside ".join(map(input_files.identity, (self.spec, self.own)))
+
     def subject(self, subject: str) -> str:
         """What the journal calls a comparison."""
-        return f"{METHOD}:{subject} / {next(iter(self.artifacts))}"
+        return f"{METHOD}:{subject} / {self.base}"
 
     def item(self) -> InputsItem:
         """The worker's item."""
         kernels = tuple(KernelItem.of(s, a) for s, a in self.artifacts.items())
-        return InputsItem(self.workload, str(self.spec), kernels)
+        own = "" if self.spec == self.own else str(self.own)
+        return InputsItem(self.workload, str(self.spec), kernels, own)
 
 
 def _asked(
     session: Session, results: Sequence[WorkloadResult], artifacts: Artifacts
 ) -> list[_Asked]:
     """Every workload with a decision, on each kind of inputs that it can have."""
-    found = []
+    found, own = [], session.measure.inputs
     for result in results:
         known = artifacts.get(result.workload.key, {})
         compared = {s: known[s] for s in _compared(result) if s in known}
-        for spec in dict.fromkeys([session.measure.inputs, *BUILT_IN]) if compared else ():
+        for spec in dict.fromkeys([own, *BUILT_IN]) if compared else ():
             with contextlib.suppress(InvalidConfig):  # there are none for this softmax scale
                 input_files.check(spec, result.workload)
-                found.append(_Asked(result.workload.key, spec, compared))
+                found.append(_Asked(result.workload.key, spec, own, compared))
     return found
 
 
@@ -137,14 +152,21 @@ class _Comparisons:
     def of(self, workload: str) -> Figures:
         """What is known of each subject on a workload."""
         figures: dict[str, list[OnInputs]] = {}
+        base_to_own: dict[str, float] = {}
         for one in self._asked.values():
             for subject, attempt in self.found.get(one.name, {}).items():
-                if one.workload == workload and attempt.measurement is not None:
-                    is_base = subject == next(iter(one.artifacts))
-                    figures.setdefault(subject, []).append(
-                        _figures(str(one.spec), attempt.measurement, is_base=is_base)
-                    )
-        return {subject: tuple(found) for subject, found in figures.items()}
+                measurement = attempt.measurement
+                if one.workload != workload or measurement is None:
+                    continue
+                inputs = str(one.spec)
+                is_base = subject == one.base
+                figures.setdefault(subject, []).append(
+                    _figures(inputs, measurement, is_base=is_base)
+                )
+                if measurement.to_own_inputs:
+                    base_to_own[inputs] = median(measurement.to_own_inputs)
+        own = str(self._session.measure.inputs)
+        return {s: paired_with_own(found, base_to_own, own) for s, found in figures.items()}
 
     def _on_gpu(self, gpu: Gpu, shown: Progress, part: dict[str, InputsItem]) -> None:
         """A GPU's share.  What has its result is removed from the part, so that another GPU can do
@@ -171,9 +193,8 @@ class _Comparisons:
 
 
 def _fingerprint(one: _Asked, session: Session) -> Fingerprint:
-    spec = "" if one.spec == NORMAL else input_files.identity(one.spec)
     known = session.fingerprint_without_profiler(METHOD, one.artifacts)
-    return dataclasses.replace(known, inputs=spec)
+    return dataclasses.replace(known, inputs=one.inputs_identity)
 
 
 def _attempts(one: _Asked, told: ItemResult, uuid: str) -> dict[str, Attempt]:
@@ -196,6 +217,11 @@ def _attempts(one: _Asked, told: ItemResult, uuid: str) -> dict[str, Attempt]:
                 relative=tuple(round(ratio, 6) for ratio in relative),
                 gpu_uuid=uuid,
                 inputs=str(one.spec),
+                to_own_inputs=(
+                    tuple(round(ratio, 6) for ratio in found.to_own_inputs)
+                    if subject == one.base
+                    else ()
+                ),
             ),
         )
         for subject, samples_s, relative in zip(

@@ -198,10 +198,10 @@ def _decided(result: WorkloadResult) -> Decided:
 
 
 def _measured_on(found: OnInputs) -> MeasuredOn:
-    ratio = found.to_default
+    ratio, to_own = found.to_default, found.to_own_inputs
     if ratio is None:
-        return MeasuredOn(found.inputs, found.median_s)
-    return MeasuredOn(found.inputs, found.median_s, ratio.value, ratio.interval)
+        return MeasuredOn(found.inputs, found.median_s, to_own_inputs=to_own)
+    return MeasuredOn(found.inputs, found.median_s, ratio.value, ratio.interval, to_own)
 
 
 def recorded_figures(decided: Decided | None) -> dict[str, tuple[OnInputs, ...]]:
@@ -211,10 +211,9 @@ def recorded_figures(decided: Decided | None) -> dict[str, tuple[OnInputs, ...]]
 
 
 def _on_inputs(kept: MeasuredOn) -> OnInputs:
-    if kept.ratio is None:
-        return OnInputs(kept.inputs, kept.median_s, None)
     interval = Interval(*kept.interval) if kept.interval is not None else None
-    return OnInputs(kept.inputs, kept.median_s, MeasuredRatio(kept.ratio, interval))
+    ratio = MeasuredRatio(kept.ratio, interval) if kept.ratio is not None else None
+    return OnInputs(kept.inputs, kept.median_s, ratio, kept.to_own_inputs)
 
 
 def provenance(selection: ProfilerSelection, names: Sequence[str]) -> Provenance:
@@ -331,7 +330,9 @@ def entry_of(
         verdict=VerdictSummary.of(verdict) if verdict is not None else None,
         confirmation=_confirmation(result),
         per_inputs={
-            found.inputs: InputFigures(found.median_s, _ratio(found.to_default))
+            found.inputs: InputFigures(
+                found.median_s, _ratio(found.to_default), found.to_own_inputs
+            )
             for found in result.on_inputs.get(decision.chosen.subject, ())
         },
         provenance=_origin(chosen, recording, selection),

@@ -13,7 +13,15 @@ from fa_tune.core.paths import profiles_dir
 from fa_tune.core.workload import DType, benchmark_workload
 from fa_tune.ops import flops
 from fa_tune.store.registry.file import load, save
-from fa_tune.store.registry.schema import Confirmation, Entry, Gpu, Ratio, Registry, VerdictSummary
+from fa_tune.store.registry.schema import (
+    Confirmation,
+    Entry,
+    Gpu,
+    InputFigures,
+    Ratio,
+    Registry,
+    VerdictSummary,
+)
 from tests.commands import fakes
 from tests.commands.console import Console
 
@@ -116,6 +124,39 @@ def test_show_says_what_was_not_confirmed(console: Console, tmp_path: Path) -> N
     assert "It was not compared with the default again after the search." in out
 
 
+@pytest.mark.parametrize(
+    ("figures", "told"),
+    [
+        ({}, "It was measured on normal inputs alone."),
+        (
+            {"normal": InputFigures(5e-3, None, 1.0), "falling": InputFigures(5e-3, None, 1.25)},
+            "It takes most time on falling inputs, 1.25 times that on normal ones.",
+        ),
+        (  # as older versions kept them
+            {"normal": InputFigures(5e-3, None), "falling": InputFigures(6e-3, None)},
+            "It was measured on another kind of inputs at other moments, so what they cost is not "
+            "known.",
+        ),
+        (
+            {
+                "normal": InputFigures(5e-3, Ratio(0.9, None)),
+                "falling": InputFigures(6e-3, Ratio(0.95, None)),
+            },
+            "Of 2 kinds of inputs it does worst on falling: 5.00 % less time than the default.",
+        ),
+    ],
+)
+def test_show_says_what_inputs_cost_if_it_is_known(
+    console: Console, tmp_path: Path, figures: dict[str, InputFigures], told: str
+) -> None:
+    path = tmp_path / "one.json"
+    save(path, Registry.of([dataclasses.replace(entry(4096), per_inputs=figures)]))
+    out = console("registry", "show", "--wide", "--registry", str(path)).out
+    assert told in out
+    other = {"It takes most time", "inputs alone", "at other moments"}
+    assert not [text for text in other if text in out and text not in told]
+
+
 def test_show_json_is_a_registry(console: Console, registry: Path, tmp_path: Path) -> None:
     workload = benchmark_workload(1024, 128, DType.FP16)
     done = console("registry", "show", "--workload", workload.key, "--json")
@@ -197,7 +238,18 @@ def test_best_without_a_match_says_what_there_is(console: Console, registry: Pat
     assert done.status == 4
     assert "only for BF16 d_head 128 full; FP16 d_head 128 full" in done.err
     assert "results of another GPU" in console(*_best("--gpu", H100)).err
-    assert console(*_best("--causal")).status == 4
+    for causal in (("--causal",), ("--mask", "causal"), ("--mask", "causal_br", "--causal")):
+        assert console(*_best(*causal)).status == 4
+
+
+def test_best_takes_the_names_of_masks_that_a_search_takes(
+    console: Console, registry: Path
+) -> None:
+    assert console(*_best("--mask", "full")).out == console(*_best()).out == f"{fakes.FAST}\n"
+    refused = console(*_best("--mask", "causal", "--bottom-right", "--seq-len-kv", "8192"))
+    assert refused.status == 2
+    assert "--mask causal and --bottom-right: name one mask" in refused.err
+    assert console(*_best("--mask", "half")).status == 2
 
 
 def _best(*arguments: str) -> tuple[str, ...]:

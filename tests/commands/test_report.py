@@ -81,6 +81,40 @@ def test_workload_options_override_what_is_inferred(console: Console) -> None:
     assert {(row["batch"], row["heads"]) for row in ours} == {(32, 8)}
 
 
+def test_a_mask_has_the_names_of_a_search(console: Console) -> None:
+    def told(*options: str) -> str:
+        return console("report", str(RAW), "-f", "csv", *options).out
+
+    assert told("--mask", "full") == told("--full")
+    assert told("--mask", "causal") == told("--causal", "--top-left") != told("--full")
+    longer = ("--seq-len-kv", "8192")
+    bottom_right = told("--mask", "causal_br", *longer)
+    assert bottom_right == told("--causal", "--bottom-right", *longer)
+    assert bottom_right != told("--mask", "causal", *longer)
+    recorded = str(ROOT / "profiles" / "nvidia_h200" / "fast_d_v_128_events.csv")
+    rows = {
+        mask: json.loads(console("report", recorded, "-f", "json", "--mask", mask).out)["rows"]
+        for mask in ("causal", "causal_br")
+    }
+    assert {row["causal"] for row in rows["causal"]} == {True}
+    assert rows["causal_br"] == rows["causal"], "with equal lengths it is the same"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(("full", "--causal"), ("full", "--bottom-right")),
+        *(("causal", "--full"), ("causal", "--bottom-right"), ("causal_br", "--top-left")),
+    ],
+)
+def test_two_masks_are_refused(console: Console, options: tuple[str, str]) -> None:
+    mask, other = options
+    done = console("report", str(RAW), "--mask", mask, other)
+    assert done.status == 2
+    assert f"--mask {mask} and {other}: name one mask" in done.err
+    assert console("report", str(RAW), "--mask", "causal", "--causal", "--top-left").status == 0
+
+
 @pytest.mark.parametrize(
     ("sort", "column", "descending"),
     [

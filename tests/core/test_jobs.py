@@ -64,7 +64,12 @@ JOBS: list[Any] = [
     ),
     ABTestJob(items={WORKLOAD: ABTestItem("a", "b", "x", "y")}, device=0, seed=0, cache_dir="/c"),
     CompareInputsJob(
-        items={"x": InputsItem(WORKLOAD, "falling", (KERNEL, KERNEL))}, device=0, seed=0
+        items={
+            "x": InputsItem(WORKLOAD, "falling", (KERNEL, KERNEL), "trained"),
+            "y": InputsItem(WORKLOAD, "trained", (KERNEL, KERNEL)),
+        },
+        device=0,
+        seed=0,
     ),
     ProbeJob(items={"probe": ProbeItem()}, device=0),
 ]
@@ -83,6 +88,7 @@ RESULTS: list[Any] = [
     PairTimes(((1e-3,), (2e-3,)), None, 500.0),
     ABTestResult((1e-3,), (2e-3,)),
     InputsResult(((1e-3,), (2e-3,)), ((1.0,), (2.0,))),
+    InputsResult(((1e-3,), (2e-3,)), ((1.0,), (2.0,)), (1.1,)),
 ]
 
 

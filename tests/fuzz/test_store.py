@@ -25,7 +25,7 @@ from tests.project_files import ROOT
 from tests.store.journal_records import attempt, build_failure, failed, fill, older, verdict
 
 PROFILES = ROOT / "profiles" / "nvidia_h200"
-REGISTRY = Path(__file__).parents[1] / "store" / "registry" / "data" / "schema-3.json"
+REGISTRY = Path(__file__).parents[1] / "store" / "registry" / "data" / "schema-4.json"
 NUMBERS = ("1e400", "-1", "NaN", "0", "1e-400", "Infinity", "null", "true", '"', "{}", "[]", ",")
 
 

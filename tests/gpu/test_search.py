@@ -18,6 +18,7 @@ import pytest
 from fa_tune import families
 from fa_tune.core import devices
 from fa_tune.core.arch import limits
+from fa_tune.core.inputs import BUILT_IN
 from fa_tune.core.options import DEFAULT_KERNELS, REFERENCES
 from fa_tune.core.workload import DType, Workload
 from fa_tune.store.journal import AttemptRecord, Journal, VerdictRecord
@@ -146,6 +147,15 @@ def test_the_chosen_one_is_no_slower_than_the_default_and_flashattention_2(
     assert entry.ratio_to_default is not None
     assert entry.ratio_to_default.value <= 1
     assert entry.ratio_to_references["fa2"].value <= 1
+
+
+def test_what_inputs_cost_the_choice_is_of_paired_samples(searched: Searched) -> None:
+    home, _, _ = searched
+    (entry,) = registry_file.load(home.registry).entries
+    costs = {name: found.ratio_to_own_inputs for name, found in entry.per_inputs.items()}
+    assert costs.keys() == set(map(str, BUILT_IN))
+    assert costs.pop(entry.inputs) == 1.0
+    assert all(cost is not None and 0.5 < cost < 2.0 for cost in costs.values()), costs
 
 
 def test_again_with_nothing_changed_it_measures_nothing(searched: Searched) -> None:

@@ -65,7 +65,7 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             report.done(name, "a verdict")
 
     monkeypatch.setattr(time_events, "Subject", Subject)
-    monkeypatch.setattr(time_events, "input_sets", lambda workload: 2)
+    monkeypatch.setattr(time_events, "input_sets", lambda *_: 2)
     clock = iter(0.4 * n for n in range(1000))
     monkeypatch.setattr(calibrate.time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fa_tune.core.jobs import CompareInputsJob, InputsItem, InputsResult, KernelItem
+from fa_tune.core.stats import Ratio, median
 from fa_tune.core.workload import DType, Workload
+from fa_tune.ops.flops import input_bytes
+from fa_tune.search.data_dependence import OnInputs, paired_with_own
 
 if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: no jobs to test")
@@ -19,13 +24,20 @@ if not TYPE_CHECKING:
 import torch
 
 from fa_tune.gpu import reference
-from fa_tune.gpu.jobs import compare_inputs, verify
+from fa_tune.gpu.jobs import compare_inputs, time_events, verify
 from fa_tune.gpu.judged import ForwardReference
+from fa_tune.gpu.kernels import Problem
 from fa_tune.gpu.reference import Inputs
 from fa_tune.ops.base import SINK_LAST, CheckCase
 
 WORKLOAD = Workload(1, 1, 1, 64, 64, 64, DType.FP16)
 SECONDS = {"sm80:default": 2e-3, "sm80:a": 1e-3, "sm80:b": 3e-3}
+# By inputs and kernel, times its time on normal ones.
+COST = {
+    "trained": {"sm80:default": 1.05, "sm80:a": 1.2, "sm80:b": 0.9},
+    "normal": {"sm80:default": 1.0, "sm80:a": 1.0, "sm80:b": 1.0},
+    "falling": {"sm80:default": 1.1, "sm80:a": 1.4, "sm80:b": 1.0},
+}
 
 
 class Spoken:
@@ -39,53 +51,126 @@ class Spoken:
         self.values[name] = value
 
 
-def test_each_sample_stands_beside_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[tuple[str, int]] = []
-    order: list[str] = []
+class PretendedGpu:
+    """Takes `SECONDS` of a kernel times `COST` of its inputs, at a clock of each item's own that
+    falls within it."""
 
-    class Subject:
-        def __init__(self, launches: list[str], samples: list[float]) -> None:
-            assert len(launches) == 3, "an input set each"
-            self.name, self.samples = launches[0], samples
-            self.relative: list[float] = []
+    def __init__(self, clocks: Mapping[str, float]) -> None:
+        self.drawn: list[tuple[tuple[str, ...], int]] = []
+        self.order: list[tuple[str, str]] = []
+        self._clocks = clocks
 
-        def estimate(self) -> float:
-            return 1.0
+    def run(self, items: Mapping[str, InputsItem]) -> dict[str, InputsResult]:
+        report = Spoken()
+        _, shared, raw = CompareInputsJob(items=items, device=0, seed=7).request()
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            self._put_in_place(monkeypatch)
+            compare_inputs.handle(shared, raw, report)  # type: ignore[arg-type]
+        return {name: InputsResult.from_json(value) for name, value in report.values.items()}
 
-        def sample(self) -> float:
-            order.append(self.name)
-            # The clock falls: the default's samples around one tell how far.
-            return SECONDS[self.name] * (1 + 1e-4 * len(order))
+    def _put_in_place(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        gpu = self
 
-    def sets(workload: Workload, spec: str, seed: int) -> list[Inputs]:
-        drawn.append((spec, seed))
-        small = torch.zeros(1, 64, 1, 64)
-        return [Inputs(small, small, small)] * 3
+        class Subject:
+            def __init__(self, launches: list[tuple[str, str]], samples: list[float]) -> None:
+                assert len(launches) == 3, "an input set each"
+                self.what, self.samples = launches[0], samples
+                self.relative: list[float] = []
 
-    monkeypatch.setattr(compare_inputs, "Subject", Subject)
-    monkeypatch.setattr(compare_inputs, "input_sets_of", sets)
-    monkeypatch.setattr(
-        compare_inputs, "launchers", lambda item, problem: [item.subject] * len(problem.inputs)
-    )
-    monkeypatch.setattr(compare_inputs, "guarded", lambda report, name, action: action())
-    for name in ("use_device", "warm_up"):
-        monkeypatch.setattr(compare_inputs, name, lambda *_: None)
-    monkeypatch.setattr(compare_inputs, "SETTLE_S", 0.0)
+            def estimate(self) -> float:
+                return 1.0
 
+            def sample(self) -> float:
+                return gpu.sample(*self.what)
+
+        def sets(workload: Workload, specs: Sequence[str], seed: int) -> list[list[Inputs]]:
+            self.drawn.append((tuple(specs), seed))
+            self.order.clear()
+            return [[_drawn(spec)] * 3 for spec in specs]
+
+        def launches(item: KernelItem, problem: Problem) -> list[tuple[str, str]]:
+            return [(item.subject, _spec(inputs)) for inputs in problem.inputs]
+
+        monkeypatch.setattr(compare_inputs, "Subject", Subject)
+        monkeypatch.setattr(compare_inputs, "input_sets_of_each", sets)
+        monkeypatch.setattr(compare_inputs, "launchers", launches)
+        monkeypatch.setattr(compare_inputs, "guarded", lambda report, name, action: action())
+        for name in ("use_device", "warm_up"):
+            monkeypatch.setattr(compare_inputs, name, lambda *_: None)
+        monkeypatch.setattr(compare_inputs, "SETTLE_S", 0.0)
+
+    def sample(self, subject: str, spec: str) -> float:
+        self.order.append((subject, spec))
+        clock = self._clocks[self.drawn[-1][0][0]] * (1 - 1e-4 * len(self.order))
+        return SECONDS[subject] * COST[spec][subject] / clock
+
+
+def _drawn(spec: str) -> Inputs:
+    """Inputs that can be told apart."""
+    tensor = torch.full((1, 64, 1, 64), float(list(COST).index(spec)))
+    return Inputs(tensor, tensor, tensor)
+
+
+def _spec(inputs: Inputs) -> str:
+    return list(COST)[int(inputs.q[0, 0, 0, 0])]
+
+
+def _items(*specs: str, own: str) -> dict[str, InputsItem]:
     kernels = tuple(KernelItem(subject) for subject in SECONDS)
-    items = {f"x {spec}": InputsItem(WORKLOAD.key, spec, kernels) for spec in ("sink", "falling")}
-    report = Spoken()
-    _, shared, raw = CompareInputsJob(items=items, device=0, seed=7).request()
-    compare_inputs.handle(shared, raw, report)  # type: ignore[arg-type]
-    assert drawn == [("sink", 7), ("falling", 7)]
-    assert set(report.values) == set(items)
-    found = InputsResult.from_json(report.values["x sink"])
-    assert {len(taken) for taken in (*found.samples_s, *found.relative)} == {compare_inputs.ROUNDS}
-    assert set(found.relative[0]) == {1.0}
-    assert found.relative[1] == pytest.approx([0.5] * compare_inputs.ROUNDS, rel=1e-6)
-    assert found.relative[2] == pytest.approx([1.5] * compare_inputs.ROUNDS, rel=1e-6)
+    return {s: InputsItem(WORKLOAD.key, s, kernels, "" if s == own else own) for s in specs}
+
+
+def test_each_sample_stands_beside_the_defaults() -> None:
+    gpu = PretendedGpu(dict.fromkeys(COST, 1.0))
+    found = gpu.run(_items("trained", "falling", own="trained"))
+    assert gpu.drawn == [(("trained",), 7), (("falling", "trained"), 7)]
     one_round = ["sm80:default", "sm80:a", "sm80:default", "sm80:b", "sm80:default"]
-    assert order[: len(one_round)] == one_round
+    assert gpu.order[: len(one_round) + 2] == [
+        *((subject, "falling") for subject in one_round),
+        ("sm80:default", "trained"),
+        ("sm80:default", "falling"),
+    ]
+    for name, result in found.items():
+        lengths = {len(taken) for taken in (*result.samples_s, *result.relative)}
+        assert lengths == {compare_inputs.ROUNDS}
+        assert len(result.samples_s) == len(result.relative) == len(SECONDS)
+        assert set(result.relative[0]) == {1.0}
+        cost, seconds = COST[name], list(SECONDS.values())
+        for i, subject in enumerate(SECONDS):
+            ratio = seconds[i] * cost[subject] / (seconds[0] * cost["sm80:default"])
+            assert result.relative[i] == pytest.approx([ratio] * compare_inputs.ROUNDS, rel=1e-6)
+    assert found["trained"].to_own_inputs == ()
+
+
+@given(st.tuples(*[st.floats(0.5, 2.0)] * 3))
+def test_what_inputs_cost_does_not_depend_on_the_clock_of_each_item(
+    clocks: tuple[float, float, float],
+) -> None:
+    """The median on one kind over that on another would: it has the clocks of two items."""
+    found = PretendedGpu(dict(zip(COST, clocks, strict=True))).run(_items(*COST, own="trained"))
+    default_to_own = {x: median(r.to_own_inputs) for x, r in found.items() if r.to_own_inputs}
+    assert default_to_own.keys() == COST.keys() - {"trained"}
+    for i, subject in enumerate(SECONDS):
+        figures = [
+            OnInputs(x, median(r.samples_s[i]), Ratio(median(r.relative[i]), None))
+            for x, r in found.items()
+        ]
+        for on in paired_with_own(figures, default_to_own, "trained"):
+            cost = COST[on.inputs][subject] / COST["trained"][subject]
+            assert on.to_own_inputs == pytest.approx(cost, rel=1e-6)
+
+
+def test_both_kinds_of_inputs_have_equally_many_sets_that_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    n_bytes = input_bytes(WORKLOAD)
+    l2 = SimpleNamespace(L2_cache_size=10 * n_bytes)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: l2)
+    monkeypatch.setattr(time_events, "make_inputs", lambda workload, spec, seed: (str(spec), seed))
+    for free, fitting in ((1000, 30), (96, 12), (8, 1), (1, 1)):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free * n_bytes, 0))
+        drawn = time_events.input_sets_of_each(WORKLOAD, ("falling", "trained"), 7)
+        assert drawn == [[(spec, 7 + i) for i in range(fitting)] for spec in ("falling", "trained")]
 
 
 @pytest.fixture

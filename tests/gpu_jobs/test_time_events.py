@@ -96,7 +96,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spoken]:
     )
     monkeypatch.setattr(time_events, "Subject", FakeSubject)
     monkeypatch.setattr(time_events, "guarded", guarded)
-    monkeypatch.setattr(time_events, "input_sets", lambda workload: 3)
+    monkeypatch.setattr(time_events, "input_sets", lambda *_: 3)
     monkeypatch.setattr(time_events, "warm_up", lambda: None)
     monkeypatch.setattr(time_events, "SETTLE_S", -1.0)
     monkeypatch.setattr(telemetry, "watched", lambda device: lambda: Reading(1.98e9))

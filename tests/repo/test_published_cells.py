@@ -357,9 +357,11 @@ def test_what_the_kernels_page_says_of_values_of_other_columns_was_recorded() ->
         assert f"{end(times):.2f}<!-- times columns cudnn {name} -->" in page
 
 
-def input_costs() -> dict[tuple[int, str], list[float]]:
-    """By d_head and inputs: the time of each choice on them over that on normal ones."""
+def input_costs() -> tuple[dict[tuple[int, str], list[float]], list[bool]]:
+    """By d_head and inputs: the time of each choice on them over that on normal ones; and of each
+    workload whether these are of paired samples."""
     found: dict[tuple[int, str], list[float]] = {}
+    pairing: list[bool] = []
     newest: set[Shape] = set()
     folder = PROFILES / GPUS["h200"]
     for path in sorted(sorted(folder.glob("fast_*events.csv")), key=recorded_at, reverse=True):
@@ -369,21 +371,29 @@ def input_costs() -> dict[tuple[int, str], list[float]]:
         for key, choice in decided.items():
             of = shape_of(Workload.from_key(key))
             of_choice = choice.get("on_inputs", {}).get(choice.get("chosen", ""), [])
-            figures = {on["inputs"]: on["median_s"] for on in of_choice}
+            paired = bool(of_choice) and all(on.get("to_own_inputs") for on in of_choice)
+            name = "to_own_inputs" if paired else "median_s"
+            figures = {on["inputs"]: on[name] for on in of_choice}
             if of in newest or not choice.get("chosen", "").startswith("sm90:"):
                 continue
-            for inputs, seconds in figures.items():
+            if figures:
+                pairing.append(paired)
+            for inputs, time in figures.items():
                 if inputs != "normal":
-                    found.setdefault((of.d_head, inputs), []).append(seconds / figures["normal"])
+                    found.setdefault((of.d_head, inputs), []).append(time / figures["normal"])
         newest |= held
-    return found
+    return found, pairing
 
 
 def test_what_other_inputs_cost_is_what_was_recorded() -> None:
-    costs, text = input_costs(), block("docs/results.md", "sm90 h200")
+    (costs, pairing), text = input_costs(), block("docs/results.md", "sm90 h200")
     if not costs:
         assert "What the choices take on other" not in text
         return
+    unpaired = pairing.count(False)
+    told = "These" if unpaired == len(pairing) else f"Those of {unpaired} workloads"
+    drift = f"{told} are not paired, so the clock's drift of some per cent is in them."
+    assert (drift if unpaired else "They are paired within rounds.") in text
     rows = rows_below(text, "What the choices take on other")
     lines = text[text.index("What the choices take on other") :].splitlines()
     names = [cell.strip() for cell in next(x for x in lines if x[0:1] == "|").strip("|").split("|")]

@@ -13,7 +13,7 @@ import recorded_grid as grid
 from fa_tune import families
 from fa_tune.core.model import Attempt, Measurement, Outcome
 from fa_tune.core.workload import DType, Workload, benchmark_workload
-from fa_tune.store.recordings import Decided, MeasuredBy, load, save
+from fa_tune.store.recordings import Decided, MeasuredBy, MeasuredOn, load, save
 from recorded import FOLDER, Recorded
 from tests.project_files import ROOT
 
@@ -70,6 +70,46 @@ def data(tmp_path: Path) -> Recorded:
                 )
         save(folder / f"{name}.csv", attempts, {}, replace(meta, note="", decided={}))
     return Recorded(folder)
+
+
+def with_costs(data: Recorded, *, paired: set[int]) -> Recorded:
+    """The same, and at d_head 128 what falling inputs cost each choice beside trained ones, on
+    which it was made; of samples in the same rounds for `paired` lengths."""
+    path = data.folder / "fast_events.csv"
+    recording = load(path)
+    decided = {}
+    for workload in {Workload.from_key(a.workload) for a in recording.attempts}:
+        chosen = subjects(128)["sm90"][0]
+        known = workload.seq_len_q in paired
+        # Medians of another clock each: 2.0 times, where paired samples say 1.2 / 0.8 = 1.5.
+        figures = [
+            MeasuredOn(name, seconds, to_own_inputs=ratio if known else None)
+            for name, seconds, ratio in (
+                ("trained", 0.7e-3, 1.0),
+                ("normal", 0.5e-3, 0.8),
+                ("falling", 1.0e-3, 1.2),
+            )
+        ]
+        decided[workload.key] = Decided(0.01, None, chosen, {chosen: tuple(figures)})
+    save(path, recording.attempts, {}, replace(recording.meta, decided=decided))
+    return Recorded(data.folder)
+
+
+@pytest.mark.parametrize(
+    ("paired", "falling", "told"),
+    [
+        ({512, 1024}, "1.50, 1.50", "They are paired within rounds."),
+        (set(), "2.00, 2.00", "These are not paired, "),
+        ({512}, "1.75, 2.00", "Those of 2 workloads are not paired, "),
+    ],
+)
+def test_what_inputs_cost_is_of_paired_samples_where_they_are_recorded(
+    data: Recorded, paired: set[int], falling: str, told: str
+) -> None:
+    data = with_costs(data, paired=paired)
+    last = grid.on_inputs(data, "sm90").splitlines()[-1]
+    assert last.strip("|").split("|")[-1].strip() == falling
+    assert grid.pairing(data, "sm90").startswith(told)
 
 
 def test_best_against_the_library(data: Recorded) -> None:

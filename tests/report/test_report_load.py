@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,32 @@ def test_options_select_rows_of_files_that_state_them(tmp_path: Path) -> None:
     classic.write_text(CLASSIC)
     assert load_report_source(classic, Overrides(seq_len=512)) == []
     assert len(load_report_source(classic, Overrides(seq_len=1024, softcap=5.0))) == 2
+
+
+def test_an_option_that_selects_a_row_gives_it_no_other_name(tmp_path: Path) -> None:
+    path = ROOT / "profiles" / "nvidia_h200" / "fast_mixture_events.csv"
+    rows = [row for row in load_report_source(path) if row.d_head == 128]
+    assert load_report_source(path, Overrides(d_head_v=128)) == rows
+    plain = ROOT / "profiles" / "nvidia_h200" / "fast_events.csv"
+    selected = load_report_source(plain, Overrides(seq_len=1024))
+    assert selected
+    longer = Overrides(seq_len=1024, d_head_v=128, sink=False)
+    assert load_report_source(plain, longer) == selected
+
+
+def test_what_a_file_lacks_is_the_same_problem_by_any_name(tmp_path: Path) -> None:
+    """`--d-head-v` as `--d-head` changes nothing, nor does a window of all keys."""
+    classic = tmp_path / "classic.csv"
+    classic.write_text(CLASSIC)
+    sizes = {"batch": 16, "heads": 16, "seq_len": 1024, "d_head": 128}
+    longer = Overrides(**sizes, d_head_v=128)
+    for path in (classic, DATA / "details_h200_seq1024.csv"):
+        names = {str(row.group) for row in load_report_source(path, Overrides(**sizes))}
+        assert {str(row.group) for row in load_report_source(path, longer)} == names
+    whole = Overrides(**sizes, dtype=DType.FP16, causal=False)
+    longer = replace(whole, window_left=1023)
+    (name,) = {str(row.group) for row in load_report_source(classic, whole)}
+    assert {str(row.group) for row in load_report_source(classic, longer)} == {name}
 
 
 def test_folder_compares_each_file_in_itself(tmp_path: Path) -> None:

@@ -92,10 +92,14 @@ class FakeConfirmer:
 
 class FakeComparer:
     """In place of `run_items`: samples on other inputs; `ratio` is a kernel's time over the
-    default's by subject and inputs, 0.97 where it is not named; `broken` by inputs."""
+    default's by subject and inputs, 0.97 where it is not named; `cost` the default's time on
+    inputs over that on normal ones, `clock` of the item of these inputs, both 1 where they are not
+    named; `broken` by inputs."""
 
     def __init__(self) -> None:
         self.ratio: dict[tuple[str, str], float] = {}
+        self.cost: dict[str, float] = {}
+        self.clock: dict[str, float] = {}
         self.broken: dict[str, tuple[Outcome, str]] = {}
         self.asked: list[tuple[str, str, tuple[str, ...]]] = []
 
@@ -109,11 +113,15 @@ class FakeComparer:
                 outcome, reason = self.broken[item["inputs"]]
                 yield ItemResult(name, outcome, None, reason)
                 continue
-            ratios = [self.ratio.get((s, item["inputs"]), 0.97) for s in subjects]
+            inputs, own = item["inputs"], item["own_inputs"]
+            ratios = [self.ratio.get((s, inputs), 0.97) for s in subjects]
             relative = [[1.0] * 5] + [[ratio] * 5 for ratio in ratios[1:]]
+            cost = self.cost.get(inputs, 1.0)
+            seconds = 2e-3 * cost / self.clock.get(inputs, 1.0)
             value = {
-                "samples_s": [[2e-3 * ratio for ratio in taken] for taken in relative],
+                "samples_s": [[seconds * ratio for ratio in taken] for taken in relative],
                 "relative": relative,
+                "to_own_inputs": [cost / self.cost.get(own, 1.0)] * 5 if own else [],
             }
             yield ItemResult(name, Outcome.OK, value)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
+from fa_tune.commands.views.registry_prose import data_dependence, figures_of
 from fa_tune.core.inputs import BUILT_IN, InputSpec
 from fa_tune.core.model import Outcome
 from fa_tune.core.stats import Interval, Ratio
 from fa_tune.core.workload import DType, benchmark_workload
-from fa_tune.search.data_dependence import OnInputs
+from fa_tune.search.data_dependence import OnInputs, slowdown
 from fa_tune.search.decide import Rule
 from fa_tune.store.registry import file as store
 from fa_tune.tune import compare_inputs
@@ -132,6 +135,58 @@ def test_what_cannot_be_compared_is_a_warning(world: World) -> None:
     assert chosen(found)[0] == FAST
     assert "sink" not in [f.inputs for f in only(found).on_inputs[FAST]]
     assert any("not compared: crashed: illegal address" in w for w in world.progress.warnings)
+
+
+COST = {"trained": 1.04, "falling": 1.3, "sink": 0.98}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_clock_of_each_comparison_is_not_in_what_inputs_cost(world: World, seed: int) -> None:
+    """Items run one after another: the clock of each is another."""
+    draw = random.Random(seed)
+    world.comparer.cost = COST
+    world.comparer.clock = {name: draw.uniform(0.8, 1.2) for name in NAMES}
+    world.comparer.ratio = {(FAST, "falling"): 0.99, (FAST, "trained"): 0.9}
+    found = search(world, 1024)
+    of_default = {name: COST.get(name, 1.0) / COST["trained"] for name in NAMES}
+    to_default = {name: world.comparer.ratio.get((FAST, name), 0.97) / 0.9 for name in NAMES}
+    for subject, costs in (
+        (DEFAULT, of_default),
+        (FAST, {name: of_default[name] * to_default[name] for name in NAMES}),
+    ):
+        told = {f.inputs: f.to_own_inputs for f in only(found).on_inputs[subject]}
+        assert told == pytest.approx(costs, rel=1e-5)
+        assert told["trained"] == 1.0
+    (entry,) = store.load(world.registry).entries
+    kept = entry.per_inputs["falling"].ratio_to_own_inputs
+    assert kept == pytest.approx(1.3 / 1.04 * 0.99 / 0.9, rel=1e-5)
+    (sentence,) = data_dependence(figures_of(entry), entry.inputs)[1:]
+    assert sentence == "It takes most time on falling inputs, 1.38 times that on trained ones."
+
+
+def test_a_search_on_other_inputs_pairs_with_these(world: World) -> None:
+    """What stands beside samples on trained inputs is no evidence for falling ones."""
+    world.comparer.cost = COST
+    search(world, 1024)
+    asked = len(world.comparer.asked)
+    found = search(world, 1024, inputs=InputSpec.parse("falling"))
+    assert len(world.comparer.asked) == asked + len(NAMES)
+    told = {f.inputs: f.to_own_inputs for f in only(found).on_inputs[DEFAULT]}
+    assert told["falling"] == 1.0
+    assert told["trained"] == pytest.approx(1.04 / 1.3, rel=1e-5)
+
+
+def test_without_the_searchs_own_inputs_no_cost_is_known(world: World) -> None:
+    world.comparer.broken["trained"] = (Outcome.CRASHED, "illegal address")
+    figures = only(search(world, 1024)).on_inputs[FAST]
+    assert {f.to_own_inputs for f in figures} == {None}
+    assert slowdown(figures) is None
+
+
+def test_medians_of_two_moments_are_not_compared() -> None:
+    """As in entries and recordings of earlier versions."""
+    figures = [OnInputs("normal", 1e-3, None), OnInputs("falling", 2e-3, None)]
+    assert data_dependence(figures, "normal") == []
 
 
 def test_without_confirmation_nothing_is_compared(world: World) -> None:

@@ -112,7 +112,7 @@ def figure(data: Recorded, what: str, of: str) -> str:
         return f"{data.repeat(of):.2f}"
     if what == "cost":
         inputs, which = of.split()
-        costs = recorded_grid.input_costs(data, "sm90").get(inputs, {}).values()
+        costs = recorded_grid.input_costs(data, "sm90").ratios.get(inputs, {}).values()
         if not costs:
             return "–"
         cost = max(costs) if which == "most" else statistics.median(costs)

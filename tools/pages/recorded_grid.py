@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 from fa_tune import families
@@ -292,24 +292,42 @@ def ab_tests(data: Recorded) -> str:
     )
 
 
+@dataclass(frozen=True)
+class InputCosts:
+    """By inputs: what each choice of a family takes on them, over its time on normal ones; and the
+    workloads whose kinds of inputs were timed one after another, so that these are no ratios of
+    paired samples."""
+
+    ratios: Mapping[str, Mapping[Workload, float]]
+    unpaired: frozenset[Workload]
+
+
 @cache
-def input_costs(data: Recorded, family: str) -> Mapping[str, Mapping[Workload, float]]:
-    """By inputs: what each choice of a family takes on them, over its time on normal ones."""
+def input_costs(data: Recorded, family: str) -> InputCosts:
+    """What the recordings have of it."""
     found: dict[str, dict[Workload, float]] = {}
+    unpaired = set()
     for w, one in held(data).items():
         decided = one.meta.decided.get(w.key)
         if decided is None or not one.chosen.startswith(f"{family}:"):
             continue
-        times = {on.inputs: on.median_s for on in decided.on_inputs.get(one.chosen, ())}
-        for inputs, seconds in times.items():
-            if inputs != str(NORMAL) and str(NORMAL) in times:
-                found.setdefault(inputs, {})[w] = seconds / times[str(NORMAL)]
-    return found
+        figures = decided.on_inputs.get(one.chosen, ())
+        paired = {on.inputs: on.to_own_inputs for on in figures if on.to_own_inputs is not None}
+        is_paired = len(paired) == len(figures)
+        times = paired if is_paired else {on.inputs: on.median_s for on in figures}
+        if str(NORMAL) not in times:
+            continue
+        if not is_paired:
+            unpaired.add(w)
+        for inputs, time in times.items():
+            if inputs != str(NORMAL):
+                found.setdefault(inputs, {})[w] = time / times[str(NORMAL)]
+    return InputCosts(found, frozenset(unpaired))
 
 
 def on_inputs(data: Recorded, family: str) -> str:
     """The same by d_head; empty where it was not measured."""
-    costs = input_costs(data, family)
+    costs = input_costs(data, family).ratios
     names = [str(spec) for spec in BUILT_IN if str(spec) in costs]
     rows = []
     for d_head in sorted({w.d_head for of in costs.values() for w in of}):
@@ -317,6 +335,18 @@ def on_inputs(data: Recorded, family: str) -> str:
         cells = [f"{statistics.median(c):.2f}, {max(c):.2f}" if c else "" for c in own]
         rows.append([str(d_head), str(max(map(len, own))), *cells])
     return table(["d_head", "workloads", *names], rows) if rows else ""
+
+
+def pairing(data: Recorded, family: str) -> str:
+    """How far these ratios are of samples taken beside each other."""
+    costs = input_costs(data, family)
+    workloads = {w for of in costs.ratios.values() for w in of}
+    drift = "so the clock's drift of some per cent is in them."
+    if not costs.unpaired:
+        return "They are paired within rounds."
+    if costs.unpaired == workloads:
+        return f"These are not paired, {drift}"
+    return f"Those of {len(costs.unpaired)} workloads are not paired, {drift}"
 
 
 def off_grid(data: Recorded) -> str:
@@ -403,8 +433,7 @@ def section(data: Recorded, family: str) -> str:
     if made := on_inputs(data, family):
         parts += [
             "What the choices take on other [inputs](measuring.md#inputs), times what they take on "
-            "normal ones: the median, and the most. These are not paired, so the clock's drift of "
-            "some per cent is in them.",
+            f"normal ones: the median, and the most. {pairing(data, family)}",
             made,
         ]
     if family == "sm90" and (made := off_grid(data)):

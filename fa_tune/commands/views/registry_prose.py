@@ -52,7 +52,7 @@ def entry_prose(entry: Entry, name: str) -> str:
 
 def data_dependence(figures: Sequence[OnInputs], chosen_on: str) -> list[str]:
     """How much a choice depends on its data: where it does worst against the default, and where
-    it takes most time."""
+    it takes most time, if that is known of paired samples."""
     text = []
     if (found := worst(figures)) is not None and found.to_default is not None:
         others = sum(f.to_default is not None for f in figures)
@@ -60,7 +60,7 @@ def data_dependence(figures: Sequence[OnInputs], chosen_on: str) -> list[str]:
             f"Of {others} kinds of inputs it does worst on {found.inputs}: "
             f"{against(found.to_default)}."
         )
-    if (slow := slowdown(figures, chosen_on)) is not None:
+    if (slow := slowdown(figures)) is not None:
         name, times = slow
         text.append(
             f"It takes most time on {name} inputs, {times:.2f} times that on {chosen_on} ones."
@@ -73,7 +73,10 @@ def data_dependence(figures: Sequence[OnInputs], chosen_on: str) -> list[str]:
 def figures_of(entry: Entry) -> tuple[OnInputs, ...]:
     """An entry's figures per inputs."""
     return tuple(
-        OnInputs(name, found.median_s, _measured(found.ratio_to_default))
+        OnInputs(
+            *(name, found.median_s, _measured(found.ratio_to_default)),
+            found.ratio_to_own_inputs,
+        )
         for name, found in entry.per_inputs.items()
     )
 
@@ -85,8 +88,12 @@ def _measured(kept: Ratio | None) -> MeasuredRatio | None:
 
 
 def _on_inputs(entry: Entry) -> list[str]:
-    told = data_dependence(figures_of(entry), entry.inputs)
-    return told or [f"It was measured on {entry.inputs} inputs alone."]
+    if told := data_dependence(figures_of(entry), entry.inputs):
+        return told
+    if others := len(entry.per_inputs.keys() - {entry.inputs}):
+        kinds = "another kind of inputs" if others == 1 else f"{others} other kinds of inputs"
+        return [f"It was measured on {kinds} at other moments, so what they cost is not known."]
+    return [f"It was measured on {entry.inputs} inputs alone."]
 
 
 def _choice(entry: Entry) -> list[str]:

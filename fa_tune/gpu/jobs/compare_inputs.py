@@ -1,7 +1,12 @@
-"""The default and a few other kernels on inputs that the search did not choose on."""
+"""The default and a few other kernels on inputs that the search did not choose on; in the same
+rounds, the default on those that it did.
+
+Between two items the clock may change, so times of two items are never compared.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -9,7 +14,7 @@ from typing import Any
 
 from fa_tune.core.jobs import CompareInputsJob, InputsItem, InputsResult, to_json
 from fa_tune.core.workload import Workload
-from fa_tune.gpu.jobs.time_events import Subject, input_sets_of, prepare_alike, warm_up
+from fa_tune.gpu.jobs.time_events import Subject, input_sets_of_each, prepare_alike, warm_up
 from fa_tune.gpu.kernels import Problem, guarded, launchers, use_device
 from fa_tune.workers.main import Report
 
@@ -31,9 +36,15 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
 
 def _compare(item: InputsItem, seed: int) -> InputsResult:
     workload = Workload.from_key(item.workload)
-    inputs = input_sets_of(workload, item.inputs, seed)
+    specs = (item.inputs, item.own_inputs) if item.own_inputs else (item.inputs,)
+    inputs, *own_inputs = input_sets_of_each(workload, specs, seed)
     problem = Problem.of(workload, inputs)
-    subjects = [Subject(launchers(kernel, problem), []) for kernel in item.kernels]
+    compared = [Subject(launchers(kernel, problem), []) for kernel in item.kernels]
+    on_own = [
+        Subject(launchers(item.kernels[0], dataclasses.replace(problem, inputs=own)), [])
+        for own in own_inputs
+    ]
+    subjects = [*compared, *on_own]
     prepare_alike(*subjects)
     settled = time.monotonic() + SETTLE_S
     while time.monotonic() < settled:
@@ -50,6 +61,7 @@ def _compare(item: InputsItem, seed: int) -> InputsResult:
             other.relative.append(2 * beside / (before + after))
             before = after
     return InputsResult(
-        tuple(tuple(subject.samples) for subject in subjects),
-        tuple(tuple(subject.relative) for subject in subjects),
+        tuple(tuple(subject.samples) for subject in compared),
+        tuple(tuple(subject.relative) for subject in compared),
+        tuple(1 / ratio for subject in on_own for ratio in subject.relative),
     )

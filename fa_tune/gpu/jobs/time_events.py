@@ -15,7 +15,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -442,18 +442,30 @@ class FinalCheck:
         return bool(case.ok)
 
 
-def input_sets(workload: Workload) -> int:
-    """How many input sets make up L2_TIMES the cache, within a quarter of the free memory."""
+def input_sets(workload: Workload, kinds: int = 1) -> int:
+    """How many input sets of each of some kinds make up L2_TIMES the cache, all of them within a
+    quarter of the free memory."""
     set_bytes = input_bytes(workload)
     l2_bytes = torch.cuda.get_device_properties().L2_cache_size
-    fitting = int(torch.cuda.mem_get_info()[0]) // 4 // set_bytes
+    fitting = int(torch.cuda.mem_get_info()[0]) // 4 // (kinds * set_bytes)
     return max(1, min(math.ceil(L2_TIMES * int(l2_bytes) / set_bytes), MAX_SETS, fitting))
 
 
 def input_sets_of(workload: Workload, spec: str, seed: int) -> list[Inputs]:
     """Inputs to rotate through; `spec` is an InputSpec's text."""
-    drawn = partial(make_inputs, workload, spec=InputSpec.parse(spec))
-    return [drawn(seed=seed + i) for i in range(input_sets(workload))]
+    (drawn,) = input_sets_of_each(workload, (spec,), seed)
+    return drawn
+
+
+def input_sets_of_each(workload: Workload, specs: Sequence[str], seed: int) -> list[list[Inputs]]:
+    """The same of several kinds, equally many of each."""
+    n = input_sets(workload, len(specs))
+
+    def drawn(spec: str) -> list[Inputs]:
+        draw = partial(make_inputs, workload, spec=InputSpec.parse(spec))
+        return [draw(seed=seed + i) for i in range(n)]
+
+    return [drawn(spec) for spec in specs]
 
 
 def warm_up() -> None:

@@ -291,7 +291,9 @@ def on_inputs(figures: Records) -> Spec | None:
             ),
             y=alt.Y("config:N", title=None),
             color=alt.Color("inputs:N", legend=alt.Legend(orient="bottom", columns=2)),
-            tooltip=_tooltip("config", "inputs", "median_ms", "over_fastest", "to_default"),
+            tooltip=_tooltip(
+                *("config", "inputs", "median_ms", "over_fastest", "samples", "to_default")
+            ),
         )
         .add_params(pick)
         .properties(height=ROW_PIXELS * max(3, len({r["config"] for r in figures})))

@@ -344,17 +344,20 @@ def on_inputs(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
         workload = place.rows[0].workload
         figures = place.source.on_inputs.get(workload.key, {}) if workload else {}
         for subject, told in figures.items():
-            fastest = min((figure.median_s for figure in told), default=0.0)
+            paired = [f.to_own_inputs for f in told if f.to_own_inputs is not None]
+            in_rounds = len(paired) == len(told)
+            times = paired if in_rounds else [figure.median_s for figure in told]
             out += [
                 {
                     "workload": place.label,
                     "config": numbers.get(subject, subject),
                     "inputs": figure.inputs,
                     "median_ms": figure.median_s * MS,
-                    "over_fastest": figure.median_s / fastest,
+                    "over_fastest": time / min(times),
+                    "samples": "in the same rounds" if in_rounds else "one kind after another",
                     "to_default": figure.to_default.value if figure.to_default else None,
                 }
-                for figure in told
+                for figure, time in zip(told, times, strict=True)
             ]
     return out
 

@@ -110,6 +110,7 @@ _COLUMNS: dict[str, Column] = {
     "worst_on": ("worst on", None),
     "inputs": ("inputs", None),
     "over_fastest": ("over its quickest inputs", 4),
+    "samples": ("measured", None),
     "to_default": ("over the default", 4),
     "winner": ("winner", None),
     "runner_up": ("runner-up", None),
@@ -171,8 +172,9 @@ _PARTS = {
     ),
     "inputs": _Part(
         "Other inputs",
-        "How much the time of a config depends on what Q, K and V hold.",
-        _columns("workload config inputs median_ms over_fastest to_default"),
+        "How much the time of a config depends on what Q, K and V hold. Where the kinds of inputs "
+        "were measured one after another, the clock's drift is in the ratios between them.",
+        _columns("workload config inputs median_ms over_fastest samples to_default"),
         charts.on_inputs,
     ),
     "explained": _Part(

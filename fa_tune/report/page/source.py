@@ -92,7 +92,7 @@ def _only(names: Any) -> str:
 def _on_inputs(figure: MeasuredOn) -> OnInputs:
     interval = Interval(*figure.interval) if figure.interval else None
     ratio = None if figure.ratio is None else Ratio(figure.ratio, interval)
-    return OnInputs(figure.inputs, figure.median_s, ratio)
+    return OnInputs(figure.inputs, figure.median_s, ratio, figure.to_own_inputs)
 
 
 def _provenance(metas: Sequence[Meta]) -> dict[str, str]:

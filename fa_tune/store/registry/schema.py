@@ -37,8 +37,8 @@ from fa_tune.core.workload import Workload
 from fa_tune.ops.memory import MemoryRate, memory_rate
 from fa_tune.store import strict_json
 
-SCHEMA: Literal[3] = (
-    3  # what is written; a change of the types below is a new number and a new reader
+SCHEMA: Literal[4] = (
+    4  # what is written; a change of the types below is a new number and a new reader
 )
 
 
@@ -132,11 +132,13 @@ class Confirmation:
 
 @dataclass(frozen=True)
 class InputFigures:
-    """What the chosen variant does on one kind of inputs: its median, and its time over the
-    default's beside it, None for the default itself."""
+    """What the chosen variant does on one kind of inputs: its median, its time over the default's
+    beside it, None for the default itself, and over its own on the inputs of the search, of
+    samples paired within rounds, None where that was not measured."""
 
     median_s: Positive
     ratio_to_default: Ratio | None
+    ratio_to_own_inputs: Positive | None = None
 
 
 class EntryKey(NamedTuple):
@@ -238,7 +240,7 @@ class Registry:
     # Holds for the dataclasses inside as well.
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
-    schema: Literal[3]
+    schema: Literal[4]
     entries: tuple[Entry, ...]
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from fa_tune.core.workload_parts import PARTS, WorkloadParts
+from fa_tune.core.workload_parts import PARTS, WorkloadParts, parts_of
 from fa_tune.store.table.rows import Row
 
 
@@ -30,6 +30,17 @@ class PartialWorkload(WorkloadParts):
     def fill_defaults(self) -> PartialWorkload:
         """Key/value length and heads, where unknown, taken as those of the queries."""
         return self.merge(PartialWorkload(kv_heads=self.heads, seq_len_kv=self.seq_len))
+
+    def settled(self) -> PartialWorkload:
+        """The same with known parts as a workload has them: one problem has one name, whether or
+        not its d_head_v is told, or a window that hides nothing.  What hangs on unknown parts
+        stays as it is."""
+        workload = self.workload
+        if workload is not None:
+            settled = parts_of(workload)
+            return replace(self, **{n: settled[n] for n in PARTS if self._has(n)})
+        same_columns = self.d_head is not None and self.d_head_v == self.d_head
+        return replace(self, d_head_v=None) if same_columns else self
 
     def apply_to(self, row: Row) -> Row:
         """The row with these parts as its workload."""

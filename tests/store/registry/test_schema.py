@@ -97,6 +97,13 @@ def test_older_entries_were_measured_on_normal_inputs() -> None:
         assert not any(entry.per_inputs for entry in read.entries)
 
 
+def test_entries_of_schema_3_have_no_ratios_between_inputs() -> None:
+    read = from_json((DATA / "schema-3.json").read_bytes(), "old")
+    figures = [found for entry in read.entries for found in entry.per_inputs.values()]
+    assert figures
+    assert {found.ratio_to_own_inputs for found in figures} == {None}
+
+
 def test_writing_the_current_fixture_changes_nothing() -> None:
     text = (DATA / f"schema-{SCHEMA}.json").read_text()
     assert json.loads(to_json(from_json(text, "fixture"))) == json.loads(text)
@@ -232,8 +239,8 @@ def test_a_damaged_file_is_one_line_with_the_place(text: str | bytes, said: str)
 
 
 def test_a_newer_schema_asks_for_an_update() -> None:
-    message = refused('{"schema": 4, "whatever": []}')
-    assert "schema 4 is newer than this fa-tune reads (3)" in message
+    message = refused(f'{{"schema": {SCHEMA + 1}, "whatever": []}}')
+    assert f"schema {SCHEMA + 1} is newer than this fa-tune reads ({SCHEMA})" in message
 
 
 def test_a_byte_order_mark_does_no_harm() -> None:
