@@ -40,6 +40,10 @@ WORKER_COMMAND = (
     "import sys; from fa_tune.build.worker import main; sys.exit(main(sys.argv[1:]))",
 )
 
+# NVRTC takes what took it long from the driver's cache of compiled code, where that has it from
+# another process, and then says nothing of registers and spills.
+_ENVIRONMENT = {"CUDA_CACHE_DISABLE": "1"}
+
 
 def compile_all(
     jobs: Mapping[str, CompileJob],
@@ -134,7 +138,7 @@ class _Child:
                 stdin=subprocess.DEVNULL,
                 stdout=self.stderr,
                 stderr=self.stderr,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(search_path)},
+                env={**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(search_path)},
                 start_new_session=True,  # Ctrl-C reaches the parent only, which ends us
             )
         except OSError as error:

@@ -24,12 +24,15 @@ ROOT = Path(__file__).resolve().parents[2]
 _MISBEHAVING = """
 import os, signal, sys, time
 from fa_tune.build import worker as compile_worker
+from fa_tune.core.model import Outcome
 compile_worker.ORPHAN_GRACE_S = 0
 compile = compile_worker.compile_job
 def compile_job(job):
     word = job.source.split()[0]
     if word == "SEGFAULT":
         os.kill(os.getpid(), signal.SIGSEGV)
+    if word == "CACHE":
+        return compile_worker.CompileReply(Outcome.OK, os.environ.get("CUDA_CACHE_DISABLE"))
     if word == "EXIT":
         print("out of cheese", file=sys.stderr, flush=True)
         os._exit(3)
@@ -49,6 +52,11 @@ def _job(source: str, timeout_s: float = 30.0) -> CompileJob:
 
 
 GOOD_JOB = _job("__global__ void k() {}")
+
+
+def test_no_compilation_comes_from_the_drivers_cache_which_keeps_no_log() -> None:
+    replies = dict(compile_all({"a": _job("CACHE")}, workers=1, command=MISBEHAVING))
+    assert replies["a"].reason == "1"
 
 
 def test_a_crash_or_a_hang_costs_only_its_own_job(tmp_path: Path) -> None:

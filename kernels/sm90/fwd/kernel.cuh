@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(128 * (1 + CFG.mma_warpgroups), CFG.min_ctas_p
             const PackedBeginning<CFG, TRAITS> beginning{params, smem};
             Sequence<true> sequence;
             WorkTile first = beginning.guess(sequence);
-            __syncthreads();
+            beginning.meet();
             beginning.find(first, sequence);
             if (warp == 0 && ptx::elect_sync()) {
                 Producer<CFG, TRAITS>{params, q_map, k_map, v_map, smem}.run(
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(128 * (1 + CFG.mma_warpgroups), CFG.min_ctas_p
             beginning.order();
             Sequence<true> sequence;
             WorkTile first = beginning.guess(sequence);
-            __syncthreads();
+            beginning.meet();
             beginning.find(first, sequence);
             beginning.settle(lengths, first, sequence);
             if (first.number < 0) return;  // there are fewer tiles than CTAs

@@ -37,6 +37,11 @@ struct PackedBeginning {
         return tile;
     }
 
+    // All threads wait for all.
+    __device__ __forceinline__ static void meet() {
+        ptx::bar_sync(static_cast<int>(NamedBarrier::BEGIN), 128 * (1 + CFG.mma_warpgroups));
+    }
+
     // By the consumers, if they cannot be.
     __device__ __forceinline__ void order() const {
         if (!equals.possible) order_members(false);
@@ -45,7 +50,7 @@ struct PackedBeginning {
     // Then, when all have met, by all.
     __device__ __forceinline__ void find(WorkTile& tile, Sequence<true>& sequence) const {
         if (!equals.possible) tile = Order{p}.found(smem, sequence);
-        if constexpr (!Order::kOrdersInV) __syncthreads();
+        if constexpr (!Order::kOrdersInV) meet();
     }
 
     // By all consumers: the tile becomes the right one, and the producer may know whether it was.
