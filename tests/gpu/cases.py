@@ -318,8 +318,7 @@ def _fa_problems(d_head: int, dtype: DType) -> Iterator[tuple[Workload, str]]:
 def small_workloads(variant: Variant, traits: str) -> tuple[Workload, ...]:
     """A dozen tiles of queries with enough blocks of keys for every ring to turn, and few keys
     for more queries; with the trait lengths that end within a block, down to 1; with a mask both
-    alignments, where some rows see nothing.  Of caches the same with lengths that the device
-    tells, none among them, and pages."""
+    alignments, where some rows see nothing."""
     family = families.get(variant.family)
     config = family.parse(variant.config)
     facts = Traits.parse(traits)
@@ -340,22 +339,21 @@ def small_workloads(variant: Variant, traits: str) -> tuple[Workload, ...]:
     ]
     if family.name == "decode":
         found = [replace(w, kv_e4m3=is_kv_e4m3(config)) for w in found]
-    if family.name == "decode" and facts.ragged and not facts.packed:
-        (batch, *sizes) = shapes[0]
-        found += [
-            replace(
-                example(
-                    *(facts, (batch + 1, *sizes, config.d_head, config.dtype), number),
-                    bottom_right=has_alignment(facts),
-                    d_head_v=d_v_of(config),
-                    cache_lengths=f"{sizes[-1]}+0+{keys + 1}",
-                    page_size=page_size,
-                ),
-                kv_e4m3=is_kv_e4m3(config),
-            )
-            for number, page_size in enumerate((0, 48))
-        ]
     return tuple(dict.fromkeys(found))
+
+
+def small_caches(variant: Variant, traits: str) -> tuple[Workload, ...]:
+    """The first of a decode kernel's small workloads with lengths that the device tells, none among
+    them, in one piece and in pages; () for kernels that take no such lengths."""
+    facts = Traits.parse(traits)
+    if variant.family != "decode" or not facts.ragged or facts.packed:
+        return ()
+    family = families.get(variant.family)
+    _, keys = family.blocks(family.parse(variant.config))
+    first = small_workloads(variant, traits)[0]
+    lengths = f"{first.seq_len_kv}+0+{keys + 1}"
+    cache = replace(first, batch=3, cache_lengths=lengths, bottom_right=has_alignment(facts))
+    return cache, replace(cache, page_size=48)
 
 
 # For the worker ---------------------------------------------------------------------------------

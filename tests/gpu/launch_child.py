@@ -18,7 +18,7 @@ from fa_tune.gpu.reference import Inputs, make_inputs
 from fa_tune.ops.base import CheckCase
 from fa_tune.ops.verification import verdict_to_json
 from fa_tune.workers.main import Report
-from tests.gpu.cases import small_workloads
+from tests.gpu.cases import small_caches, small_workloads
 from tests.gpu.items import check_kernels
 from tests.gpu.oracle import grown
 
@@ -44,7 +44,8 @@ def judge(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -
 
 def of_item(item: Mapping[str, Any]) -> tuple[Workload, ...]:
     """The small problems of an item's kernel."""
-    return small_workloads(Variant.from_key(item["subject"]), item["traits"])
+    kernel = Variant.from_key(item["subject"]), item["traits"]
+    return small_workloads(*kernel) + small_caches(*kernel)
 
 
 def inputs_of(w: Workload) -> Inputs:
