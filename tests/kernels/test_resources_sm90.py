@@ -47,6 +47,12 @@ from tests.tools.resource_table import (
 )
 
 RECORD = f"if that is meant, run: python -m tests.tools.record_resources {ARCH}"
+# Bytes stored and loaded of a kernel that keeps a word of a thread there: with it, it is the one
+# chosen for 512 keys without a mask in profiles/nvidia_h200/fast_d64_events.csv.
+IN_LOCAL_MEMORY = {
+    "sm90(FP16, 64, 256x64): stages_2+q_stages_2+pingpong+overlap+cross_tile_overlap+stale_max"
+    "+dynamic+longest_first+adaptive_max | plain": 12
+}
 MAX_COMPILE_S = 2.0
 MAX_COMPILE_S_BESIDE_OTHERS = 20.0  # where the machine has other work
 
@@ -115,7 +121,8 @@ def test_no_set_has_a_kernel_that_spills_or_does_not_fit(version: str) -> None:
     found = read_table(table_path(version, ARCH))
     for request in (*required_builds(), *quick_builds()):
         facts = dict(zip(COLUMNS, found[row_name(request)], strict=True))
-        assert facts["spill_load_bytes"] == facts["spill_store_bytes"] == 0, request
+        spilled = facts["spill_store_bytes"] + facts["spill_load_bytes"]
+        assert spilled == IN_LOCAL_MEMORY.get(row_name(request), 0), request
         assert facts["registers"] * facts["threads"] * facts["ctas_per_sm"] <= 65536, request
         assert facts["ctas_per_sm"] >= 1, request
 
