@@ -40,8 +40,8 @@ WORKER_COMMAND = (
     "import sys; from fa_tune.build.worker import main; sys.exit(main(sys.argv[1:]))",
 )
 
-# NVRTC takes what took it long from the driver's cache of compiled code, where that has it from
-# another process, and then says nothing of registers and spills.
+# NVRTC may take code from the driver's cache, where another process has compiled the same, and
+# then says nothing of registers and spills (github.com/NVIDIA/cuda-python/issues/1124).
 _ENVIRONMENT = {"CUDA_CACHE_DISABLE": "1"}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fa_tune.core.stats import Ratio
+from fa_tune.core.stats import Interval, Ratio
 
 LIMIT = 0.02  # more time than the default's, on any inputs, that a choice may take
 
@@ -21,6 +21,20 @@ class OnInputs:
     median_s: float
     to_default: Ratio | None
     to_own_inputs: float | None = None
+
+    @classmethod
+    def kept(
+        cls,
+        inputs: str,
+        median_s: float,
+        ratio: float | None,
+        interval: tuple[float, float] | None,
+        to_own_inputs: float | None,
+    ) -> OnInputs:
+        """Of numbers as recordings have them (`MeasuredOn`)."""
+        ends = Interval(*interval) if interval else None
+        to_default = None if ratio is None else Ratio(ratio, ends)
+        return cls(inputs, median_s, to_default, to_own_inputs)
 
     @property
     def is_behind(self) -> bool:

@@ -27,7 +27,6 @@ from fa_tune.core.model import (
     reference_name,
 )
 from fa_tune.core.options import SearchOptions
-from fa_tune.core.stats import Interval
 from fa_tune.core.stats import Ratio as MeasuredRatio
 from fa_tune.ops import flops
 from fa_tune.search.data_dependence import OnInputs
@@ -207,13 +206,7 @@ def _measured_on(found: OnInputs) -> MeasuredOn:
 def recorded_figures(decided: Decided | None) -> dict[str, tuple[OnInputs, ...]]:
     """What a recording has of the comparison on other inputs, by subject."""
     kept = decided.on_inputs if decided is not None else {}
-    return {subject: tuple(map(_on_inputs, found)) for subject, found in kept.items()}
-
-
-def _on_inputs(kept: MeasuredOn) -> OnInputs:
-    interval = Interval(*kept.interval) if kept.interval is not None else None
-    ratio = MeasuredRatio(kept.ratio, interval) if kept.ratio is not None else None
-    return OnInputs(kept.inputs, kept.median_s, ratio, kept.to_own_inputs)
+    return {s: tuple(OnInputs.kept(**vars(f)) for f in found) for s, found in kept.items()}
 
 
 def provenance(selection: ProfilerSelection, names: Sequence[str]) -> Provenance:

@@ -47,8 +47,8 @@ from tests.tools.resource_table import (
 )
 
 RECORD = f"if that is meant, run: python -m tests.tools.record_resources {ARCH}"
-# Bytes stored and loaded of a kernel that keeps a word of a thread there: with it, it is the one
-# chosen for 512 keys without a mask in profiles/nvidia_h200/fast_d64_events.csv.
+# Bytes stored and loaded of a kernel that keeps two words of a thread there: with them, it is the
+# one chosen for 512 keys without a mask in profiles/nvidia_h200/fast_d64_events.csv.
 IN_LOCAL_MEMORY = {
     "sm90(FP16, 64, 256x64): stages_2+q_stages_2+pingpong+overlap+cross_tile_overlap+stale_max"
     "+dynamic+longest_first+adaptive_max | plain": 12

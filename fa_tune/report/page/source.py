@@ -18,7 +18,7 @@ from fa_tune.store.table.from_attempts import rows_from_measurements
 from fa_tune.store.table.rows import Row
 
 if TYPE_CHECKING:
-    from fa_tune.store.recordings import Decided, MeasuredOn, Meta
+    from fa_tune.store.recordings import Decided, Meta
 
 OnInputsBySubject = Mapping[str, Sequence[OnInputs]]
 
@@ -55,7 +55,7 @@ def source_of(path: Path, rows: Sequence[Row]) -> Source:
             if kept := _chosen(decided):
                 chosen[workload] = kept
             for subject, figures in decided.on_inputs.items():
-                told = tuple(_on_inputs(figure) for figure in figures)
+                told = tuple(OnInputs.kept(**vars(figure)) for figure in figures)
                 on_inputs.setdefault(workload, {})[subject] = told
     return Source(
         name=str(path),
@@ -87,12 +87,6 @@ def _chosen(decided: Decided) -> str:
 def _only(names: Any) -> str:
     found = set(names)
     return str(found.pop()) if len(found) == 1 else ""
-
-
-def _on_inputs(figure: MeasuredOn) -> OnInputs:
-    interval = Interval(*figure.interval) if figure.interval else None
-    ratio = None if figure.ratio is None else Ratio(figure.ratio, interval)
-    return OnInputs(figure.inputs, figure.median_s, ratio, figure.to_own_inputs)
 
 
 def _provenance(metas: Sequence[Meta]) -> dict[str, str]:
