@@ -9,10 +9,13 @@ What the tools see of the sm90 kernels is less than of the sm80 ones:
   early read of a stage, or one refilled too early, is no hazard to it.  What it does see are the
   accesses of threads: tiles handed on by the producer, Q read into registers, O staged on its way
   out.  It follows named barriers and mbarriers, the latter for the very lanes that arrive: where
-  a warp reads and one lane arrives for all after __syncwarp, it reports a hazard.
+  a warp reads and one lane arrives for all after __syncwarp, it reports a hazard.  Of a named
+  barrier at which some wait and others only arrive it sees that those who wait come after those
+  who arrive, not after each other.
   tests/gpu/test_stress.py is for the rest.
 - synccheck follows barriers: named ones with a wrong number of threads, mbarriers used before
-  they are initialised, and arrivals in a phase although nobody waited for the one before.
+  they are initialised, and arrivals in a phase although nobody waited for the one before.  It
+  takes waits for one named barrier at two instructions for divergent threads.
 - memcheck sees loads and stores of threads (the log-sum-exp, counters, O where it is stored
   directly) and errors that the hardware reports.  Bulk copies cannot leave their tensor: a box
   beyond it is cut off.  That no tensor map is wrong, tests/gpu/test_grid.py tells by what lies

@@ -307,6 +307,10 @@ struct Consumer {
         }
         constexpr bool kRaise = CFG.adaptive_max && TRAITS.diagonal();
         softmax.template update<true, kRaise>(products.s, a, block == 0);
+        // With a diagonal a tile's first block is no place for a key of all rows.
+        if constexpr (Rows::kFinalIsExact && !TRAITS.diagonal()) {
+            softmax.lower_max_of_one_key(products.s);
+        }
         a[0] = a[1] = 1.f;
         products.pack(softmax);
     }
@@ -398,7 +402,7 @@ struct Consumer {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             if (!again[i]) continue;
-            softmax.template refresh_max<true>(products.s, a, i, false);
+            softmax.template refresh_max<true>(products.s, a, i, true);
             const bool large = softmax.any_lane(softmax.large_max(i));
             products.scale_output(a, i);
             grew_much += softmax.count_lanes(a[i] < softmax.kGrewMuch);

@@ -52,7 +52,7 @@ __device__ __forceinline__ void initialise_barriers(const SharedAddress<CFG>& sm
     ptx::fence_mbarrier_init();
 }
 
-// By the loading warpgroup, before all meet.
+// By the loading warpgroup: warp 1 has initialised the barriers then.
 template <Sm90Config CFG>
 __device__ __forceinline__ void prepare(const SharedAddress<CFG>& smem, const ptx::TensorMap& q_map,
                                         const ptx::TensorMap& k_map, const ptx::TensorMap& v_map,
@@ -87,12 +87,13 @@ __global__ void __launch_bounds__(128 * (1 + CFG.mma_warpgroups), CFG.min_ctas_p
         if (warp < 4) {
             if constexpr (Registers::kSplit) ptx::setmaxnreg_dec<Registers::kProducer>();
             prepare<CFG>(smem, q_map, k_map, v_map, o_map);
+            if (warp == 1) PackedBeginning<CFG, TRAITS>::tell_initialised();
+            if (warp != 0) return;
             const PackedBeginning<CFG, TRAITS> beginning{params, smem};
             Sequence<true> sequence;
             WorkTile first = beginning.guess(sequence);
-            beginning.meet();
-            beginning.find(first, sequence);
-            if (warp == 0 && ptx::elect_sync()) {
+            beginning.await_consumers(first, sequence);
+            if (ptx::elect_sync()) {
                 Producer<CFG, TRAITS>{params, q_map, k_map, v_map, smem}.run(
                     first, sequence, beginning.equals.possible);
             }
@@ -103,8 +104,7 @@ __global__ void __launch_bounds__(128 * (1 + CFG.mma_warpgroups), CFG.min_ctas_p
             beginning.order();
             Sequence<true> sequence;
             WorkTile first = beginning.guess(sequence);
-            beginning.meet();
-            beginning.find(first, sequence);
+            beginning.begin(first, sequence);
             beginning.settle(lengths, first, sequence);
             if (first.number < 0) return;  // there are fewer tiles than CTAs
             using Slots = WorkTileSlots<CFG>;

@@ -9,7 +9,10 @@ enum class NamedBarrier : int {
     EPILOGUE = 5,  // + warpgroup: its four warps, around the way out for O
     ORDER = 9,     // the warpgroup that orders a packed batch
     ORDERED = 10,  // all consumers, when it has
-    BEGIN = 11,    // all threads, which come to it by two ways, as they must not to __syncthreads()
+    // A packed batch's beginning.
+    INITIALISED = 11,
+    BEGIN = 12,
+    FOUND = 13,
 };
 
 }  // namespace fa_tune::sm90

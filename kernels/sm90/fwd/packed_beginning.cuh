@@ -5,6 +5,15 @@
 //     producer     first copies of equal sequences ..  right, or taken back
 //
 // If the number of all rows says that the sequences cannot be equal, they are ordered at once.
+//
+// Who waits for whom, at named barriers that each have one place to wait at, which is what
+// compute-sanitizer can follow:
+//
+//     warp 1       barriers initialised ..  INITIALISED  ..>  consumers
+//                                           BEGIN  .......>   producer
+//     consumers    members ordered .......  ORDERED  .....>   consumers
+//                                           BEGIN  .......>   producer
+//                  first tile found ......  FOUND  .......>   producer, where Q comes there
 #pragma once
 
 #include "sm90/fwd/scheduler.cuh"
@@ -30,16 +39,24 @@ struct PackedBeginning {
     const SharedAddress<CFG> smem;
     const Equals equals = Order{p}.equals();
 
-    // By all threads: if the sequences may be equal, the first tile.
+    // By the producer's warp and the consumers: if the sequences may be equal, the first tile.
     __device__ __forceinline__ WorkTile guess(Sequence<true>& sequence) const {
         WorkTile tile{-1, 0, 0, 0};
         if (equals.possible) tile = Order{p}.decode_equal(blockIdx.x, equals, sequence);
         return tile;
     }
 
-    // All threads wait for all.
-    __device__ __forceinline__ static void meet() {
-        ptx::bar_sync(static_cast<int>(NamedBarrier::BEGIN), 128 * (1 + CFG.mma_warpgroups));
+    // Threads at the barriers.
+    static constexpr int kConsumers = 128 * CFG.mma_warpgroups;
+    static constexpr int kAtInitialised = kConsumers + 32;
+    static constexpr int kAtBegin = kConsumers + 64;
+    static constexpr int kAtFound = kConsumers + 32;
+
+    // By warp 1.
+    __device__ __forceinline__ static void tell_initialised() {
+        __syncwarp();  // one lane did it
+        ptx::bar_arrive(static_cast<int>(NamedBarrier::INITIALISED), kAtInitialised);
+        ptx::bar_arrive(static_cast<int>(NamedBarrier::BEGIN), kAtBegin);
     }
 
     // By the consumers, if they cannot be.
@@ -47,10 +64,24 @@ struct PackedBeginning {
         if (!equals.possible) order_members(false);
     }
 
-    // Then, when all have met, by all.
-    __device__ __forceinline__ void find(WorkTile& tile, Sequence<true>& sequence) const {
-        if (!equals.possible) tile = Order{p}.found(smem, sequence);
-        if constexpr (!Order::kOrdersInV) meet();
+    // Then, by the consumers.
+    __device__ __forceinline__ void begin(WorkTile& tile, Sequence<true>& sequence) const {
+        ptx::bar_sync(static_cast<int>(NamedBarrier::INITIALISED), kAtInitialised);
+        ptx::bar_arrive(static_cast<int>(NamedBarrier::BEGIN), kAtBegin);
+        find(tile, sequence);
+        if constexpr (!Order::kOrdersInV) {
+            ptx::bar_arrive(static_cast<int>(NamedBarrier::FOUND), kAtFound);
+        }
+    }
+
+    // By the producer's warp.
+    __device__ __forceinline__ void await_consumers(WorkTile& tile,
+                                                    Sequence<true>& sequence) const {
+        ptx::bar_sync(static_cast<int>(NamedBarrier::BEGIN), kAtBegin);
+        find(tile, sequence);
+        if constexpr (!Order::kOrdersInV) {
+            ptx::bar_sync(static_cast<int>(NamedBarrier::FOUND), kAtFound);
+        }
     }
 
     // By all consumers: the tile becomes the right one, and the producer may know whether it was.
@@ -59,7 +90,6 @@ struct PackedBeginning {
         const bool right = !equals.possible || all_equal(lengths);
         if (!right) [[unlikely]] {
             order_members(tile.number >= 0);
-            ptx::bar_sync(static_cast<int>(NamedBarrier::ORDERED), 128 * CFG.mma_warpgroups);
             tile = Order{p}.found(smem, sequence);
         }
         if constexpr (Order::kGuesses) {
@@ -72,6 +102,10 @@ struct PackedBeginning {
     }
 
   private:
+    __device__ __forceinline__ void find(WorkTile& tile, Sequence<true>& sequence) const {
+        if (!equals.possible) tile = Order{p}.found(smem, sequence);
+    }
+
     __device__ __forceinline__ bool all_equal(const OwnLengths& own) const {
         const PackedBatch& batch = p.packed;
         bool other = own.first_query != own.index * equals.queries ||
@@ -90,10 +124,12 @@ struct PackedBeginning {
         int heads, l2_head_group;
     };
 
-    // `begun`: the first copies, which are taken back.
+    // By all consumers.  `begun`: the first copies, which are taken back.
     __device__ __forceinline__ void order_members(bool begun) const {
-        if (threadIdx.x / 128 != OrderingWarpgroup::kFirst / 128) return;
-        list_members({p.packed, p.heads, p.l2_head_group}, smem, begun);
+        if (threadIdx.x / 128 == OrderingWarpgroup::kFirst / 128) {
+            list_members({p.packed, p.heads, p.l2_head_group}, smem, begun);
+        }
+        ptx::bar_sync(static_cast<int>(NamedBarrier::ORDERED), kConsumers);
     }
 
     // A call, with values: a launch of equal sequences whose instructions come from memory does not

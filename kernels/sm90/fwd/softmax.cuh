@@ -37,6 +37,9 @@ struct Softmax {
     // ... but in fp16, which has fewer digits for small P, where no block comes after this one or
     // one is not likely to outgrow it.
     static constexpr bool kFinalIsExact = kStaleMax && !kBf16;
+    // Nor where rows are one key's in a tile's first block: no lane has more of a row's sum than
+    // that key and the little that others leave.
+    static constexpr float kMostOfOneKey = (1.f + 0x1p-5f) / kHeadroomFactor;
     // ... and this is what a thread's share of a row's sum over one block may come to: no P is
     // larger then.  fp16 ends there; bf16 has the range of fp32.
     static constexpr float kMostOfStaleMax = kBf16 ? 256.f : 65504.f;
@@ -158,6 +161,19 @@ struct Softmax {
         }
     }
 
+    // After the first block: without the room above m where all of the warp's rows are one key's,
+    // which no later block is likely to outgrow.  Powers of two, so that nothing is rounded.
+    __device__ __forceinline__ void lower_max_of_one_key(float (&s)[kScores]) {
+        if (any_lane(row_sum[0] > kMostOfOneKey || row_sum[1] > kMostOfOneKey)) return;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            row_max[i] -= kHeadroom;
+            row_sum[i] *= kHeadroomFactor;
+        }
+#pragma unroll
+        for (int x = 0; x < kScores; ++x) s[x] *= kHeadroomFactor;
+    }
+
     // --- with a stale maximum --------------------------------------------------------------
 
     // Exponentials of kEarly scores by the m that is there, the first ones or with rows_in_turn the
@@ -232,11 +248,11 @@ struct Softmax {
     }
 
     // m of row i becomes the maximum, of a sample where `of_sample`; `a` is what O must be
-    // multiplied with.  kCorrects: the row overflowed, so that few blocks will outgrow its new m.
-    // `last`: no block comes after this one.
+    // multiplied with.  `final`: the row's last, or one that few blocks will outgrow, for the row
+    // overflowed (kCorrects).
     template <bool kCorrects = false>
     __device__ __forceinline__ void refresh_max(const float (&s)[kScores], float (&a)[2], int i,
-                                                bool last, bool of_sample = false) {
+                                                bool final, bool of_sample = false) {
         constexpr int kEach = CFG.adaptive_max ? kSampled : 1;
         float highest = s[2 * i];
 #pragma unroll
@@ -250,7 +266,7 @@ struct Softmax {
                 highest = fmaxf(highest, fmaxf(s[4 * j + 2 * i], s[4 * j + 2 * i + 1]));
             }
         }
-        raise_max<kBf16 || kCorrects>(highest, a, i, kCorrects || last);
+        raise_max<kBf16 || kCorrects>(highest, a, i, final);
     }
 
     // The same of every kEach-th pair, not before `first` is there, a number of at least 0.
@@ -258,13 +274,13 @@ struct Softmax {
     // the unit that takes those.
     template <int kEach>
     __device__ __forceinline__ void refresh_max_after(float first, const float (&s)[kScores],
-                                                      float (&a)[2], int i, bool last) {
+                                                      float (&a)[2], int i, bool final) {
         float highest = fmaf(first, 0.f, negative_infinity());
 #pragma unroll
         for (int j = 0; j < kScores / 4; j += kEach) {
             highest = fmaxf(fmaxf(highest, s[4 * j + 2 * i]), s[4 * j + 2 * i + 1]);
         }
-        raise_max<kBf16>(highest, a, i, last);
+        raise_max<kBf16>(highest, a, i, final);
     }
 
     // P and the sum of row i anew, by the m that is there now.  The scores are gone afterwards.

@@ -35,10 +35,13 @@ FAR_ABOVE, LITTLE_ABOVE = 60.0, 3.0
 LATE = ("then", "beside")
 IN_THE_SECOND = (*LATE, "worthless before others")
 # Key blocks, 2 if not here.
-BLOCKS = {"then": 3, "beside": 3, "worthless before others": 3, "worthless alone": 1}
+BLOCKS = {
+    "then": 3, "beside": 3, "worthless before others": 3, "worthless at first": 3,
+    "worthless alone": 1,
+}  # fmt: skip
 # A sink whose value is 0, so that O is what small weights leave: in the block that is visited
-# last, in the only one, or with blocks to come.
-WORTHLESS = ("worthless", "worthless alone", "worthless before others")
+# last, in the only one, with blocks to come, or in the first of several, which the last key is in.
+WORTHLESS = ("worthless", "worthless alone", "worthless before others", "worthless at first")
 FEW, LESS = 3, 0.7  # of eight rows alone; the factor by which the others' sink is lower
 FP16 = (
     IN_TURN.replace("BF16", "FP16"),
@@ -77,10 +80,18 @@ MUTANTS = {
         r"fmaxf\(largest\[i\] \* a\[i\], difference\)", "largest[i] * a[i]",
     ),
     "m of a row that overflowed has room above it": (
-        FP16[0], "worthless before others", "lse", SOFTMAX, r"kCorrects \|\| last\);", "last);",
+        FP16[0], "worthless before others", "lse", CONSUMER,
+        r"(refresh_max<true>\(products\.s, a, i, )true", r"\1false",
+    ),
+    "m of a first block that is one key's has room above it": (
+        FP16[0], "worthless at first", "lse", CONSUMER,
+        r"softmax\.lower_max_of_one_key\(products\.s\);", ";",
+    ),
+    "m is lowered, and its sum is not": (
+        FP16[0], "worthless at first", "lse", SOFTMAX, r"row_sum\[i\] \*= kHeadroomFactor;", "",
     ),
     "m of a tile's only block has room above it": (
-        FP16[2], "worthless alone", "lse", CONSUMER,
+        FP16[0], "worthless alone", "causal", CONSUMER,
         r"(update<true, kRaise>\(products\.s, a, )block == 0", r"\1false",
     ),
     "m of a tile's only block is raised": (
@@ -141,6 +152,8 @@ def _is_off(kernel: Emulated, height: float, kind: str) -> bool:
     sink = 0 if kind in WORTHLESS else BEHIND_A_MASK if causal else 0
     if kind in IN_THE_SECOND and not causal:
         sink = c.B_c + 1
+    elif kind == "worthless at first":
+        sink = keys - 1
     w = Workload(
         *(1, 1, 1, c.B_r, keys, c.d_head, c.dtype),
         causal=causal, bottom_right=causal, lse="lse" in kernel.request.traits,

@@ -142,7 +142,7 @@ MUTANTS = {
     ),
     "the second row's maximum comes after the first row's alone": Mutant(
         ROWS, "sm90/fwd/softmax.cuh",
-        r"(2 \* i \+ 1\]\);\s*\}\s*)raise_max<kBf16>\(highest, a, i, last\);(\s*\}"
+        r"(2 \* i \+ 1\]\);\s*\}\s*)raise_max<kBf16>\(highest, a, i, final\);(\s*\}"
         r"\s*// P and the sum of row i anew)",
         r"\1a[i] = 1.f;\2", WRONG, softmax_scale=4.0,
     ),
