@@ -13,8 +13,8 @@
 #                the recordings are fast_…_d128_events.csv, and go before others of these workloads
 #   STEPS        all but ncu and sustained if not given
 #
-# A search takes some 10 s and 6 to 10 s for each workload on an H200 with 16 cores, less without
-# FlashAttention 4 and with OPTIONS=--no-confirm: an estimated 13 minutes for each kind of inputs.
+# A search takes 15 to 19 s for each workload on an H200 with 16 cores, less without FlashAttention 4
+# and with OPTIONS=--no-confirm: an estimated 25 minutes for each kind of inputs.
 # Two GPUs halve it:
 #
 #   CUDA_VISIBLE_DEVICES=0 STEPS="grid large off gemma_1024 gemma_4096" tools/record_profiles.sh &
