@@ -22,6 +22,9 @@ struct DominantWeight {
     static constexpr int kDropped = DTYPE == DType::BF16 ? 16 : 13;  // of the 23 digits of fp32
     static constexpr float kLastPlace = DTYPE == DType::BF16 ? 0x1p-7f : 0x1p-10f;
     static constexpr float kErrorOfSums = 0x1p-22f;
+    // Where the others have more than this, in units of half a last place, they leave a larger
+    // error than a weight taken for the wrong neighbour does.
+    static constexpr float kMostOthers = DTYPE == DType::BF16 ? 0.5f : 0.125f;
     static constexpr int kColumns = 8;  // of a thread, four of which share a row: enough to tell
 
     float weight;  // w
@@ -33,7 +36,8 @@ struct DominantWeight {
     // Whether w may be on the other side of half way.
     __device__ __forceinline__ bool unsure(float off) const {
         const float half = last_place() * 0.5f;
-        return others < half * 0.5f && fabsf(off) > half - 2.f * others - weight * kErrorOfSums;
+        return others < half * kMostOthers &&
+               fabsf(off) > half - 2.f * others - weight * kErrorOfSums;
     }
 
     // round(w) - w, which is `off` or what it is on the other side.  `o` are a thread's O of two

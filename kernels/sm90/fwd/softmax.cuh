@@ -34,8 +34,10 @@ struct Softmax {
     // With stale_max m is stored this much above the maximum (in powers of two), ...
     static constexpr float kHeadroom = !kStaleMax ? 0.f : kBf16 ? 28.f : 2.f;
     static constexpr float kHeadroomFactor = !kStaleMax ? 1.f : kBf16 ? 0x1p28f : 4.f;
-    // ... but in fp16, which has fewer digits for small P, where no block comes after this one or
-    // one is not likely to outgrow it.
+    // ... and where maxima come first, since the next blocks are likely to have higher ones, ...
+    static constexpr float kMaxFirstHeadroom = kStaleMax && !kBf16 ? 6.f : kHeadroom;
+    // ... but in fp16, which has fewer digits for small P, not where no block comes after this one
+    // or one is not likely to outgrow it.
     static constexpr bool kFinalIsExact = kStaleMax && !kBf16;
     // Nor where rows are one key's in a tile's first block: no lane has more of a row's sum than
     // that key and the little that others leave.
@@ -59,10 +61,8 @@ struct Softmax {
     static constexpr int kPeakedBlocks = 3;
     // With adaptive_max: a first block with a mask shows most rows fewer keys than later ones, so
     // that their first maxima are too low and far apart.  There m is raised towards the highest of
-    // the warp, by at most kMostRaise powers of two.  A spread that this does not close is one of
-    // the scores, and maxima come first in more blocks.
-    static constexpr int kScoreBlocks = kBf16 ? 3 : 6;
-    static constexpr unsigned kMostRaise = kBf16 ? 20 : 8;
+    // the warp, by at most so many powers of two.
+    static constexpr float kMostRaise = kBf16 ? 20.f : 8.f;
     // Where as many of a warp's lanes, two rows to each, grew in two blocks, the next maxima are
     // those of every so many pairs of columns.  Sums show where that was too low.
     static constexpr int kMostGrew = 56;
@@ -111,7 +111,7 @@ struct Softmax {
                 odd = fmaxf(odd, s[4 * j + 2 * i + 1]);
             }
             const float highest = scaled_max(fmaxf(even, odd));
-            float new_max = with_headroom(highest, last);
+            float new_max = with_headroom(highest, kHeadroom, last);
             if constexpr (kRaise) {
                 most = max(most, __reduce_max_sync(kAllLanes, __float2int_rn(highest)));
                 lowest = i == 0 ? highest : fminf(lowest, highest);
@@ -150,11 +150,7 @@ struct Softmax {
             } else if constexpr (kRaise) {
                 const int least = __reduce_min_sync(kAllLanes, __float2int_rn(lowest));
                 const unsigned spread = static_cast<unsigned>(most) - static_cast<unsigned>(least);
-                max_first = spread > kPeakedSpread + kMostRaise ? kScoreBlocks
-                            : spread > kPeakedSpread            ? kPeakedBlocks
-                                                                : 0;
-            } else if constexpr (kFirst && CFG.adaptive_max) {
-                max_first = peaked() ? kScoreBlocks : 0;
+                max_first = spread > kPeakedSpread ? kPeakedBlocks : 0;
             } else if constexpr (kFirst) {
                 max_first = kMaxMayBeFirst && peaked() ? kPeakedBlocks : 0;
             }
@@ -162,9 +158,12 @@ struct Softmax {
     }
 
     // After the first block: without the room above m where all of the warp's rows are one key's,
-    // which no later block is likely to outgrow.  Powers of two, so that nothing is rounded.
+    // which no later block is likely to outgrow.  Powers of two, so that nothing is rounded, which
+    // a large m would be.
     __device__ __forceinline__ void lower_max_of_one_key(float (&s)[kScores]) {
-        if (any_lane(row_sum[0] > kMostOfOneKey || row_sum[1] > kMostOfOneKey)) return;
+        const bool stays[2] = {row_sum[0] > kMostOfOneKey || large_max(0),
+                               row_sum[1] > kMostOfOneKey || large_max(1)};
+        if (any_lane(stays[0] || stays[1])) return;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             row_max[i] -= kHeadroom;
@@ -347,7 +346,8 @@ struct Softmax {
     // m of row i becomes that of its largest score of a block, kWhole: in whole powers of two.
     template <bool kWhole>
     __device__ __forceinline__ void raise_max(float highest, float (&a)[2], int i, bool final) {
-        float new_max = fmaxf(row_max[i], with_headroom(scaled_max(highest), final));
+        const float next = with_headroom(scaled_max(highest), kMaxFirstHeadroom, final);
+        float new_max = fmaxf(row_max[i], next);
         if constexpr (kWhole) new_max = in_whole_powers(row_max[i], new_max);
         a[i] = ptx::ex2_approx(row_max[i] - new_max);
         row_max[i] = new_max;
@@ -368,8 +368,8 @@ struct Softmax {
     }
 
     // The m that is stored for c times a maximum, which may be the row's final one.
-    __device__ __forceinline__ static float with_headroom(float highest, bool final) {
-        return kHeadroom == 0.f || kFinalIsExact && final ? highest : highest + kHeadroom;
+    __device__ __forceinline__ static float with_headroom(float highest, float room, bool final) {
+        return room == 0.f || kFinalIsExact && final ? highest : highest + room;
     }
 
     // By how much m of a row with such a maximum is raised: whole powers of two, so that a weight
@@ -429,7 +429,7 @@ struct Softmax {
             // Three threads' sums tell what of the fourth's own sum is not the key's.
             weight[i] = {kKeepsLargest ? most[i] : most[i] - others * (1.f / 3.f), others};
             if (others < sum[i] * kOthers) off[i] = weight[i].rounding();
-            unsure |= kKeepsLargest && weight[i].unsure(off[i]);
+            if (weight[i].unsure(off[i])) unsure = true;
         }
         if (!any_lane(unsure)) return;
 #pragma unroll

@@ -25,6 +25,7 @@ OWN_KEYS = (9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 16.0, 18.0, 20.0, 24.0)
 NOISE = 0.1
 # Sinks over scores so far apart that sums tell some weights wrongly which way they were rounded.
 NOISY_SINKS, MUCH_NOISE = (13.9, 14.2, 14.5, 15.1, 15.4, 17.0), 1.5
+NOISY_OWN_KEYS = (15.5,)
 UNIT = 8.0  # Q where K has the sink, a power of two
 # With a mask: keys beyond the queries, and a key of a block partly hidden that is not the first.
 MORE_KEYS, BEHIND_A_MASK = 24, 40
@@ -50,6 +51,8 @@ FP16 = (
 )
 TOGETHER = FP16[0].replace("rows_in_turn+", "")
 LSE_ERROR = 1e-4
+# Scores at which m is a multiple of 4: two powers of two more or less may be none or four.
+LARGE_SCALES = tuple(float(np.float32(2.0**19 / np.log(2.0**1.5)) * (1 + n / 7)) for n in range(7))
 
 SOFTMAX, WEIGHT = "sm90/fwd/softmax.cuh", "sm90/fwd/dominant_weight.cuh"
 CONSUMER = "sm90/fwd/consumer.cuh"
@@ -63,6 +66,9 @@ MUTANTS = {
     ),
     "a weight half way between two numbers is taken for the nearer": (
         WIDE, "noisy", "lse", WEIGHT, r"nearer && unsure\(off\) \? other : off", "off",
+    ),
+    "in fp16 it is, too": (
+        FP16[1], "noisy own", "lse", SOFTMAX, r"if \(!any_lane\(unsure\)\) return;", "return;",
     ),
     "the log-sum-exp is that of rounded weights": (
         ALONE, "sink", "lse", SOFTMAX,
@@ -117,10 +123,10 @@ def _problem(w: Workload, height: float, kind: str, sink: int) -> Problem:
     """One key of each row is `height` nats above the others: `sink`, or one of its own."""
     problem = Problem.draw(w, "plain", 0)
     dice = np.random.default_rng(1)
-    noise = MUCH_NOISE if kind == "noisy" else NOISE
+    noise = {"noisy": MUCH_NOISE, "noisy own": 1.0}.get(kind, NOISE)
     q = noise * dice.standard_normal((w.seq_len_q, w.d_head))
     k = dice.standard_normal((w.seq_len_kv, w.d_head))
-    if kind == "own":
+    if kind in ("own", "noisy own"):
         k /= np.sqrt(np.square(k).sum(-1, keepdims=True))
         own = dice.permutation(np.resize(np.arange(w.seq_len_kv), w.seq_len_q))
         q += height / w.scale * k[own]
@@ -182,7 +188,8 @@ def _figures(values: np.ndarray) -> Figures:
 
 
 def _heights_off(kernel: Emulated, kind: str) -> list[float]:
-    heights = {"own": OWN_KEYS, "noisy": NOISY_SINKS}.get(kind, SINKS)
+    of_kind = {"own": OWN_KEYS, "noisy": NOISY_SINKS, "noisy own": NOISY_OWN_KEYS}
+    heights = of_kind.get(kind, SINKS)
     return [height for height in heights if _is_off(kernel, height, kind)]
 
 
@@ -192,6 +199,10 @@ def test_a_key_that_is_nearly_all_of_a_row_is_exact(
     short_form: str, kind: str, libraries: Path
 ) -> None:
     assert _heights_off(build_changed(short_form, "lse", libraries), kind) == []
+
+
+def test_own_keys_of_fp16_are_exact_among_noise(libraries: Path) -> None:
+    assert _heights_off(build_changed(FP16[1], "lse", libraries), "noisy own") == []
 
 
 def test_a_sink_behind_a_mask_is_exact(libraries: Path) -> None:
@@ -214,3 +225,36 @@ def test_what_small_weights_leave_is_right(short_form: str, kind: str, libraries
 def test_what_small_weights_leave_is_right_behind_a_mask(short_form: str, libraries: Path) -> None:
     kernel = build_changed(short_form, "causal", libraries)
     assert [_heights_off(kernel, kind) for kind in ("worthless", "worthless alone")] == [[], []]
+
+
+def _share_of_a_key(kernel: Emulated, scale: float) -> float:
+    """The share of every row that the first of two keys has, one in the first block and one in the
+    last, which are alike and the only ones with a score: 0.5."""
+    c = kernel.config
+    keys = 3 * c.B_c
+    w = Workload(1, 1, 1, c.B_r, keys, c.d_head, c.dtype, lse=True, softmax_scale=scale)
+    problem = Problem.draw(w, "plain", 0)
+    q, k = np.zeros((w.seq_len_q, w.d_head)), np.zeros((keys, w.d_head))
+    v = np.zeros((keys, w.d_v))
+    q[:, 0] = k[0, 0] = k[-1, 0] = UNIT
+    v[0] = 1.0
+    for tensor, values in ((problem.q, q), (problem.k, k), (problem.v, v)):
+        tensor[0, :, 0] = to_bits(values, w.dtype)
+    out, _ = kernel.launch(problem, next(iter(schedules(0))))
+    shares = to_float(out.inside[0, :, 0], w.dtype)
+    assert (shares == shares[0, 0]).all()
+    return float(shares[0, 0])
+
+
+@pytest.mark.parametrize("short_form", FP16)
+def test_keys_that_are_alike_share_a_row_however_large_their_scores(
+    short_form: str, libraries: Path
+) -> None:
+    kernel = build_changed(short_form, "lse", libraries)
+    assert {_share_of_a_key(kernel, scale) for scale in LARGE_SCALES} == {0.5}
+
+
+def test_a_large_m_that_is_lowered_is_noticed(libraries: Path) -> None:
+    change = (SOFTMAX, r"return fabsf\(row_max\[i\]\) >= kLargeMax && [^;]*;", "return false;")
+    kernel = build_changed(FP16[0], "lse", libraries, *change)
+    assert {_share_of_a_key(kernel, scale) for scale in LARGE_SCALES} != {0.5}
