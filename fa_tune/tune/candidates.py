@@ -94,10 +94,8 @@ def runnable(configs: Sequence[Config], machine: Machine) -> tuple[list[Config],
     kept, rejected = prune_configs(configs, machine)
     if not kept:
         told = _why_none(configs, machine)
-        raise NoUsableVariant(
-            f"none of the {len(configs)} configs can run on {machine.arch}"
-            + (f": {told}" if told else "")
-        )
+        none = "the config cannot" if len(configs) == 1 else f"none of the {len(configs)} configs can"
+        raise NoUsableVariant(f"{none} run on {machine.arch}" + (f": {told}" if told else ""))
     return kept, rejected
 
 
