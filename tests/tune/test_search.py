@@ -220,7 +220,7 @@ def test_nothing_usable_is_said_with_the_reason_and_the_table_is_kept(world: Wor
 
 def test_a_set_of_which_nothing_can_run(world: World) -> None:
     world.configs = [fakes.default_config(B_c=512).short_form()]
-    with pytest.raises(NoUsableVariant, match="^the config cannot run on sm_90: needs"):
+    with pytest.raises(NoUsableVariant, match=r"^the config cannot run on sm_90: needs"):
         search(world)
     assert world.compiler.requests == []
 
