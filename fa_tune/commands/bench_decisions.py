@@ -112,7 +112,8 @@ def command(
 
     \b
     Examples:
-      fa-tune bench-decisions --seq-lens 1024 --dtype fp16 --profiler events --to ten.json
+      fa-tune bench-decisions --seq-lens 1024 --dtype fp16 --profiler events \\
+          --to ten.json
       fa-tune bench-decisions --from ten.json --simulate --tunings 1000
     """
     refuse_both(csv, as_json)

@@ -161,7 +161,8 @@ def command(
     \b
     Examples:
       fa-tune bench-search --strategy local,learned,optuna-tpe --plot search.svg
-      fa-tune bench-search profiles/nvidia_h200 --kernel-tuner all --external-seeds 20
+      fa-tune bench-search profiles/nvidia_h200 --kernel-tuner all \\
+          --external-seeds 20
     """
     refuse_both(csv, as_json)
     if plot is not None:

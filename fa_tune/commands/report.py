@@ -140,7 +140,8 @@ def command(
     \b
     Examples:
       fa-tune report profiles/autotune.csv --limit 5
-      ncu --csv --page raw --import kernels.ncu-rep | fa-tune report - --format markdown
+      ncu --csv --page raw --import kernels.ncu-rep | \\
+          fa-tune report - --format markdown
       fa-tune report profiles/nvidia_h200/fast_ncu.csv --html results.html
     """
     if against is not None and html is None:
