@@ -273,7 +273,7 @@ def best(
     try:
         families.config_of(chosen)
     except InvalidConfig as error:
-        raise RegistryError(f"{path}: {error}; search again, or mend the entry") from None
+        raise RegistryError(f"{path}: {error}; search again, or fix the entry") from None
     said = PlainProgress()
     if not found.exact:
         said.note(f"note: {found.explanation}")

@@ -106,7 +106,7 @@ STATED = tuple(name for name in OPTIONAL if FIELDS[name].help)
     "--decimal",
     "decimal",
     type=click.Choice((".", ",")),
-    show_default="told from the file",
+    show_default="detected from the file",
     help="Decimal separator, where ncu's numbers are ambiguous.",
 )
 def command(

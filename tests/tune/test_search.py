@@ -227,7 +227,7 @@ def test_a_set_of_which_nothing_can_run(world: World) -> None:
 
 def test_a_place_that_cannot_be_written_is_found_before_any_work(world: World) -> None:
     (world.folder / "file").touch()
-    with pytest.raises(StorageError, match="file is no folder"):
+    with pytest.raises(StorageError, match="file is not a folder"):
         search(world, registry=world.folder / "file" / "registry.json")
     assert world.compiler.requests == []
     assert world.profiler.plans == []

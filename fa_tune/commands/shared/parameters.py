@@ -93,7 +93,7 @@ class GpuNumbers(ParamType):
         numbers: list[int] = []
         for word in (w.strip() for w in value.split(",")):
             if not re.fullmatch(r"[0-9]{1,4}", word):
-                self.fail(f"{value[:40]!r} is no list of GPUs; write 0,1 or all", param, ctx)
+                self.fail(f"{value[:40]!r} is not a list of GPUs; write 0,1 or all", param, ctx)
             if int(word) in numbers:
                 self.fail(f"GPU {int(word)} is named twice; name each GPU once", param, ctx)
             numbers.append(int(word))
