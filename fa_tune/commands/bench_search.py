@@ -50,7 +50,9 @@ FORMER_NAMES = {"rival-seeds": "external-seeds"}
     "bench-search",
     context_settings={"token_normalize_func": lambda name: FORMER_NAMES.get(name, name)},
 )
-@click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[PATH]…")
+@click.argument(
+    "paths", nargs=-1, type=click.Path(path_type=Path, readable=False), metavar="[PATH]…"
+)
 @option(
     "--strategy",
     "strategies",

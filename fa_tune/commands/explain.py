@@ -48,7 +48,7 @@ ENOUGH = 5  # configs whose ranks mean something
     "--from",
     "sources",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     metavar="FILE",
     help="Read the counters that `fa-tune profile --metrics explain --json` wrote, instead of "
     "measuring; repeat it for more files.",

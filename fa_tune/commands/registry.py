@@ -291,7 +291,7 @@ def best(
     nargs=-1,
     required=True,
     metavar="FILE…",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=click.Path(dir_okay=False, path_type=Path, readable=False),
 )
 @option(
     "--output",

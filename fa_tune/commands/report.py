@@ -59,7 +59,7 @@ STATED = tuple(name for name in OPTIONAL if FIELDS[name].help)
     nargs=-1,
     required=True,
     metavar="PATH…",
-    type=click.Path(path_type=Path, allow_dash=True),
+    type=click.Path(path_type=Path, allow_dash=True, readable=False),
 )
 @option(
     "--format",
@@ -80,7 +80,7 @@ STATED = tuple(name for name in OPTIONAL if FIELDS[name].help)
 @option(
     "--against",
     "against",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     metavar="PATH",
     help="With --html: another run, whose times the page compares with these.",
 )

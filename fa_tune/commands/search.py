@@ -79,7 +79,7 @@ from fa_tune.tune.staleness import why_stale
     "--learn-from",
     "learn_from",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     metavar="PATH",
     show_default=False,
     help="Recorded spaces of this GPU model (FILE.space.csv.gz, or folders with some): learned "

@@ -17,7 +17,7 @@ from fa_tune.evaluate import t4
 from fa_tune.evaluate.replay import LEVELS
 from fa_tune.search.space_table import find, load, recorded, save
 
-PATH = click.Path(path_type=Path)
+PATH = click.Path(path_type=Path, readable=False)
 
 
 @click.group("spaces", cls=HelpfulGroup)

@@ -161,7 +161,7 @@ def registry_option() -> Decorator[Any]:
     return option(
         "--registry",
         "registry",
-        type=click.Path(dir_okay=False, path_type=Path),
+        type=click.Path(dir_okay=False, path_type=Path, readable=False),
         metavar="FILE",
         envvar="FA_TUNE_REGISTRY",
         show_default="the user's own",
