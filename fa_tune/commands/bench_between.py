@@ -25,9 +25,9 @@ MOST = 0.03  # that the rule may lose, where it was not tuned
 _SHORT = ("workload", "rule", "nearest", "default", "single")
 _WIDE = ("GPU", "method", *_SHORT, "config of the rule", "tuned", "near")
 _KEY = (
-    "Percent more time than the config that tuning chose: the config that the registry's rule "
+    "Percent more time than the config that tuning chose, for: the config that the registry's rule "
     "gives without that tuning, that of the nearest workload, the default, and the single config "
-    "that loses least over all."
+    "that loses least overall."
 )
 
 
@@ -37,17 +37,16 @@ _KEY = (
     "recordings",
     envvar="FA_TUNE_RECORDINGS",
     show_default="those that come with fa-tune",
-    help="The recordings to go by: a folder with one folder per GPU, or one of those.",
+    help="Recordings to use: a folder with one folder per GPU, or one of those.",
 )
 @json_option()
 @wide_option()
 def command(recordings: Path | None, as_json: bool, wide: bool) -> None:
-    """Check the registry's rule for lengths and batches beside the tuned ones, where few queries
-    see many keys.
+    """Check the registry's rule for decoding at lengths and batches between the tuned ones.
 
-    Each recorded workload is taken out in turn, with all that are within half a doubling of it,
-    and the rule is asked for it by the others. For comparison: the config of the nearest workload,
-    the default, and one config for all. No GPU is needed.
+    Each recorded workload is left out in turn, together with all within half a doubling of it, and
+    the rule chooses a config for it from the others. For comparison: the config of the nearest
+    workload, the default, and one config for all. No GPU is needed.
 
     \b
     Example:
@@ -57,7 +56,7 @@ def command(recordings: Path | None, as_json: bool, wide: bool) -> None:
     if not found:
         raise NoUsableVariant(
             "no recording has several workloads of few queries and many keys; record some with "
-            "search --record or tools/record_decode.sh, and name their folder by --recordings"
+            "search --record or tools/record_decode.sh, and pass their folder with --recordings"
         )
     if as_json:
         write_json(_document(found, singles))

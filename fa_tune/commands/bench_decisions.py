@@ -56,7 +56,7 @@ SCHEMA = "fa-tune-bench-decisions-1"
     "--from",
     "sources",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     metavar="FILE",
     help="Decide tunings that `bench-decisions --to` recorded again, by the present rules; no GPU"
     " is needed. Repeat it for more files.",
@@ -112,7 +112,8 @@ def command(
 
     \b
     Examples:
-      fa-tune bench-decisions --seq-lens 1024 --dtype fp16 --profiler events --to ten.json
+      fa-tune bench-decisions --seq-lens 1024 --dtype fp16 --profiler events \\
+          --to ten.json
       fa-tune bench-decisions --from ten.json --simulate --tunings 1000
     """
     refuse_both(csv, as_json)

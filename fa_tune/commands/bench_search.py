@@ -50,7 +50,9 @@ FORMER_NAMES = {"rival-seeds": "external-seeds"}
     "bench-search",
     context_settings={"token_normalize_func": lambda name: FORMER_NAMES.get(name, name)},
 )
-@click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[PATH]…")
+@click.argument(
+    "paths", nargs=-1, type=click.Path(path_type=Path, readable=False), metavar="[PATH]…"
+)
 @option(
     "--strategy",
     "strategies",
@@ -161,7 +163,8 @@ def command(
     \b
     Examples:
       fa-tune bench-search --strategy local,learned,optuna-tpe --plot search.svg
-      fa-tune bench-search profiles/nvidia_h200 --kernel-tuner all --external-seeds 20
+      fa-tune bench-search profiles/nvidia_h200 --kernel-tuner all \\
+          --external-seeds 20
     """
     refuse_both(csv, as_json)
     if plot is not None:

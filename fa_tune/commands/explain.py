@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from fa_tune import families
 from fa_tune.commands.shared.axes import device_limits
@@ -47,7 +48,7 @@ ENOUGH = 5  # configs whose ranks mean something
     "--from",
     "sources",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     metavar="FILE",
     help="Read the counters that `fa-tune profile --metrics explain --json` wrote, instead of "
     "measuring; repeat it for more files.",
@@ -88,6 +89,7 @@ def command(
     subjects = [_subject(text) for text in kernels]
     with watching(quiet) as progress:
         found, whose = _measurements(subjects, sources, workloads, measure, machine, progress)
+    found = _of_workloads(found, workloads, _given())
     explained = [
         explanation for key in dict.fromkeys(m.workload for m in found)
         for explanation in _explained([m for m in found if m.workload == key], subjects)
@@ -151,6 +153,40 @@ def _measurements(
             raise ToolMissing(f"no GPU to measure on, and no counters recorded in {folder}")
     found = [m for path in sources for m in profile_json.load(path)]
     return found, "recorded in " + ", ".join(str(path) for path in sources)
+
+
+def _given() -> set[str]:
+    """The names of the options that were given, not left at their defaults."""
+    context = click.get_current_context()
+    usual = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+    return {name for name in context.params if context.get_parameter_source(name) not in usual}
+
+
+def _of_workloads(
+    found: Sequence[Measurement], workloads: WorkloadOptions, given: Collection[str]
+) -> list[Measurement]:
+    """The measurements of workloads that the options `given` allow; raises NoUsableVariant if
+    there is none."""
+
+    def allowed(key: str) -> bool:
+        w = Workload.from_key(key)
+        values = {
+            "seq_lens": w.seq_len_q in workloads.seq_lens,
+            "seq_lens_kv": w.seq_len_kv in workloads.seq_lens_kv,
+            "batches": w.batch in workloads.batches,
+            "heads": w.heads == workloads.heads,
+            "kv_heads": w.kv_heads == workloads.kv_heads,
+            "masks": w.mask in workloads.masks,
+        }
+        return all(value for name, value in values.items() if name in given)
+
+    keys = list(dict.fromkeys(m.workload for m in found))
+    kept = [m for m in found if allowed(m.workload)]
+    if keys and not kept:
+        raise NoUsableVariant(
+            f"no counters of such a workload; there are some of {', '.join(keys)}"
+        )
+    return kept
 
 
 def _defaults(config: str, machine: MachineOptions) -> list[str]:

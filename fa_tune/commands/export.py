@@ -43,7 +43,7 @@ from fa_tune.tune.outputs import registry_path
     default=(),
     show_default="all of the registry",
     metavar="KEY,KEY,…",
-    help="Export only what serves these workloads, which are named by keys like "
+    help="Export only what serves these workloads, given by keys like "
     "b16_h16_kv16_q4096_k4096_d128_fp16_full.",
 )
 @option(
@@ -53,7 +53,8 @@ from fa_tune.tune.outputs import registry_path
     default=(),
     show_default="those of the registry's GPUs",
     metavar="ARCH,ARCH,…",
-    help="Architectures to compile for, like sm_90a,sm_80; code for sm_80 runs on 8.6 and 8.9 too.",
+    help="Architectures to compile for, like sm_90a,sm_80; code for sm_80 also runs on 8.6 and "
+    "8.9.",
 )
 @option(
     "--kernels",
@@ -62,15 +63,15 @@ from fa_tune.tune.outputs import registry_path
     type=Kernels(),
     show_default="none",
     metavar="KEY|CONFIG",
-    help="Configs to export beside those that were chosen: a set like prog, or one config's short "
-    "form. Programs name them through flash_kernels.cuh.",
+    help="Configs to export beside the chosen ones: a set like prog, or one config's short form. "
+    "Programs select them through flash_kernels.cuh.",
 )
 @option(
     "--d-head",
     "d_heads",
     type=D_HEADS,
     default=(),
-    show_default="those that were chosen for, else 64,128",
+    show_default="those of the registry, else 64,128",
     metavar="N,N,…",
     help="Head dimensions to export defaults for, and configs of --kernels.",
 )
@@ -88,22 +89,22 @@ from fa_tune.tune.outputs import registry_path
     "lse",
     is_flag=True,
     default=False,
-    help="Every kernel with the log-sum-exp too, as is done anyway if an entry has one.",
+    help="Also export every kernel with the log-sum-exp, as is always done if an entry has it.",
 )
 @option(
     "--ptx",
     "ptx",
     is_flag=True,
     default=False,
-    help="The defaults as PTX too, for GPUs of compute capability 8.0 and later that --arch does "
-    "not cover; the driver compiles it when it is first loaded.",
+    help="Also export the defaults as PTX, for GPUs of compute capability 8.0 and later that "
+    "--arch does not cover; the driver compiles it at the first load.",
 )
 @option(
     "--few-queries",
     "few_queries",
     is_flag=True,
     default=False,
-    help="Defaults for few queries after many keys, too: their launches take a workspace.",
+    help="Also export the defaults for few queries and many keys; their launches take a workspace.",
 )
 @machine_options("jobs", "compile_timeout_s", "cache_dir")
 @quiet_option()
@@ -157,9 +158,10 @@ def _show(made: Export) -> None:
     archs = ", ".join(sorted({kernel.arch for kernel in made.kernels}))
     mib = sum(len(kernel.image.image) for kernel in made.kernels) / 2**20
     width = terminal_width()
+    entries = "1 entry" if len(made.entries) == 1 else f"{len(made.entries)} entries"
     text = (
-        f"{len(made.kernels)} kernels of {len(configs)} configs ({mib:.1f} MiB, {archs}, NVRTC "
-        f"{made.nvrtc}) for {len(made.entries)} entries of the registry in {made.folder}."
+        f"Written to {made.folder}: {len(made.kernels)} kernels of {len(configs)} configs "
+        f"({mib:.1f} MiB, {archs}, NVRTC {made.nvrtc}) for {entries} of the registry."
     )
     say(wrapped(text, width))
     say("Defaults:")

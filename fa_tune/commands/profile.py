@@ -72,9 +72,10 @@ def command(
 
     \b
     Examples:
-      fa-tune profile "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer"
+      fa-tune profile \\
+          "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles"
       fa-tune profile --metrics explain --export best.ncu-rep \\
-          "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+opt_softmax"
+          "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles"
     """
     refuse_both(csv, as_json)
     if export is not None and measure.profiler in ("events", "replay"):

@@ -23,6 +23,7 @@ from fa_tune.commands.shared.progress import watching
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.families.selection import choose_configs
+from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.search.space_table import SUFFIX
 from fa_tune.tune import record_space
 from fa_tune.tune.candidates import choose_families
@@ -74,15 +75,16 @@ def command(
 ) -> None:
     """Measure every config of a set, or of axes of your own, and keep the full table.
 
-    The table holds times, failures, knobs, and what the compiler says of each kernel, for
-    `fa-tune bench-search`. Configs are measured in groups that each hold the default config;
-    what a finished group found survives an interruption. Without a GPU the table is made from
-    recorded measurements.
+    The table has times, failures, knobs, and what the compiler reports of each kernel, for
+    `fa-tune bench-search`. Configs are measured in groups that each include the default config;
+    finished groups survive an interruption. Without a GPU the table is made from recorded
+    measurements.
 
     \b
     Examples:
       fa-tune record-space --family sm80 --dtype fp16 --to tune.space.csv.gz
-      fa-tune record-space --axis B_r=64,128 --axis n_warps=4,8 --to wide.space.csv.gz
+      fa-tune record-space --axis B_r=64,128 --axis n_warps=4,8 \\
+          --to wide.space.csv.gz
     """
     if not to.name.endswith(SUFFIX):  # before hours of measuring rather than after
         raise InvalidConfig(f"{to}: a recorded space's name ends in {SUFFIX}")
@@ -117,5 +119,6 @@ def command(
     for key in dict.fromkeys(row.workload for row in made.rows):
         rows = [row for row in made.rows if row.workload == key]
         say(f"{key}: {len(rows)} configs, {sum(bool(r.samples_s) for r in rows)} ran.")
-    say(f"{ran} of {len(made.rows)} rows have a time; {made.meta.note}.")
-    say(f"Kept in {to}. Measurements: {made.source}.")
+    width = terminal_width()
+    say(wrapped(f"{ran} of {len(made.rows)} rows have a time; {made.meta.note}.", width))
+    say(wrapped(f"Kept in {to}. Measurements: {made.source}.", width))

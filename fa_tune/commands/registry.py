@@ -75,7 +75,7 @@ _method = option(
 @_gpu
 @option("--workload", "workload", type=WorkloadKey(), metavar="KEY", help="Only this workload.")
 @option("--seq-len", "seq_len", type=LENGTH, help="Only this sequence length.")
-@option("--d-head", "d_head", type=WholeNumber(1, MAX_HEAD_DIM), help="Only this one.")
+@option("--d-head", "d_head", type=WholeNumber(1, MAX_HEAD_DIM), help="Only this head dimension.")
 @option("--dtype", "dtype", type=DTypeChoice(), metavar="fp16|bf16", help="Only this type.")
 @_method
 @json_option()
@@ -91,9 +91,9 @@ def show(
     as_json: bool,
     wide: bool,
 ) -> None:
-    """List the registry's entries: workload, chosen config, time and ratios; then each in words:
-    the rule that chose it, its gain over the default in the search and in the comparison
-    afterwards, what it is tied with, and where it was measured.
+    """List the registry's entries in a table: workload, chosen config, time and ratios. Then
+    describe each: the rule that chose it, its gain over the default in the search and in the
+    comparison afterwards, its ties, and where it was measured.
 
     Ratios are speeds: 1.05x FA2 means 5 % faster than FlashAttention 2. `--json` writes the
     entries in the registry's own format.
@@ -154,8 +154,8 @@ def check(
     with its 95 % interval, in the search and in the comparison afterwards.
 
     A choice is slower if it takes over 1 % longer in either, with an interval above 1, or over 2 %
-    longer on any of the inputs that the search compared them on afterwards. The default
-    takes part in every search; where it was chosen itself there is nothing to compare.
+    longer on any of the inputs that the search compared them on afterwards. Where the default
+    itself was chosen, there is nothing to compare.
 
     \b
     Examples:
@@ -189,12 +189,16 @@ def check(
     "workload",
     type=WorkloadKey(),
     metavar="KEY",
-    help="The workload's key, like b16_h16_kv16_q4096_k4096_d128_fp16_full, instead of the "
-    "options below.",
+    help="The workload's key, like b16_h16_kv16_q4096_k4096_d128_fp16_full, instead of the other "
+    "options of the workload.",
 )
 @option("--seq-len", "seq_len", type=LENGTH, help="Sequence length of the queries.")
-@option("--seq-len-kv", "seq_len_kv", type=LENGTH, show_default="as --seq-len", help="The keys'.")
-@option("--d-head", "d_head", type=WholeNumber(1, MAX_HEAD_DIM), default=128, help="Head size.")
+@option(
+    "--seq-len-kv", "seq_len_kv", type=LENGTH, show_default="as --seq-len", help="That of K and V."
+)
+@option(
+    "--d-head", "d_head", type=WholeNumber(1, MAX_HEAD_DIM), default=128, help="Head dimension."
+)
 @option(
     "--dtype",
     "dtype",
@@ -269,7 +273,7 @@ def best(
     try:
         families.config_of(chosen)
     except InvalidConfig as error:
-        raise RegistryError(f"{path}: {error}; search again, or mend the entry") from None
+        raise RegistryError(f"{path}: {error}; search again, or fix the entry") from None
     said = PlainProgress()
     if not found.exact:
         said.note(f"note: {found.explanation}")
@@ -287,7 +291,7 @@ def best(
     nargs=-1,
     required=True,
     metavar="FILE…",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=click.Path(dir_okay=False, path_type=Path, readable=False),
 )
 @option(
     "--output",

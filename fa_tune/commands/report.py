@@ -59,7 +59,7 @@ STATED = tuple(name for name in OPTIONAL if FIELDS[name].help)
     nargs=-1,
     required=True,
     metavar="PATH…",
-    type=click.Path(path_type=Path, allow_dash=True),
+    type=click.Path(path_type=Path, allow_dash=True, readable=False),
 )
 @option(
     "--format",
@@ -80,7 +80,7 @@ STATED = tuple(name for name in OPTIONAL if FIELDS[name].help)
 @option(
     "--against",
     "against",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     metavar="PATH",
     help="With --html: another run, whose times the page compares with these.",
 )
@@ -106,7 +106,7 @@ STATED = tuple(name for name in OPTIONAL if FIELDS[name].help)
     "--decimal",
     "decimal",
     type=click.Choice((".", ",")),
-    show_default="told from the file",
+    show_default="detected from the file",
     help="Decimal separator, where ncu's numbers are ambiguous.",
 )
 def command(
@@ -140,7 +140,8 @@ def command(
     \b
     Examples:
       fa-tune report profiles/autotune.csv --limit 5
-      ncu --csv --page raw --import kernels.ncu-rep | fa-tune report - --format markdown
+      ncu --csv --page raw --import kernels.ncu-rep | \\
+          fa-tune report - --format markdown
       fa-tune report profiles/nvidia_h200/fast_ncu.csv --html results.html
     """
     if against is not None and html is None:

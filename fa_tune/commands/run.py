@@ -50,7 +50,8 @@ def command(
 
     \b
     Example:
-      fa-tune run -n 20 "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles"
+      fa-tune run -n 20 \\
+          "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles"
     """
     options = SearchOptions(workloads=workloads, kernels=config, measure=measure, machine=machine)
     with watching(quiet) as progress:

@@ -79,7 +79,7 @@ from fa_tune.tune.staleness import why_stale
     "--learn-from",
     "learn_from",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     metavar="PATH",
     show_default=False,
     help="Recorded spaces of this GPU model (FILE.space.csv.gz, or folders with some): learned "
@@ -99,16 +99,16 @@ from fa_tune.tune.staleness import why_stale
     "stale",
     is_flag=True,
     show_default=False,
-    help="Measure nothing: list the variants without a valid attempt in the journal, and the "
-    "condition that has changed since.",
+    help="Measure nothing: list the variants without a valid attempt in the journal, and what has "
+    "changed since.",
 )
 @option(
     "--confirm/--no-confirm",
     "confirm",
     default=True,
     help="On a GPU, compare each choice with the default on all built-in inputs, and once more in "
-    "a fresh process, launched as a program would (some seconds in all); where it is over 2 % "
-    "behind on any inputs the next best is taken, and where it gains nothing the default.",
+    "a fresh process, launched as a program would (some seconds in all). If it is over 2 % behind "
+    "on any inputs, take the next best; if it gains nothing, the default.",
 )
 @folder("--record", "record", help="Keep the measurements as a recording for replay in DIR.")
 @option(

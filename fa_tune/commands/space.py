@@ -70,8 +70,8 @@ def command(
 ) -> None:
     """List the configs of a set, or of axes of your own, that can run on an architecture.
 
-    Named constraints leave out configs that cannot run. Named rules keep configs that are not
-    worth trying out of the tune set; these still run when they are named.
+    Constraints exclude configs that cannot run. Rules exclude configs that are not worth trying
+    from the tune set; these still run when given by their short form.
 
     \b
     Examples:

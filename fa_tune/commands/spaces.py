@@ -17,7 +17,7 @@ from fa_tune.evaluate import t4
 from fa_tune.evaluate.replay import LEVELS
 from fa_tune.search.space_table import find, load, recorded, save
 
-PATH = click.Path(path_type=Path)
+PATH = click.Path(path_type=Path, readable=False)
 
 
 @click.group("spaces", cls=HelpfulGroup)
@@ -68,7 +68,7 @@ def show(paths: tuple[Path, ...]) -> None:
 
 @command.command("export", short_help="Write T4 results and Kernel Tuner caches.")
 @click.argument("paths", nargs=-1, required=True, type=PATH, metavar="PATH…")
-@folder("--to", "to", required=True, help="Where to write; made if need be.")
+@folder("--to", "to", required=True, help="Where to write; created if necessary.")
 def export(paths: tuple[Path, ...], to: Path) -> None:
     """Write every workload of recorded spaces for other auto-tuners.
 

@@ -44,9 +44,9 @@ SCHEMA = "fa-tune-verify-1"
 )
 @inputs_list_option(
     default=[],
-    show_default="its own alone",
-    help="Try every case also with these, beside the verification's own awkward inputs; all means "
-    f"those that are built in. {INPUTS}",
+    show_default="only its own",
+    help="Also try every case with these, beside the verification's own awkward inputs; all: the "
+    f"built-in ones. {INPUTS}",
 )
 @json_option()
 @machine_options("arch", "jobs", "compile_timeout_s", "device", "devices", "ray", "cache_dir")
@@ -64,9 +64,9 @@ def command(
     """Run configs on the GPU and compare their results with attention in fp64.
 
     A result is right if its largest error is at most twice that of the same computation in the
-    kernel's own precision, and one rounding, and its root mean square error at most 1.2 times.
-    Several shapes and inputs are tried, awkward ones included, with every mask that --mask names,
-    causal ones in both alignments. With a window, a sink, a soft cap, ALiBi, a score hook or
+    kernel's own precision, plus one rounding, and its root mean square error at most 1.2 times
+    that. Several shapes and inputs are tried, awkward ones included, with every mask that --mask
+    names, causal ones in both alignments. With a window, a sink, a soft cap, ALiBi, a score hook or
     packed lengths, kernels are compiled for these, and tried with other windows and caps as well
     as with those given. A kernel that crashes ends only its own process. Exit status 4
     if any config is wrong or fails.

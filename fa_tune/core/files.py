@@ -37,6 +37,6 @@ def check_writable(path: Path, instead: str, *, replaced: bool = False) -> None:
     while not around.exists() and around != around.parent:
         around = around.parent
     if around != path and not around.is_dir():
-        raise StorageError(f"cannot write {path}: {around} is no folder; {instead}")
+        raise StorageError(f"cannot write {path}: {around} is not a folder; {instead}")
     if not os.access(around, os.W_OK):
         raise StorageError(f"cannot write {path}: {around} is not writable; {instead}")

@@ -86,7 +86,7 @@ def register(source: str | Path, twin: Twin | None = None) -> str:
         except OSError as error:
             raise StorageError(f"cannot read {source}: {error.strerror}") from error
         except UnicodeDecodeError as error:
-            raise InvalidConfig(f"{source} is no text in UTF-8, and so no score hook") from error
+            raise InvalidConfig(f"{source} is not UTF-8 text, and so no score hook") from error
     hook = ScoreHook(source, twin)
     if _FUNCTION.search(source) is None and not hook.by_four:
         raise InvalidConfig(

@@ -67,7 +67,7 @@ def read(path: str) -> InputFile:
             shapes = {name: tuple(slices[name].get_shape()) for name in NAMES}
             dtypes = {name: str(slices[name].get_dtype()) for name in NAMES}
     except SafetensorError as error:
-        raise ProfileFormatError(f"{path} is no sound safetensors file: {error}") from None
+        raise ProfileFormatError(f"{path} is not a valid safetensors file: {error}") from None
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from None
     for name in NAMES:
@@ -82,7 +82,7 @@ def read(path: str) -> InputFile:
     if (shapes["q"][0], shapes["q"][3]) != (shapes["k"][0], shapes["k"][3]):
         raise ProfileFormatError(f"{path}: q and k differ in batch or d_head")
     if shapes["q"][2] % shapes["k"][2]:
-        raise ProfileFormatError(f"{path}: the heads of q are no multiple of those of k")
+        raise ProfileFormatError(f"{path}: the heads of q are not a multiple of those of k")
     return InputFile(path, shapes["q"], shapes["k"], shapes["v"])
 
 

@@ -150,7 +150,7 @@ def to_bytes(value: float | Decimal, unit: str) -> float:
 def _expect(value: float | Decimal, unit: str, base: str, what: str) -> float:
     quantity = to_base(value, unit)
     if quantity.unit != base:
-        raise UnknownUnit(f"{unit!r} is no unit of {what}")
+        raise UnknownUnit(f"{unit!r} is not a unit of {what}")
     return quantity.value
 
 

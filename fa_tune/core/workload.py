@@ -207,7 +207,7 @@ class Workload:
         always_column=True,
         label="scale {:g}",
         short="scale {:g}",
-        help="Factor of the scores.",
+        help="Factor that multiplies the scores.",
         usual_text="1 / sqrt(d_head)",
         limits=(MIN_SCALE, MAX_SCALE),
     )
@@ -218,7 +218,7 @@ class Workload:
         key="left",
         label="window of {} to the left",
         short="left {}",
-        help="Keys before its own that a query sees.",
+        help="How many keys before its own position a query sees.",
         usual_text="all",
         limits=(0, None),
         special=True,
@@ -230,7 +230,7 @@ class Workload:
         key="right",
         label="window of {} to the right",
         short="right {}",
-        help="Keys after its own that a query sees; without an effect on causal masks.",
+        help="How many keys after its own position a query sees; no effect with causal masks.",
         usual_text="all",
         limits=(0, None),
         special=True,
@@ -242,7 +242,7 @@ class Workload:
         key="sink",
         label="with a sink",
         short="sink",
-        help="Give every head a score of its own that joins the sum of each row.",
+        help="Give every head a sink: one more score that is added to the sum of each row.",
         special=True,
     )
     softcap: float | None = _field(
@@ -252,7 +252,7 @@ class Workload:
         key="softcap",
         label="soft cap {:g}",
         short="softcap {:g}",
-        help="Bound of the scores, by tanh.",
+        help="Soft cap N of the scores s: they become N tanh(s / N).",
         usual_text="none",
         limits=(MIN_SOFTCAP, MAX_SOFTCAP),
         special=True,
@@ -264,7 +264,7 @@ class Workload:
         key="alibi",
         label="with ALiBi slopes",
         short="alibi",
-        help="Take a multiple of the distance from each score.",
+        help="ALiBi: subtract from each score a multiple of the distance of query and key.",
         special=True,
     )
     score_hook: str | None = _field(
@@ -274,7 +274,7 @@ class Workload:
         key="hook",
         label="score hook {}",
         short="hook {}",
-        help="Put scores through a function of one's own: the file of its CUDA text.",
+        help="Apply your own CUDA function to the scores: the file with its source.",
         usual_text="none",
         special=True,
     )
@@ -301,7 +301,7 @@ class Workload:
         key="len",
         label="lengths {}",
         short="{}",
-        help="Pack sequences of these lengths, the longest of --seq-lens: equal, uniform-SEED, "
+        help="Pack sequences of these lengths, the longest as in --seq-lens: equal, uniform-SEED, "
         "lognormal-SIGMA-SEED, or a list such as 5+0+7.",
         usual_text="not packed",
     )
@@ -312,9 +312,9 @@ class Workload:
         key="cache",
         label="{} lengths on the device",
         short="cache {}",
-        help="Keys of each sequence, told by the device, the most of --seq-lens-kv: equal, "
-        "uniform-SEED, lognormal-SIGMA-SEED, or a list such as 5+0+7.",
-        usual_text="as --seq-lens-kv, told by the host",
+        help="Number of keys of each sequence, known to the device only, at most --seq-lens-kv: "
+        "equal, uniform-SEED, lognormal-SIGMA-SEED, or a list such as 5+0+7.",
+        usual_text="--seq-lens-kv, known to the host",
     )
     page_size: int = _field(
         Effect.DETAIL,
@@ -323,8 +323,8 @@ class Workload:
         key="page",
         label="pages of {}",
         short="page {}",
-        help="Keys of a page, a multiple of 16, where K and V are in pages that a table on the "
-        "device names.",
+        help="Store K and V in pages of N keys, a multiple of 16, found through a table on the "
+        "device.",
         usual_text="no pages",
         limits=(0, None),
     )

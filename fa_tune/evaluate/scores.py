@@ -55,7 +55,7 @@ def read(path: Path, limit: int) -> dict[str, list[Score]]:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise ProfileFormatError(f"{path} is no result of bench-search --json: {what}") from None
+        raise ProfileFormatError(f"{path} is not a result of bench-search --json: {what}") from None
 
 
 def _object(score: Score) -> dict[str, Any]:

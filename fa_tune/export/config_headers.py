@@ -202,7 +202,7 @@ def generated_texts() -> dict[str, str]:
 def write_generated_files(root: Path) -> list[Path]:
     """Rewrite every copy under `root`, the source checkout; raises StorageError."""
     if not (root / "kernels" / "sm80").is_dir() or not (root / "csrc").is_dir():
-        raise StorageError(f"{root} is no source checkout: it has no kernels/sm80 and csrc")
+        raise StorageError(f"{root} is not a source checkout: it has no kernels/sm80 and csrc")
     texts = {root / name: text for name, text in generated_texts().items()}
     try:
         for path, text in texts.items():

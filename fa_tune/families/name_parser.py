@@ -164,7 +164,7 @@ class NameParser(Generic[C]):
         seen: dict[str, Any] = {}
         for word in (w.strip() for w in words.split("+")) if words else ():
             if not word:
-                raise InvalidConfig(f"an empty word beside a '+' in {_show(words)}")
+                raise InvalidConfig(f"an empty word next to a '+' in {_show(words)}")
             for name, value in self._read_word(word).items():
                 if name in seen:
                     raise InvalidConfig(f"{_show(word)} is given a second time in {_show(words)}")

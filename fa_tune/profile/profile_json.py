@@ -24,7 +24,7 @@ def load(path: Path) -> tuple[Measurement, ...]:
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise ProfileFormatError(f"{path} cannot be read as JSON: {error}") from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise ProfileFormatError(f"{path} is no output of fa-tune profile --json ({SCHEMA})")
+        raise ProfileFormatError(f"{path} is not the output of fa-tune profile --json ({SCHEMA})")
     try:
         methods = {row["kernel"]: row["method"] for row in document["rows"]}
         method = next(iter(methods.values()), "ncu")

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from fa_tune import families
 
 _GAP = "  "
+_FURTHER = " " * 6  # before what does not fit on the first line of a row
 
 
 class Legend:
@@ -98,10 +99,12 @@ def fitted(
     *,
     left: Collection[str] = (),
     spare: Sequence[str] = (),
+    fold: bool = False,
 ) -> list[str]:
     """Columns beside one another, those named in `left` to the left.  Where the lines are too long,
-    the `spare` ones go, in that order; then headings get several lines, if that is enough.  A
-    column without a value is left out, save the first."""
+    the `spare` ones go, in that order; then headings get several lines, if that is enough; then,
+    with `fold`, every row gets several lines, broken between the same columns.  A column without a
+    value is left out, save the first."""
     kept = [i for i in range(len(headings)) if i == 0 or any(row[i] for row in rows)]
     for heading in spare:
         if _line_width([headings, *rows], kept) <= width:
@@ -113,12 +116,30 @@ def fitted(
         lines = stacked if _line_width(stacked, kept) <= width else lines
     widths = {i: max(len(line[i]) for line in lines) for i in kept}
     return [
-        _GAP.join(
+        begin
+        + _GAP.join(
             line[i].ljust(widths[i]) if headings[i] in left else line[i].rjust(widths[i])
-            for i in kept
+            for i in columns
         ).rstrip()
         for line in lines
+        for begin, columns in (_parts(widths, width) if fold else [("", kept)])
     ]
+
+
+def _parts(widths: Mapping[int, int], width: int) -> list[tuple[str, list[int]]]:
+    """The columns of each line of a row, and what it begins with.  One line where a column is too
+    wide for any."""
+    if max(widths.values()) > width - len(_FURTHER):
+        return [("", list(widths))]
+    parts: list[tuple[str, list[int]]] = [("", [])]
+    used = 0
+    for i, own in widths.items():
+        if parts[-1][1] and used + len(_GAP) + own > width:
+            parts.append((_FURTHER, []))
+            used = len(_FURTHER) - len(_GAP)
+        used += (len(_GAP) if used else 0) + own
+        parts[-1][1].append(i)
+    return parts
 
 
 def _line_width(lines: Sequence[Sequence[str]], kept: Sequence[int]) -> int:

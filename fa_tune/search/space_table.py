@@ -266,7 +266,7 @@ def find(places: Iterable[Path]) -> list[Path]:
         if not inside[0].is_file():
             raise StorageError(f"cannot read {place}: it does not exist")
         if not inside[0].name.endswith(SUFFIX):
-            raise ProfileFormatError(f"{place} is no recorded space: its name ends in {SUFFIX}")
+            raise ProfileFormatError(f"{place} is not a recorded space: its name ends in {SUFFIX}")
         found += inside
     return list(dict.fromkeys(found))
 

@@ -283,7 +283,7 @@ def _contradiction(meta: Meta) -> str | None:
     except ValueError:
         time = None
     if time is None or time.tzinfo is None:
-        return f"provenance.recorded_at is no ISO 8601 time with a zone: {p.recorded_at!r}"
+        return f"provenance.recorded_at is not an ISO 8601 time with a zone: {p.recorded_at!r}"
     try:
         for key in meta.decided:
             Workload.from_key(key)

@@ -80,6 +80,14 @@ def workloads_for(options: SearchOptions, configs: Sequence[Config]) -> tuple[Wo
     return grid.workloads()
 
 
+def workloads_of_kinds(options: SearchOptions, configs: Sequence[Config]) -> tuple[Workload, ...]:
+    """The grid's workloads for the dtypes and head dimensions of these configs, whatever those of
+    the grid are."""
+    kinds = dict.fromkeys(families.kind_of(config) for config in configs)
+    grids = [options.workloads.with_kind(*kind) for kind in kinds]
+    return tuple(dict.fromkeys(workload for grid in grids for workload in grid.workloads()))
+
+
 def prune_configs(
     configs: Sequence[Config], machine: Machine
 ) -> tuple[list[Config], RejectedVariants]:
@@ -94,10 +102,10 @@ def runnable(configs: Sequence[Config], machine: Machine) -> tuple[list[Config],
     kept, rejected = prune_configs(configs, machine)
     if not kept:
         told = _why_none(configs, machine)
-        raise NoUsableVariant(
-            f"none of the {len(configs)} configs can run on {machine.arch}"
-            + (f": {told}" if told else "")
+        none = (
+            f"none of the {len(configs)} configs can" if len(configs) > 1 else "the config cannot"
         )
+        raise NoUsableVariant(f"{none} run on {machine.arch}" + (f": {told}" if told else ""))
     return kept, rejected
 
 

@@ -80,16 +80,16 @@ def open_search(
     """The machine, who measures, and the configs to search: those given, those of the set, or for
     a replay those that are recorded.  What cannot be understood or kept is refused here, before
     anything is built."""
-    wanted = options.workloads.workloads()
-    for workload in wanted:
+    for workload in options.workloads.workloads():
         input_files.check(options.measure.inputs, workload)
     machine = open_machine(options.machine, progress)
     asked = asked_for(options, machine, progress, configs)
     check_writable(options, registry_path(options.registry))
+    wanted = workloads_for(options, asked.configs)
     selection = choose_profiler(
         options.measure, machine, progress, wanted=wanted, configs=asked.configs
     )
-    recorded_only(workloads_for(options, asked.configs), selection, progress)
+    recorded_only(wanted, selection, progress)
     progress.note(selection.source)
     able = choose_families((), machine.limits, selection, workloads=wanted)
     asked = of_able_families(asked, options, able, progress)

@@ -60,9 +60,9 @@ def doctor(machine: MachineOptions, progress: Progress) -> tuple[Check, ...]:
         checks += _gpus()
     look("cache folder", lambda: _writable(machine.cache_dir or default_cache_dir()), "--cache-dir")
     look("registry folder", lambda: _writable(registry_path(None).parent), "--registry")
-    look("registry", _registry, "mend or move the file; fa-tune search makes a new one")
+    look("registry", _registry, "fix or move the file; fa-tune search makes a new one")
     look(
-        "journal", lambda: _journal(machine), "mend or move the file; its results are measured anew"
+        "journal", lambda: _journal(machine), "fix or move the file; its results are measured again"
     )
     look("cache", lambda: _cache(machine), "name another folder with --cache-dir")
     look("recordings", lambda: _recordings(machine), "name others: --recordings", needed=False)

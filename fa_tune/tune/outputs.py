@@ -76,7 +76,7 @@ def check_writable(options: SearchOptions, registry: Path | None = None) -> None
             files.check_writable(path, f"{option} names another place")
     if options.record is not None:
         if options.record.is_file():
-            raise StorageError(f"cannot write {options.record}: {options.record} is no folder")
+            raise StorageError(f"cannot write {options.record}: {options.record} is not a folder")
         files.check_writable(options.record, "--record names another place")
     if registry is not None:
         files.check_writable(registry, "--registry names another place", replaced=True)

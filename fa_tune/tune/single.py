@@ -25,7 +25,12 @@ from fa_tune.families.fields import d_v_of
 from fa_tune.families.selection import choose_configs, note_of_d_head, stated_config
 from fa_tune.ops.traits import Traits
 from fa_tune.tune.build import build_all, build_request, prepare
-from fa_tune.tune.candidates import choose_families, prune_configs, workloads_for
+from fa_tune.tune.candidates import (
+    choose_families,
+    prune_configs,
+    workloads_for,
+    workloads_of_kinds,
+)
 from fa_tune.tune.examples import example, examples_of, is_special
 from fa_tune.tune.measure import Compared, Sampling, measure_workloads
 from fa_tune.tune.outputs import Recorder, check_writable
@@ -114,7 +119,7 @@ def _measure(
         machine,
         progress,
         export=export,
-        wanted=options.workloads.workloads(),
+        wanted=workloads_of_kinds(options, configs),
         configs=configs,
     )
     progress.note(selection.source)

@@ -28,6 +28,7 @@ from fa_tune.search.derived_features import with_derived
 from fa_tune.search.space_table import find, load, recorded
 from fa_tune.search.strategies import USES_FACTS, Observation, Point, Space, Strategy, create
 from fa_tune.search.strategies.audit import Audit, judge, sample
+from fa_tune.search.strategies.baseline import InOrder
 from fa_tune.search.strategies.budget import Budget, spend
 from fa_tune.search.strategies.points import point
 from fa_tune.search.strategies.round_robin import RoundRobin
@@ -178,8 +179,12 @@ class _Run:
 
 
 def strategy_over(name: str, spaces: Sequence[Space], seed: int) -> Strategy:
-    """A strategy over the spaces of one or several families, numbered through."""
+    """A strategy over the spaces of one or several families, numbered through.  Each begins with
+    its start points, `random` too: the default competes in every search."""
     strategies = [create(name, space, seed) for space in spaces]
+    for strategy, space in zip(strategies, spaces, strict=True):
+        if isinstance(strategy, InOrder):
+            strategy.begin_with(space.start)
     return strategies[0] if len(spaces) == 1 else RoundRobin(name, spaces, strategies)
 
 

@@ -24,6 +24,8 @@ def recorded_only(
     missing = [w for w in wanted if w not in held]
     if missing and len(missing) == len(wanted):
         known = _held(selection.beside) or held
+        if other := _on_other_inputs(missing[0], selection):
+            raise NoUsableVariant(other)
         raise NoUsableVariant(_sentence(missing, known))
     if missing:
         progress.warn(_sentence(missing, held, f" by {selection.method}"))
@@ -39,6 +41,18 @@ def _held(recordings: Iterable[Recording]) -> list[Workload]:
         except InvalidConfig:
             continue  # of a later version
     return found
+
+
+def _on_other_inputs(workload: Workload, selection: ProfilerSelection) -> str:
+    """A sentence if only recordings of other inputs, or by another method, hold the workload."""
+    holding = [r for r in selection.beside if workload in _held([r])]
+    other = [r.meta.inputs for r in holding if r.meta.inputs != str(selection.inputs)]
+    if not holding:
+        return ""
+    text = f"no recording by {selection.method} on {selection.inputs} inputs holds {workload.key}"
+    if other:
+        return f"{text}; take --inputs {' or '.join(dict.fromkeys(other))}, or search on a GPU"
+    return f"{text}; ask for it alone, or search on a GPU"
 
 
 def _sentence(missing: Sequence[Workload], held: Sequence[Workload], by: str = "") -> str:

@@ -53,10 +53,10 @@ def test_numbers_or_all(
     ("given", "reason"),
     [
         ("0,0", "GPU 0 is named twice; name each GPU once"),
-        ("0,,1", "'0,,1' is no list of GPUs; write 0,1 or all"),
-        ("0-3", "'0-3' is no list of GPUs; write 0,1 or all"),
-        ("-1", "is no list of GPUs"),
-        ("", "'' is no list of GPUs"),
+        ("0,,1", "'0,,1' is not a list of GPUs; write 0,1 or all"),
+        ("0-3", "'0-3' is not a list of GPUs; write 0,1 or all"),
+        ("-1", "is not a list of GPUs"),
+        ("", "'' is not a list of GPUs"),
     ],
 )
 def test_what_is_no_list_of_gpus(console: Console, given: str, reason: str) -> None:

@@ -72,6 +72,26 @@ def test_sentences_fit_the_terminal(console: Console, monkeypatch: pytest.Monkey
     assert narrow.split() == wide.split()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(("--seq-lens", "333"), ("--seq-lens-kv", "8192"), ("--batch", "1,2")),
+        *(("--heads", "8"), ("--kv-heads", "4"), ("--mask", "causal")),
+    ],
+)
+def test_recorded_counters_are_of_the_workload_that_is_named(
+    console: Console, options: tuple[str, ...]
+) -> None:
+    refused = console("explain", "fa2", "cudnn", *options)
+    assert refused.status == 4
+    assert refused.lines == [
+        "error: no counters of such a workload; there are some of "
+        "b16_h16_kv16_q4096_k4096_d128_fp16_full"
+    ]
+    named = ("--seq-lens", "512,4096", "--mask", "full,causal", "--batch", "16", "--heads", "16")
+    assert console("explain", *named).out == console("explain").out
+
+
 def test_two_configs(console: Console) -> None:
     done = console("explain", PLAIN, SWIZZLED)
     assert done.status == 0, done.err

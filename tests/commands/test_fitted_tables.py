@@ -145,6 +145,21 @@ def test_long_headings_of_a_table_that_is_too_wide_get_several_lines() -> None:
     ]
 
 
+def test_rows_that_are_too_long_are_broken_between_the_same_columns() -> None:
+    headings = ("name", "time", "/ default")
+    rows = [("long name of one", "9 ms", "the default"), ("x", "10 ms", "0.97 (0.96 to 0.98)")]
+    assert fitted(headings, rows, 30, left=("name",), fold=True) == [
+        "name               time",
+        "                / default",
+        "long name of one   9 ms",
+        "              the default",
+        "x                 10 ms",
+        "      0.97 (0.96 to 0.98)",
+    ]
+    one = fitted(headings, rows, 20, left=("name",), fold=True)
+    assert len(one) == 3, "no line is wide enough for the last column"
+
+
 def test_several_tables_share_a_legend_but_say_once_what_all_have() -> None:
     legend = Legend()
     for config in (CONFIG, OTHER):

@@ -3,7 +3,12 @@ it."""
 
 from __future__ import annotations
 
+import builtins
+import errno
+import io
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,3 +37,39 @@ def test_missing_is_3_and_malformed_is_5(
     malformed = console(*arguments)
     assert malformed.status == 5, malformed.err
     assert malformed.lines[-1].startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(arguments for arguments in READS if arguments[0] != "bench-search"),
+        ("registry", "show", "--registry", "FILE.json"),
+    ],
+    ids=lambda a: " ".join(a[:2]),
+)
+def test_what_may_not_be_read_is_3(
+    console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    """As for a user without the permission; root may read everything."""
+    (name,) = [a for a in arguments if a.startswith("FILE")]
+    (tmp_path / name).write_bytes(b"something\n")
+    access, opened = os.access, io.open
+
+    def refused(path: Any) -> bool:
+        return isinstance(path, str | os.PathLike) and str(os.fspath(path)).endswith(name)
+
+    def may(path: Any, mode: int, **settings: Any) -> bool:
+        return not (refused(path) and mode & os.R_OK) and access(path, mode, **settings)
+
+    def open_(path: Any, *settings: Any, **more: Any) -> Any:
+        if refused(path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return opened(path, *settings, **more)
+
+    monkeypatch.setattr(os, "access", may)
+    monkeypatch.setattr(io, "open", open_)
+    monkeypatch.setattr(builtins, "open", open_)
+    done = console(*arguments)
+    assert done.status == 3, done.err
+    assert name in done.err
+    assert len(done.lines) == 1

@@ -53,3 +53,33 @@ def test_the_nearest_is_of_any_method_and_told_by_options(
     )
     assert done.status == 4
     assert "has no --softcap: " in done.err
+
+
+def test_a_config_is_looked_for_by_its_own_dtype_and_head_dimension(
+    console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Recordings of d_head 64 are by events alone, those of the usual 128 by ncu too."""
+    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
+    config = "sm90(BF16, 64, 256x64): stages_2+q_stages_2+pingpong+overlap+cross_tile_overlap"
+    config += "+stale_max+dynamic+longest_first+adaptive_max"
+    for asked in (
+        ("profile", config, "--ref", "none"),
+        ("search", "--kernels", config, "--registry", str(tmp_path / "r.json")),
+    ):
+        done = console(*asked)
+        assert done.status == 0, done.err
+        assert "d_head 64, BF16" in done.out
+
+
+def test_other_inputs_that_are_recorded_are_named(
+    console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
+    done = console(
+        *("search", "--seq-lens", "1", "--seq-lens-kv", "8192", "--batch", "64", "--dtype", "bf16"),
+        *("--heads", "64", "--kv-heads", "8", "--inputs", "normal"),
+        *("--registry", str(tmp_path / "r.json")),
+    )
+    assert done.status == 4
+    assert "on normal inputs holds" in done.err
+    assert "take --inputs trained" in done.err

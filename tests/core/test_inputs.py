@@ -146,7 +146,7 @@ def test_a_file_that_does_not_fit_the_workload(
         (qkv(dtype="int32"), "q is of I32, not one of F16, BF16, F32, F64"),
         (qkv(v=(1, 64, 2, 32)), "k and v differ in batch, length or heads"),
         (qkv((2, 128, 4, 32)), "q and k differ in batch or d_head"),
-        (qkv((1, 128, 3, 32)), "the heads of q are no multiple of those of k"),
+        (qkv((1, 128, 3, 32)), "the heads of q are not a multiple of those of k"),
     ],
 )
 def test_a_file_that_holds_something_else(

@@ -54,8 +54,8 @@ def test_scores_come_back_as_they_were(space: RecordedWorkload, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nonsense", "is no result of bench-search --json"),
-        ("[]", "is no result of bench-search --json"),
+        ("nonsense", "is not a result of bench-search --json"),
+        ("[]", "is not a result of bench-search --json"),
         ('{"schema": "x"}', "schema x is not"),
         ('{"schema": "fa-tune-bench-search-1"}', "'plan' is missing"),
         (

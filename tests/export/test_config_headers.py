@@ -71,7 +71,7 @@ def test_a_header_is_of_its_family() -> None:
 
 
 def test_files_are_rewritten_in_a_checkout_only(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="no source checkout"):
+    with pytest.raises(StorageError, match="is not a source checkout"):
         write_generated_files(tmp_path)
     (tmp_path / "kernels" / "sm80").mkdir(parents=True)
     (tmp_path / "csrc").mkdir()

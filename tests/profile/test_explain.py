@@ -214,7 +214,7 @@ def test_rank_correlations_are_those_of_these_measurements() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": "other"}, "no output of fa-tune profile"),
+        ({"schema": "other"}, "is not the output of fa-tune profile"),
         ({"measurements": [{}]}, "is missing"),
         ({"measurements": 3}, "ladder"),
         ({"rows": None}, "ladder"),

@@ -69,6 +69,12 @@ def _headings(command: click.Command) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "command"), COMMANDS)
+def test_help_fits_80_columns(name: str, command: click.Command) -> None:
+    context = click.Context(command, info_name=f"fa-tune {name}", terminal_width=80)
+    assert not [line for line in command.get_help(context).splitlines() if len(line) > 80]
+
+
+@pytest.mark.parametrize(("name", "command"), COMMANDS)
 def test_many_options_have_headings(name: str, command: click.Command) -> None:
     options = [p for p in command.params if isinstance(p, click.Option)]
     if len(options) < MANY:

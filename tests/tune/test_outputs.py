@@ -296,7 +296,7 @@ def test_a_folder_is_no_file(tmp_path: Path, what: str) -> None:
 def test_a_file_is_no_folder(tmp_path: Path, what: str, below: str) -> None:
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(StorageError, match="file is no folder"):
+    with pytest.raises(StorageError, match="file is not a folder"):
         outputs.check_writable(*options_with(tmp_path, **{what: file / below}))
 
 

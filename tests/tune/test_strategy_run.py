@@ -74,10 +74,18 @@ def test_the_final_has_the_fastest_and_the_default_side_by_side(world: World) ->
 
 
 def test_the_default_is_measured_first_whatever_the_strategy(world: World) -> None:
-    for strategy in ("local", "learned", "exhaustive"):
+    for strategy in ("local", "learned", "exhaustive", "random"):
         world.profiler = events()
         searched(world, strategy=strategy, measurements=4, resume=False)
         assert scouted(world.profiler, 3)[0] == fakes.keys(1)[0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_random_search_has_the_default_in_its_final(world: World, seed: int) -> None:
+    _, one = searched(world, strategy="random", measurements=1, seed=seed)
+    assert fakes.keys(1)[0] in world.profiler.plans[-1].artifacts
+    assert one.decision is not None
+    assert one.decision.chosen.subject == fakes.keys(1)[0]
 
 
 @pytest.mark.parametrize("strategy", ["random", "local", "learned"])

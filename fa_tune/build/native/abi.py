@@ -207,7 +207,7 @@ def load(path: Path) -> ctypes.CDLL:
     for name, (result, parameters) in FUNCTIONS.items():
         function = getattr(library, name, None)
         if function is None:
-            raise ToolMissing(f"{path} has no {name}: it is no C++ core of this version")
+            raise ToolMissing(f"{path} has no {name}: it is not the C++ core of this version")
         function.restype, function.argtypes = result, parameters
     version = library.fa_tune_abi_version()
     if version != ABI_VERSION:

@@ -41,7 +41,7 @@ def fitted_table(
         for row in rows
     ]
     shown = ["" if name == configs else name for name in headings]
-    lines = fitted(shown, cells, width, left={*left, ""})
+    lines = fitted(shown, cells, width, left={*left, ""}, fold=True)
     first = [f"all: {said}"] if said else []
     return "\n".join([*(folded(line, width) for line in (*first, *lines)), *legend.lines(width)])
 

@@ -69,7 +69,7 @@ _WORKLOAD: Mapping[str, Decorator[Any]] = {
         default=(),
         show_default="as --seq-lens",
         metavar="N,N,…",
-        help="Sequence lengths of keys and values; each is combined with each of --seq-lens.",
+        help="Sequence lengths of keys and values; each is combined with every one of --seq-lens.",
     ),
     "d_heads": d_head_option(),
     "dtypes": dtype_option(),
@@ -118,7 +118,7 @@ _MEASURE: Mapping[str, Decorator[Any]] = {
         "runs",
         type=WholeNumber(1, 10_000),
         show_default="chosen by the profiler",
-        help="Measurements of each kernel; the median counts.",
+        help="Samples of each kernel; the median is used.",
     ),
     "references": option(
         "--ref",
@@ -127,8 +127,8 @@ _MEASURE: Mapping[str, Decorator[Any]] = {
         default=",".join(REFERENCES),
         metavar="NAME,…",
         help="Reference kernels to measure beside ours: fa2, cudnn, flex (torch's FlexAttention), "
-        "fa3 and fa4 where their packages are installed, read (a kernel that reads K and V and "
-        "does nothing with them: what memory allows), or none.",
+        "fa3 and fa4 if their packages are installed, read (a kernel that only reads K and V, the "
+        "limit that memory sets), or none.",
     ),
     "metrics": option(
         "--metrics",
@@ -160,14 +160,14 @@ _MEASURE: Mapping[str, Decorator[Any]] = {
         default=REGIMES[0],
         help="isolated: single launches with a cold L2 and pauses between. sustained: each kernel "
         "back to back for a second in every round, as under load, at the power limit. Times of "
-        "the two do not compare.",
+        "the two are not comparable.",
     ),
     "seed": option(
         "--seed",
         "seed",
         type=WholeNumber(0, 2**31 - 1),
         default=0,
-        help="Seed of the random inputs and of the order of measuring.",
+        help="Seed of the random inputs and of the measuring order.",
     ),
 }
 
@@ -178,7 +178,7 @@ _MACHINE: Mapping[str, Decorator[Any]] = {
         type=Architecture(),
         metavar="ARCH",
         show_default="this GPU's",
-        help="Architecture to compile for, like sm_90; no GPU is needed for it.",
+        help="Architecture to compile for, like sm_90; needs no GPU.",
     ),
     "jobs": option(
         "--jobs",
@@ -214,7 +214,7 @@ _MACHINE: Mapping[str, Decorator[Any]] = {
         "ray",
         metavar="ADDRESS|auto",
         show_default="this machine's GPUs",
-        help="Use every GPU of the Ray cluster at ADDRESS; auto takes the one that runs here, or "
+        help="Use every GPU of the Ray cluster at ADDRESS; auto uses the one running here, or "
         "starts one on this machine. All nodes need the same fa-tune.",
     ),
     "ncu": option(

@@ -86,8 +86,8 @@ def field_option(name: str, **settings: Any) -> Decorator[Any]:
 
 
 INPUTS = (
-    "Names: trained (heads that differ as those of trained models do), normal (random numbers), "
-    "peaked:SIGMA (scores with that standard deviation in nats; 6 if it is left out), sink (key 0 "
+    "Names: trained (heads that differ like those of trained models), normal (random numbers), "
+    "peaked:SIGMA (scores with that standard deviation in nats; 6 if omitted), sink (key 0 "
     "is 12 nats above the others), falling (each block of keys is 12 nats above the next), or "
     "file:PATH (q, k and v of a safetensors file, each [batch, seq_len, heads, d_head])."
 )
@@ -122,11 +122,11 @@ def kernels_option() -> Decorator[Any]:
         default=DEFAULT_KERNELS,
         envvar="KERNELS",
         metavar="KEY|CONFIG",
-        help="Which configs: fast (what may win), wide (all knobs, thousands), tune (the classic "
+        help="Which configs: fast (likely winners), wide (all knobs, thousands), tune (the classic "
         "40 per dtype), prog (the optimisation steps), prog-all (these steps at every block "
         "size), all (tune and prog), a block size of tune like 64,32, or one config like "
-        '"(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles". A set holds the configs of every '
-        "family that has one of that name.",
+        '"(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles". A set includes the configs of every '
+        "family that has a set of that name.",
     )
 
 
@@ -161,7 +161,7 @@ def registry_option() -> Decorator[Any]:
     return option(
         "--registry",
         "registry",
-        type=click.Path(dir_okay=False, path_type=Path),
+        type=click.Path(dir_okay=False, path_type=Path, readable=False),
         metavar="FILE",
         envvar="FA_TUNE_REGISTRY",
         show_default="the user's own",
@@ -176,8 +176,7 @@ def csv_option() -> Decorator[Any]:
         "csv",
         type=OutputFile(),
         metavar="FILE",
-        help="Also write the whole table as CSV; with - to standard output, and nothing else "
-        "there.",
+        help="Also write the whole table as CSV; with - write only that, to standard output.",
     )
 
 
@@ -188,7 +187,7 @@ def json_option() -> Decorator[Any]:
         "as_json",
         is_flag=True,
         show_default=False,
-        help="Write the result as JSON alone.",
+        help="Write the result as JSON only.",
     )
 
 

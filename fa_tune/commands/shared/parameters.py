@@ -93,7 +93,7 @@ class GpuNumbers(ParamType):
         numbers: list[int] = []
         for word in (w.strip() for w in value.split(",")):
             if not re.fullmatch(r"[0-9]{1,4}", word):
-                self.fail(f"{value[:40]!r} is no list of GPUs; write 0,1 or all", param, ctx)
+                self.fail(f"{value[:40]!r} is not a list of GPUs; write 0,1 or all", param, ctx)
             if int(word) in numbers:
                 self.fail(f"GPU {int(word)} is named twice; name each GPU once", param, ctx)
             numbers.append(int(word))
@@ -163,6 +163,8 @@ class Names(_CommaList):
         self, word: str, param: click.Parameter | None, ctx: click.Context | None
     ) -> Any:
         """What one name stands for."""
+        if self.none and word.lower() == "none":
+            self.fail("'none' stands alone, without other names", param, ctx)
         if word.lower() not in self.allowed:
             names = [*self.allowed, *(["none"] if self.none else [])]
             self.fail(f"{word[:40]!r} is not one of {', '.join(names)}", param, ctx)
@@ -203,6 +205,8 @@ class Families(_CommaList):
         self, word: str, param: click.Parameter | None, ctx: click.Context | None
     ) -> str:
         """One family's name."""
+        if word.lower() == ALL_FAMILIES:
+            self.fail(f"{ALL_FAMILIES!r} stands alone, without other names", param, ctx)
         if word.lower() not in family_names():
             known = ", ".join((*family_names(), ALL_FAMILIES))
             self.fail(f"{word[:40]!r} is not one of {known}", param, ctx)

@@ -99,7 +99,7 @@ def _meaning(word: str, text: str) -> tuple[str, Any]:
     if meant is not None:
         return meant
     if not word:
-        raise InvalidConfig(f"an empty word beside a '+' in {_shown(text)}")
+        raise InvalidConfig(f"an empty word next to a '+' in {_shown(text)}")
     raise unknown_word(word, _vocabulary(), _knows)
 
 
@@ -176,7 +176,7 @@ def _value(kind: type, part: str, name: str, text: str) -> Any:
 def _number(digits: str, text: str) -> int:
     if not digits.isascii() or not digits.isdigit() or len(digits) > 9:
         raise InvalidConfig(
-            f"{digits[:40]!r} is no number between 0 and {_MOST - 1} in {_shown(text)}"
+            f"{digits[:40]!r} is not a number between 0 and {_MOST - 1} in {_shown(text)}"
         )
     return int(digits)
 

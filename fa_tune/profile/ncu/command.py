@@ -211,7 +211,7 @@ def parse_ncu_version(text: str) -> NcuVersion:
     match = re.search(r"\bVersion\s+(\d{4})\.(\d+)(?:\.(\d+))?", text, re.IGNORECASE)
     if match is None:
         first = text.strip().splitlines()[0][:60] if text.strip() else "nothing"
-        raise ToolMissing(f"this is no Nsight Compute: --version printed {first!r}")
+        raise ToolMissing(f"this is not Nsight Compute: --version printed {first!r}")
     year, release, patch = match.groups()
     return NcuVersion(int(year), int(release), int(patch or 0))
 

@@ -202,7 +202,7 @@ class _LogReader:
         self._log = Log()
         self._kept: dict[str, str] = {}  # of texts that recur, one
         # A line with its number: before any header one that may be a row; of a table the first
-        # that is no whole row.
+        # that is not a whole row.
         self._early: tuple[int, str] | None = None
         self._broken: tuple[int, str] | None = None
 
@@ -269,7 +269,7 @@ class _LogReader:
     def _add(self, number: int, fields: list[str], table: LogTable) -> None:
         if self._broken is not None:
             raise ProfileFormatError(
-                f"line {self._broken[0]} is no whole row, though rows follow it: "
+                f"line {self._broken[0]} is not a whole row, though rows follow it: "
                 f"{_start(self._broken[1])}"
             )
         if not table.is_raw:

@@ -156,7 +156,7 @@ def _value(name: str, metric: Any) -> MetricValue:
     quantity = to_base(number, unit)
     expected = expected_unit(name)
     if expected not in (None, quantity.unit):
-        raise UnknownUnit(f"{unit!r} is no unit that converts to {expected!r}")
+        raise UnknownUnit(f"{unit!r} is not a unit that converts to {expected!r}")
     return quantity
 
 

@@ -116,7 +116,7 @@ def decide_style(cells: Iterable[NumberCell], *, decimal: str | None = None) -> 
             raise ProfileFormatError(
                 f"numbers of two styles in one file: {witness!r} and {text!r}"
                 if witness
-                else f"{text!r} is no number with the decimal mark {decimal!r}"
+                else f"{text!r} is not a number with the decimal mark {decimal!r}"
             )
         if len(still) < len(remaining):
             remaining, witness = still, text

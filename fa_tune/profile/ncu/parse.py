@@ -283,14 +283,14 @@ def _value(key: str, unit: str, text: str, style: NumberStyle, line: int) -> Met
         if number is None:
             # Only names of things, which have no unit, are no numbers.
             if parse_unit(unit).base or expected_unit(key) is not None:
-                raise ProfileFormatError(f"{text!r} is no number")
+                raise ProfileFormatError(f"{text!r} is not a number")
             return text
         quantity = _quantity(number, unit, text)
         expected = expected_unit(key)
         if quantity.value < 0 and expected in _DIMENSIONS:
             raise ProfileFormatError(f"{text!r} is negative")
         if expected not in (None, quantity.unit):
-            raise UnknownUnit(f"{unit!r} is no unit that converts to {expected!r}")
+            raise UnknownUnit(f"{unit!r} is not a unit that converts to {expected!r}")
         return quantity
     except ProfileFormatError as error:
         raise type(error)(f"line {line}, {key}: {error}") from error

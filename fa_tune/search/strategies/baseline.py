@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fa_tune.search.strategies.base import Memory, Space, Strategy
 
 
@@ -14,6 +16,10 @@ class InOrder(Memory):
         if name == "random":
             self._order = list(range(len(space)))
             self.random.shuffle(self._order)
+
+    def begin_with(self, indices: Sequence[int]) -> None:
+        """Move these points to the beginning of the order."""
+        self._order = list(dict.fromkeys([*indices, *self._order]))
 
     def propose(self, n: int) -> list[int]:
         """The next `n` of the order."""

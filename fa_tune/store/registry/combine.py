@@ -43,8 +43,8 @@ def combined(present: Entry | None, found: Found) -> tuple[Entry, str | None]:
         return present, f"kept the measured entry for {where}: a replay does not replace it"
     if not _met(present, found):
         return present, (
-            f"{what}: its choice, {present.chosen.config}, was not measured beside the new one; "
-            "give another --registry to start anew"
+            f"{what}: its choice, {present.chosen.config}, was not measured in this search; "
+            "use another --registry to start afresh"
         )
     unmeasured = _known(present).keys() - found.measured - set(found.failed)
     if not unmeasured or present.inputs != new.inputs or not _same_sources(present, new):

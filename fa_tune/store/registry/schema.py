@@ -345,7 +345,7 @@ def json_schema() -> dict[str, Any]:
 
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # any but tab and line feed
-_MEND = "; mend the file or move it away, it was left as it is"
+_MEND = "; fix the file or move it away; it was left unchanged"
 
 
 @cache

@@ -128,7 +128,9 @@ class _Reader:
                 raise self.fail(line, f"column {heading!r} appears twice")
         for needed in (NAME, DURATION):
             if needed.heading not in headings:
-                raise self.fail(line, f"no column {needed.heading!r}; this is no report of ours")
+                raise self.fail(
+                    line, f"no column {needed.heading!r}; this is not a report of fa-tune"
+                )
         unknown = [heading for heading in headings if heading not in BY_HEADING]
         if unknown:
             self.note(f"unknown columns ignored: {', '.join(map(repr, unknown))}")

@@ -27,7 +27,7 @@ from fa_tune.tune.fleet.lanes import LANES, kept_lanes
 from fa_tune.workers.supervisor import CALLED_OFF, CalledOff, WorkerUnusable
 
 MAX_INTERRUPTIONS = 3  # of one job
-KEPT = "what was finished is kept, and the same command goes on from there"
+KEPT = "what was finished is kept, and the same command continues from there"
 PUMP_S = 0.05  # how long the main thread waits for something to show
 
 Job = TypeVar("Job")

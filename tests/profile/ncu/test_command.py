@@ -166,7 +166,7 @@ def test_versions(text: str, version: NcuVersion) -> None:
 
 @pytest.mark.parametrize("text", ["", "ncurses 6.4\n", "Copyright (c) 2018-2025\n"])
 def test_a_program_of_the_same_name(text: str) -> None:
-    with pytest.raises(ToolMissing, match="no Nsight Compute"):
+    with pytest.raises(ToolMissing, match="not Nsight Compute"):
         parse_ncu_version(text)
 
 

@@ -114,7 +114,7 @@ def test_a_raw_row_of_another_width_is_refused() -> None:
     with pytest.raises(ProfileFormatError, match="line 3 does not fit the header of line 1"):
         parse_ncu_csv(text)
     text = raw(columns, (identity(0), ["1"]), (identity(1), ["1", "2"]))
-    with pytest.raises(ProfileFormatError, match="line 3 is no whole row"):
+    with pytest.raises(ProfileFormatError, match="line 3 is not a whole row"):
         parse_ncu_csv(text)
 
 
@@ -305,7 +305,7 @@ def test_an_unquoted_last_number_without_a_line_end_is_not_trusted() -> None:
 def test_a_damaged_row_in_the_middle_is_refused() -> None:
     launch = identity()
     text = details((launch, [TEN_US])) + '"0","455","pyth\n' + details_row(launch, CLOCK)
-    with pytest.raises(ProfileFormatError, match="line 3 is no whole row"):
+    with pytest.raises(ProfileFormatError, match="line 3 is not a whole row"):
         parse_ncu_csv(text)
     text = details((launch, [TEN_US])) + details_row(launch | {"ID": "x"}, CLOCK)
     with pytest.raises(ProfileFormatError, match="line 3 does not fit the header"):

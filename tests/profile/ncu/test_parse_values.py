@@ -82,7 +82,7 @@ def test_enumerators_and_names_are_text() -> None:
 def test_text_where_a_measurement_belongs_is_refused(text: str, unit: str) -> None:
     if text == "1,23":
         text = "1,2,3"
-    with pytest.raises(ProfileFormatError, match=r"line 2, .*is no number") as caught:
+    with pytest.raises(ProfileFormatError, match=r"line 2, .*is not a number") as caught:
         one((CLI, "sm__x.avg", unit, text), (CLI, "sm__y.avg", "", "0.5"))
     assert repr(text) in str(caught.value)
 

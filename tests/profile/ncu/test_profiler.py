@@ -242,7 +242,7 @@ def test_an_old_report_is_not_taken_for_a_new_one(fake: FakeNcu, tmp_path: Path)
     ("text", "said"),
     [
         ("Version 2021.2.0.0", "too old"),
-        ("GNU coreutils 9.4", "no Nsight Compute"),
+        ("GNU coreutils 9.4", "not Nsight Compute"),
     ],
 )
 def test_a_program_that_is_no_usable_ncu(fake: FakeNcu, text: str, said: str) -> None:

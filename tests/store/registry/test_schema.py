@@ -235,7 +235,7 @@ def test_two_entries_for_one_thing_are_refused(raw: dict[str, Any]) -> None:
 def test_a_damaged_file_is_one_line_with_the_place(text: str | bytes, said: str) -> None:
     message = refused(text)
     assert said in message
-    assert message.endswith("it was left as it is")
+    assert message.endswith("it was left unchanged")
 
 
 def test_a_newer_schema_asks_for_an_update() -> None:
