@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from fa_tune import families
 from fa_tune.build.compile import kernel_source_sha256
@@ -48,22 +49,20 @@ def replay(
     `wanted`, of `configs` if there are any.  Raises ToolMissing without recordings, NoUsableVariant
     without any of the inputs."""
     found = _load_recordings(options)
-    gpu = _most_recorded(found)
-    found = tuple(r for r in found if r.meta.device.name == gpu)
-    beside = found
     configs = list(configs)
     subjects = {families.variant(config).key for config in configs}
+    # GPU and method do not hang on the dtype: what is asked for in one is asked for in all.
+    in_all = {dataclasses.replace(w, dtype=dtype).key for w in wanted for dtype in DType}
+    subjects_in_all = {
+        families.variant(dataclasses.replace(config, dtype=dtype)).key
+        for config in configs
+        for dtype in DType
+    }
+    gpu = _best_recorded(found, in_all, subjects_in_all)
+    found = tuple(r for r in found if r.meta.device.name == gpu)
+    beside = found
     inputs, found = _of_inputs(found, {w.key for w in wanted}, subjects, inputs)
-    # The method does not hang on the dtype: what is asked for in one is asked for in all.
-    method = _most_wanted(
-        found,
-        {dataclasses.replace(w, dtype=dtype).key for w in wanted for dtype in DType},
-        {
-            families.variant(dataclasses.replace(config, dtype=dtype)).key
-            for config in configs
-            for dtype in DType
-        },
-    )
+    method = _most_wanted(found, in_all, subjects_in_all)
     chosen = tuple(r for r in found if r.meta.provenance.method == method)
     recorded = {
         recording.label: {(a.workload, a.subject): a for a in recording.attempts}
@@ -156,40 +155,47 @@ def _of_inputs(
 def _most_wanted(
     found: Sequence[Recording], wanted: Collection[str], subjects: Collection[str]
 ) -> str:
-    """Methods are never mixed: the one that holds most of the wanted workloads with some of the
-    wanted subjects; of equals the one with most by the kernels of this checkout, then with most
-    at all, then ncu, then the one recorded last."""
-    asked: dict[str, set[str]] = {}
-    ours: dict[str, set[str]] = {}
-    held: dict[str, set[str]] = {}
-    for recording in found:  # the newest first
+    """Methods are never mixed: the one that covers most of what is wanted; of equals ncu, then the
+    one recorded last."""
+    covered = _covered(found, wanted, subjects, lambda r: r.meta.provenance.method)
+    return max(covered, key=lambda method: (covered[method], method == "ncu"))
+
+
+def _best_recorded(
+    found: Sequence[Recording], wanted: Collection[str], subjects: Collection[str]
+) -> str:
+    """The GPU that covers most of what is wanted; of equals the one with most attempts, then the
+    one recorded last."""
+    covered = _covered(found, wanted, subjects, lambda r: r.meta.device.name)
+    attempts = Counter[str]()
+    for recording in found:
+        attempts[recording.meta.device.name] += len(recording.attempts)
+    return max(covered, key=lambda gpu: (covered[gpu], attempts[gpu]))
+
+
+def _covered(
+    found: Sequence[Recording],
+    wanted: Collection[str],
+    subjects: Collection[str],
+    group: Callable[[Recording], str],
+) -> dict[str, tuple[int, int, int]]:
+    """How many of the wanted workloads each group of recordings holds: with some of the wanted
+    subjects, with kernels of this checkout, and at all.  Groups are in the order of `found`."""
+    asked, ours, held = (defaultdict[str, set[str]](set) for _ in range(3))
+    for recording in found:
+        name = group(recording)
         here = {a.workload for a in recording.attempts if a.workload in wanted}
-        method = recording.meta.provenance.method
-        held.setdefault(method, set()).update(here)
-        asked.setdefault(method, set()).update(
+        held[name].update(here)
+        asked[name].update(
             a.workload for a in recording.attempts if a.workload in here and a.subject in subjects
         )
         if not is_of_other_sources(recording, _kinds(here)):
-            ours.setdefault(method, set()).update(here)
-
-    def order(method: str) -> tuple[int, int, int, bool]:
-        return len(asked[method]), len(ours.get(method, ())), len(held[method]), method == "ncu"
-
-    return max(held, key=order)
+            ours[name].update(here)
+    return {name: (len(asked[name]), len(ours[name]), len(held[name])) for name in held}
 
 
 def _kinds(keys: Collection[str]) -> set[Kind]:
     return {kind_of(Workload.from_key(key)) for key in keys}
-
-
-def _most_recorded(found: Sequence[Recording]) -> str:
-    """The GPU that most attempts are of, of equals the one recorded last: another model's
-    recordings beside it do not change what is replayed."""
-    counts: dict[str, int] = {}
-    for recording in found:  # the newest first, and so the first of equals
-        name = recording.meta.device.name
-        counts[name] = counts.get(name, 0) + len(recording.attempts)
-    return max(counts, key=lambda name: counts[name])
 
 
 def is_of_other_sources(recording: Recording, kinds: Collection[Kind] | None = None) -> bool:

@@ -189,6 +189,24 @@ def test_the_gpu_with_most_recorded_is_replayed(tmp_path: Path, folder: Path) ->
     assert choose_profiler(MeasureOptions(), machine, Stages()).device.name == other.name
 
 
+def test_a_gpu_recorded_with_these_kernels_is_replayed(tmp_path: Path, folder: Path) -> None:
+    other = recorded_elsewhere(folder, ("2020-01-01T00:00:00+00:00",))
+    path = folder / other.slug / "tune0.csv"
+    known = recordings.load(path)
+    workload = Workload.from_key(known.attempts[0].workload)
+    machine = fakes.machine(tmp_path, device=None, recordings=folder)
+
+    def replayed() -> str:
+        return choose_profiler(MeasureOptions(), machine, Stages(), wanted=[workload]).device.name
+
+    assert replayed() == "NVIDIA H200", "most is recorded of it, all by other kernels"
+    origin = dataclasses.replace(
+        known.meta.provenance, kernel_source_sha256=kernel_source_sha256("sm80")
+    )
+    recordings.save(path, known.attempts, {}, Meta(recordings.SCHEMA, other, origin))
+    assert replayed() == other.name
+
+
 def test_a_gpus_own_folder_is_replayed(tmp_path: Path, folder: Path) -> None:
     other = recorded_elsewhere(folder, ("2027-01-01T00:00:00+00:00",))
     machine = fakes.machine(tmp_path, device=None, recordings=folder / other.slug)
