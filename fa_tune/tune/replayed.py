@@ -51,7 +51,7 @@ def replay(
     found = _load_recordings(options)
     configs = list(configs)
     subjects = {families.variant(config).key for config in configs}
-    # GPU and method do not hang on the dtype: what is asked for in one is asked for in all.
+    # GPU and method do not depend on the dtype: what is asked for in one is asked for in all.
     in_all = {dataclasses.replace(w, dtype=dtype).key for w in wanted for dtype in DType}
     subjects_in_all = {
         families.variant(dataclasses.replace(config, dtype=dtype)).key
