@@ -16,6 +16,7 @@ from fa_tune.commands.shared.options import (
     option,
     quiet_option,
     refuse_both,
+    refuse_same_file,
 )
 from fa_tune.commands.shared.output import say, write_json, write_table_csv
 from fa_tune.commands.shared.parameters import STDOUT, Names, WholeNumber, WorkloadKey
@@ -167,6 +168,7 @@ def command(
           --external-seeds 20
     """
     refuse_both(csv, as_json)
+    refuse_same_file(("--csv", csv), ("--plot", plot), *(("--add", one) for one in add))
     if plot is not None:
         check_suffix(plot)
     spaces = _spaces(paths, workload)

@@ -19,6 +19,7 @@ from fa_tune.commands.shared.options import (
     MAX_HEAD_DIM,
     limit_option,
     option,
+    refuse_same_file,
     wide_option,
 )
 from fa_tune.commands.shared.parameters import STDOUT, DTypeChoice, OutputFile, WholeNumber
@@ -146,6 +147,8 @@ def command(
     """
     if against is not None and html is None:
         raise click.UsageError("--against is a part of the page: give --html FILE as well")
+    for path in (*paths, against):
+        refuse_same_file(("PATH" if path in paths else "--against", path), ("--html", html))
     if form == PARQUET and sys.stdout.isatty():
         raise click.UsageError("parquet is binary: write it to a file, as in > results.parquet")
     said = PlainProgress()

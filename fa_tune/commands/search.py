@@ -21,6 +21,7 @@ from fa_tune.commands.shared.options import (
     option,
     quiet_option,
     refuse_both,
+    refuse_same_file,
     registry_option,
     wide_option,
 )
@@ -174,6 +175,7 @@ def command(
       fa-tune search --kernels fast --why-stale
     """
     refuse_both(csv, as_json)
+    refuse_same_file(("--csv", csv), ("--html", html), ("--registry", registry))
     options = SearchOptions(
         workloads=workloads,
         kernels=kernels,

@@ -229,3 +229,29 @@ def test_a_place_without_permission_is_status_3(
     done = console("search", "--csv", "table.csv")
     assert done.status == 3
     assert done.lines == ["error: cannot write table.csv: no permission, or a read-only disk"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (("search", "--csv", "a.csv", "--html", "./a.csv"), "--csv and --html are both"),
+        (("search", "--html", "a", "--registry", "a"), "--html and --registry are both"),
+        (("report", "a.csv", "b.csv", "--html", "b.csv"), "PATH and --html are both b.csv"),
+        (("report", "a.csv", "--html", "b", "--against", "b"), "--against and --html are both"),
+        (("bench-search", "--csv", "a.svg", "--plot", "a.svg"), "--csv and --plot are both"),
+    ],
+)
+def test_one_file_cannot_hold_two_results(
+    console: Console,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    what: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.csv", "b.csv", "b"):
+        (tmp_path / name).write_text("kept", "utf-8")
+    done = console(*arguments)
+    assert done.status == 2
+    assert what in done.err
+    assert {path.read_text("utf-8") for path in tmp_path.iterdir()} == {"kept"}

@@ -225,6 +225,18 @@ def quiet_option() -> Decorator[Any]:
     )
 
 
+def refuse_same_file(*named: tuple[str, Path | None]) -> None:
+    """Raise UsageError if two of these, each an option's or argument's name and its value, are one
+    file: what is written last would be all that is left."""
+    names: dict[Path, str] = {}
+    for name, path in named:
+        if path is None or path == STDOUT:
+            continue
+        other = names.setdefault(path.resolve(), name)
+        if other != name:
+            raise click.UsageError(f"{other} and {name} are both {path}; name another file")
+
+
 def refuse_both(csv: Path | None, as_json: bool) -> None:
     """Standard output can hold one document."""
     if as_json and csv == STDOUT:
