@@ -253,8 +253,8 @@ def find(places: Iterable[Path]) -> list[Path]:
     """The tables among `places`, files (either of a table's two) or folders (searched to any
     depth), sorted.
 
-    Raises StorageError for a place that does not exist, ProfileFormatError for one that holds
-    none.
+    Raises StorageError for a place that does not exist and for a folder that holds none,
+    ProfileFormatError for a file that is none.
     """
     found: list[Path] = []
     for place in places:
@@ -262,7 +262,7 @@ def find(places: Iterable[Path]) -> list[Path]:
             place = place.with_name(place.name.removesuffix(META_SUFFIX) + SUFFIX)
         inside = sorted(place.rglob(f"*{SUFFIX}")) if place.is_dir() else [place]
         if not inside:
-            raise ProfileFormatError(f"no recorded space ({SUFFIX}) in {place}")
+            raise StorageError(f"no recorded space ({SUFFIX}) in {place}")
         if not inside[0].is_file():
             raise StorageError(f"cannot read {place}: it does not exist")
         if not inside[0].name.endswith(SUFFIX):
