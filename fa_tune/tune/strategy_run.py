@@ -222,7 +222,7 @@ def _audit(
 def recorded_workloads(places: tuple[Path, ...], gpu: str) -> tuple[Prior, ...]:
     """The recorded workloads in `places` (files or folders) that were taken on that GPU model.
 
-    Raises NoUsableVariant where there is none, and ProfileFormatError.
+    Raises NoUsableVariant where there is none, and what `find` raises.
     """
     tables = [load(path) for path in find(places)]
     known = tuple(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune.core.errors import NoUsableVariant, ProfileFormatError
+from fa_tune.core.errors import NoUsableVariant, StorageError
 from fa_tune.core.model import Outcome
 from fa_tune.search.space_table import SUFFIX, SpaceMeta, SpaceRow, knob_types, save
 from fa_tune.search.strategies.base import knobs_of
@@ -66,5 +66,5 @@ def test_recordings_of_another_gpu_say_nothing(world: World, recorded: Path) -> 
 
 
 def test_a_place_without_recordings_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ProfileFormatError, match="no recorded space"):
+    with pytest.raises(StorageError, match="no recorded space"):
         recorded_workloads((tmp_path,), H200.name)
