@@ -19,10 +19,10 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 COLUMNS = 8  # of a thread, four of which share a row
 DIGITS = {DType.FP16: 11, DType.BF16: 8}
-ERROR_OF_SUMS = 2.0**-22  # of a weight, relative
+ERROR_OF_SUMS = {DType.FP16: 2.0**-20, DType.BF16: 2.0**-22}  # of a weight, relative
 MOST_OTHERS = {DType.FP16: 0.125, DType.BF16: 0.5}  # in halves of a last place
 
-# A quad's lanes one after another, twice: what each has first, and then their sum.
+# A quad's lanes one after another, twice: what each has first, and then their sum or maximum.
 _QUAD = """
 #pragma once
 inline float told[2][4];
@@ -34,30 +34,44 @@ inline float quad_sum(float x) {
     sums[lane] = x;
     return all_told ? sums[0] + sums[1] + sums[2] + sums[3] : x;
 }
+inline float quad_max(float x) {
+    float* all = told[calls++];
+    all[lane] = x;
+    return all_told ? fmaxf(fmaxf(all[0], all[1]), fmaxf(all[2], all[3])) : x;
+}
 """
 _PROGRAM = """
 #include <bit>
 #include <cmath>
-using std::fabs;
 #define __device__
 #define __forceinline__ inline
 inline float __int_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
 inline unsigned __float_as_int(float x) { return std::bit_cast<unsigned>(x); }
-inline float fabsf(float x) { return std::fabs(x); }
 #include "sm90/fwd/dominant_weight.cuh"
 
-template <fa_tune::DType DTYPE>
-float decided(float weight, float others, const float (&o)[4][16], int row) {
-    const fa_tune::sm90::DominantWeight<DTYPE> known{weight, others};
+template <class Ask>
+float ask_quad(const Ask& ask) {
     float found = 0.f;
     for (int pass = 0; pass < 2; ++pass) {
         all_told = pass == 1;
         for (lane = 0; lane < 4; ++lane) {
             calls = 0;
-            found = known.decide(o[lane], row, known.rounding());
+            found = ask(lane);
         }
     }
     return found;
+}
+
+template <fa_tune::DType DTYPE>
+float decided(float weight, float others, const float (&o)[4][16], int row) {
+    const fa_tune::sm90::DominantWeight<DTYPE> known{weight, others};
+    return ask_quad([&](int lane) { return known.decide(o[lane], row, known.rounding()); });
+}
+
+template <fa_tune::DType DTYPE>
+bool has_no_value(float weight, float others, const float (&o)[4][16], int row, float v) {
+    const fa_tune::sm90::DominantWeight<DTYPE> known{weight, others};
+    return ask_quad([&](int lane) { return known.has_no_value(o[lane], row, v); }) != 0.f;
 }
 
 #define FUNCTIONS(NAME)                                                                      \\
@@ -71,6 +85,10 @@ float decided(float weight, float others, const float (&o)[4][16], int row) {
     extern "C" float decided_##NAME(float weight, float others, const float (&o)[4][16],     \\
                                     int row) {                                               \\
         return decided<fa_tune::DType::NAME>(weight, others, o, row);                        \\
+    }                                                                                        \\
+    extern "C" bool has_no_value_##NAME(float weight, float others, const float (&o)[4][16], \\
+                                        int row, float v) {                                  \\
+        return has_no_value<fa_tune::DType::NAME>(weight, others, o, row, v);                \\
     }
 FUNCTIONS(FP16)
 FUNCTIONS(BF16)
@@ -98,6 +116,10 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
             *[ctypes.c_float] * 2, ctypes.c_void_p, ctypes.c_int,
         ]  # fmt: skip
         getattr(found, f"decided_{dtype.name}").restype = ctypes.c_float
+        getattr(found, f"has_no_value_{dtype.name}").argtypes = [
+            *[ctypes.c_float] * 2, ctypes.c_void_p, ctypes.c_int, ctypes.c_float,
+        ]  # fmt: skip
+        getattr(found, f"has_no_value_{dtype.name}").restype = ctypes.c_bool
     return found
 
 
@@ -151,11 +173,19 @@ def test_a_weight_that_was_rounded_otherwise_than_sums_say_is_unsure(
     lower = _round_one(lower, dtype)
     half = _last_place(lower, dtype) / 2
     amount = others * MOST_OTHERS[dtype] * half
-    off = error * (amount + lower * ERROR_OF_SUMS / 2)
+    off = error * (amount + lower * ERROR_OF_SUMS[dtype] / 2)
     true = float(np.float32(lower + half + share * off))
     told = float(np.float32(lower + half - (1 - share) * off))
     assume(_round_one(told, dtype) != _round_one(true, dtype))
     assert getattr(library, f"unsure_{dtype.name}")(told, amount)
+
+
+def _held(o: np.ndarray, row: int) -> np.ndarray:
+    """O [4 lanes, COLUMNS] of a row, as a thread of each lane holds it."""
+    held = np.zeros((4, 16), np.float32)
+    for j in range(COLUMNS):
+        held[:, 4 * (j // 2) + 2 * row + j % 2] = o[:, j]
+    return held
 
 
 @pytest.mark.parametrize("dtype", DType)
@@ -176,11 +206,44 @@ def test_v_decides_which_way_a_weight_was_rounded(
         p = _rounded(np.array([true, *small]), dtype)
         o = np.einsum("j,jlc->lc", p, v)
         row = number % 2
-        held = np.zeros((4, 16), np.float32)
-        for j in range(COLUMNS):
-            held[:, 4 * (j // 2) + 2 * row + j % 2] = o[:, j]
+        held = _held(o, row)
         told = np.float32(true + wrong_by * amount)
         if np.frexp(told)[1] != np.frexp(lower)[1]:
             continue
         found = getattr(library, f"decided_{dtype.name}")(told, amount, held.ctypes.data, row)
         assert told + found == p[0], number
+
+
+@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("value", [0.0, 0.2, 1.0])
+def test_a_key_whose_v_is_next_to_nothing_is_found(
+    library: ctypes.CDLL, dtype: DType, scale: float, value: float
+) -> None:
+    """Rows of one key that is all but a sixteenth of them, or all but less: its V is `value` times
+    what that of the others is."""
+    dice = np.random.default_rng(0)
+    for number in range(300):
+        weight, others = (
+            dice.uniform(1, 2) * 2.0 ** dice.integers(0, 20),
+            2.0 ** -dice.uniform(4, 18),
+        )
+        v = scale * dice.standard_normal((200, 4, COLUMNS))
+        p = dice.dirichlet(np.ones(200)) * weight * others
+        o = np.einsum("j,jlc->lc", p, v) + weight * value * scale * dice.standard_normal(
+            (4, COLUMNS)
+        )
+        row = number % 2
+        held = _held(o, row)
+        sample = float(np.abs(v.ravel()[:64]).max())
+        ask = getattr(library, f"has_no_value_{dtype.name}")
+        assert ask(weight, weight * others, held.ctypes.data, row, sample) == (value == 0.0), number
+
+
+@pytest.mark.parametrize("dtype", DType)
+def test_a_key_that_is_all_of_a_row_has_a_value(library: ctypes.CDLL, dtype: DType) -> None:
+    """Whatever `v` is, unless it is far above what the key has; NaN and 0 say nothing."""
+    held = _held(np.full((4, COLUMNS), 0.01, np.float32), 0)
+    ask = getattr(library, f"has_no_value_{dtype.name}")
+    for v in (0.0, 1.0, 1e3, float("nan")):
+        assert not ask(1.0, 0.0, held.ctypes.data, 0, v), v

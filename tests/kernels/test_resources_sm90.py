@@ -47,12 +47,6 @@ from tests.tools.resource_table import (
 )
 
 RECORD = f"if that is meant, run: python -m tests.tools.record_resources {ARCH}"
-# Bytes stored and loaded of a kernel that keeps two words of a thread there: with them, it is the
-# one chosen for 512 keys without a mask in profiles/nvidia_h200/fast_d64_events.csv.
-IN_LOCAL_MEMORY = {
-    "sm90(FP16, 64, 256x64): stages_2+q_stages_2+pingpong+overlap+cross_tile_overlap+stale_max"
-    "+dynamic+longest_first+adaptive_max | plain": 12
-}
 MAX_COMPILE_S = 2.0
 MAX_COMPILE_S_BESIDE_OTHERS = 20.0  # where the machine has other work
 
@@ -89,7 +83,7 @@ def check(results: Sequence[BuildResult], compile_s: float) -> None:
         if name in sets:
             assert artifact.diagnostics == (), f"{name}: {artifact.diagnostics}"
             spilled = resources.spill_load_bytes + resources.spill_store_bytes
-            assert spilled == IN_LOCAL_MEMORY.get(name, 0), name
+            assert spilled == 0, name
             assert artifact.compile_s < compile_s, f"{name}: {artifact.compile_s:.1f} s"
     if (expected := table()) is not None:
         found = table_of(results)
@@ -123,7 +117,7 @@ def test_no_set_has_a_kernel_that_spills_or_does_not_fit(version: str) -> None:
     for request in (*required_builds(), *quick_builds()):
         facts = dict(zip(COLUMNS, found[row_name(request)], strict=True))
         spilled = facts["spill_store_bytes"] + facts["spill_load_bytes"]
-        assert spilled == IN_LOCAL_MEMORY.get(row_name(request), 0), request
+        assert spilled == 0, request
         assert facts["registers"] * facts["threads"] * facts["ctas_per_sm"] <= 65536, request
         assert facts["ctas_per_sm"] >= 1, request
 

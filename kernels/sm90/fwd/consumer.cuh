@@ -11,6 +11,7 @@
 // the next tile's first scores, which are computed while O is written.
 #pragma once
 
+#include "ptx/shared_words.cuh"
 #include "sm90/fwd/epilogue.cuh"
 #include "sm90/fwd/mask.cuh"
 #include "sm90/fwd/products.cuh"
@@ -77,6 +78,7 @@ struct Consumer {
             first_softmax(tile);
             if (unreleased >= 0) epilogue.release_q(unreleased);
             const int accumulate = mainloop(tile);
+            const int blocks = key_blocks<CFG, TRAITS>(p, tile, sequence) - block;
             if (CFG.o_apart() && !kGivesQBack) epilogue.give_q_back(q_slot());
             const WorkTile next = tiles.next(p, next_sequence);
             more = next.number >= 0;
@@ -94,8 +96,9 @@ struct Consumer {
                 ptx::wgmma_wait_group<0>();
             }
             keep_registers(products.o);
+            const float of_v = Rows::kByHalves ? magnitude_of_v() : 0.f;
             v.release(lane);
-            epilogue.run(tile, sequence, slot, softmax, products.o);
+            epilogue.run(tile, sequence, slot, softmax, products.o, {blocks, of_v});
             if constexpr (CFG.o_apart()) {
             } else if constexpr (CFG.q_stages == 1) {
                 epilogue.release_q(slot);
@@ -307,10 +310,7 @@ struct Consumer {
         }
         constexpr bool kRaise = CFG.adaptive_max && TRAITS.diagonal();
         softmax.template update<true, kRaise>(products.s, a, block == 0);
-        // With a diagonal a tile's first block is no place for a key of all rows.
-        if constexpr (Rows::kFinalIsExact && !TRAITS.diagonal()) {
-            softmax.lower_max_of_one_key(products.s);
-        }
+        if constexpr (Rows::kFinalIsExact) softmax.lower_max_of_one_key(products.s);
         a[0] = a[1] = 1.f;
         products.pack(softmax);
     }
@@ -434,6 +434,15 @@ struct Consumer {
             score_map.change(reinterpret_cast<float (&)[kScores / 4][4]>(products.s), row, column,
                              sequence.alibi_diagonal(p), p);
         }
+    }
+
+    // The largest of 64 elements of the last block's V, in bf16: two of each of 32 rows.
+    __device__ __forceinline__ float magnitude_of_v() const {
+        const int two = ptx::ld_shared(smem.v(v.position.stage) + lane * (ptx::kSwizzleBytes + 4));
+        constexpr int kInfinity = 0x7f80;
+        const int low = two & 0x7fff, high = two >> 16 & 0x7fff;
+        const int largest = max(low < kInfinity ? low : 0, high < kInfinity ? high : 0);
+        return __int_as_float(__reduce_max_sync(kAllLanes, largest) << 16);
     }
 
     // --- where the warpgroup is ------------------------------------------------------------

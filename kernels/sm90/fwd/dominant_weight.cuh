@@ -21,11 +21,15 @@ template <DType DTYPE>
 struct DominantWeight {
     static constexpr int kDropped = DTYPE == DType::BF16 ? 16 : 13;  // of the 23 digits of fp32
     static constexpr float kLastPlace = DTYPE == DType::BF16 ? 0x1p-7f : 0x1p-10f;
-    static constexpr float kErrorOfSums = 0x1p-22f;
+    static constexpr float kErrorOfSums = DTYPE == DType::BF16 ? 0x1p-22f : 0x1p-20f;
     // Where the others have more than this, in units of half a last place, they leave a larger
     // error than a weight taken for the wrong neighbour does.
     static constexpr float kMostOthers = DTYPE == DType::BF16 ? 0.5f : 0.125f;
     static constexpr int kColumns = 8;  // of a thread, four of which share a row: enough to tell
+    // O of others alone is at most this share of their weights times their largest V, but where
+    // they are few.
+    static constexpr float kMostOfOthers = 0.25f;
+    static constexpr float kErrorOfOthers = 0x1p-20f;  // a difference of sums as large as w
 
     float weight;  // w
     float others;  // what of l may not be w's
@@ -48,6 +52,19 @@ struct DominantWeight {
         const bool nearer =
             distance(o, row, weight + other) < 0.5f * distance(o, row, weight + off);
         return nearer && unsure(off) ? other : off;
+    }
+
+    // Whether the key's V is next to nothing, so that O is what the others leave, and the rounding
+    // of w no part of it; `v` is the largest of some elements of V.
+    template <int kOutputs>
+    __device__ __forceinline__ bool has_no_value(const float (&o)[kOutputs], int row,
+                                                 float v) const {
+        float largest = 0.f;
+#pragma unroll
+        for (int j = 0; j < kColumns; ++j) {
+            largest = fmaxf(largest, fabsf(o[4 * (j / 2) + 2 * row + j % 2]));
+        }
+        return quad_max(largest) < (others + weight * kErrorOfOthers) * v * kMostOfOthers;
     }
 
   private:

@@ -37,12 +37,13 @@ struct Epilogue {
     template <class Softmax>
     __device__ __forceinline__ void run(const WorkTile& tile,
                                         const Sequence<TRAITS.packed>& sequence, int slot,
-                                        Softmax& softmax, float (&o)[kOutputs]) const {
+                                        Softmax& softmax, float (&o)[kOutputs],
+                                        const typename Softmax::TileFacts& facts) const {
         const int query = first_row<CFG>(tile, warpgroup) + 16 * warp + lane / 4;
         float inverse[2], log_sum_exp[2];
         bool empty[2];
         const float sink = sink_exponent<TRAITS>(p, tile.head);
-        softmax.template finish<TRAITS.sink>(o, inverse, log_sum_exp, empty, sink);
+        softmax.template finish<TRAITS.sink>(o, inverse, log_sum_exp, empty, sink, facts);
         if constexpr (has_score_shift<TRAITS>()) {
 #pragma unroll
             for (int i = 0; i < 2; ++i) log_sum_exp[i] -= score_shift<TRAITS>(p);

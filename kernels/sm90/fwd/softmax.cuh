@@ -27,7 +27,6 @@ namespace fa_tune::sm90 {
 template <Sm90Config CFG, int kScores>
 struct Softmax {
     static constexpr float kLowest = -3e38f;
-    static constexpr int kLeastInt = -2147483647 - 1;
     static constexpr bool kBf16 = CFG.dtype == DType::BF16;
     static constexpr bool kStaleMax = CFG.rescale == Rescale::STALE_MAX;
     static constexpr bool kKeepsMax = CFG.rescale != Rescale::EACH_BLOCK;
@@ -41,28 +40,37 @@ struct Softmax {
     static constexpr bool kFinalIsExact = kStaleMax && !kBf16;
     // Nor where rows are one key's in a tile's first block: no lane has more of a row's sum than
     // that key and the little that others leave.
-    static constexpr float kMostOfOneKey = (1.f + 0x1p-5f) / kHeadroomFactor;
+    static constexpr float kMostOfOneKey = 1.f + 0x1p-5f;
     // ... and this is what a thread's share of a row's sum over one block may come to: no P is
     // larger then.  fp16 ends there; bf16 has the range of fp32.
     static constexpr float kMostOfStaleMax = kBf16 ? 256.f : 65504.f;
     // Of a row that is one key's but for this share, O is divided by that key's weight as it is
-    // rounded.  In fp16 a thread's l says what the weight is, bf16 asks for more.
+    // rounded.
     static constexpr float kOthers = kBf16 ? 0x1p-4f : 0x1p-11f;
-    static constexpr bool kKeepsLargest = kStaleMax && kBf16;
+    // The weight is known from a thread's sums over a block: of all its columns, or, where others
+    // may have more, from what the even ones have more than the odd ones.
+    static constexpr bool kByHalves = kStaleMax && kBf16;
     // m grows by whole powers of two up to this many, more than P can hold of such a row: the
     // weight's digits stay what they were when it was rounded.
     static constexpr float kWholeGrowth = kBf16 ? 30.f : 9.f;
     // How much a maximum may lag behind (in powers of two) where it is kept.
     static constexpr float kThreshold = 8.f;
-    // Rows whose first maxima are further apart than this (in powers of two) have scores so far
-    // apart that later blocks are likely to outgrow them: as far as P may grow, and a little more.
-    // Then maxima come first in so many blocks.
-    static constexpr unsigned kPeakedSpread = kBf16 ? 40 : 20;
-    static constexpr int kPeakedBlocks = 3;
+    // Where a warp's scores of a first block are further apart than this (in powers of two), later
+    // blocks are likely to outgrow its maxima by more than P may grow.  Then maxima come first, in
+    // a block for each so many powers.
+    static constexpr unsigned kPeakedRange = kBf16 ? 130 : 64;
+    static constexpr unsigned kRangeOfBlock = kBf16 ? 32 : 16;
+    static constexpr unsigned kMostPeakedBlocks = 12;
     // With adaptive_max: a first block with a mask shows most rows fewer keys than later ones, so
     // that their first maxima are too low and far apart.  There m is raised towards the highest of
     // the warp, by at most so many powers of two.
     static constexpr float kMostRaise = kBf16 ? 20.f : 8.f;
+    // In fp16, where scores are not close, by no more than the row's own are apart: the highest may
+    // be another row's sink, and a row whose scores are near each other would lose digits of all
+    // its weights.
+    static constexpr bool kRaiseIsOfRow = !kBf16;
+    // A warp's scores that are no further apart than this are close: a row of them is no one key's.
+    static constexpr unsigned kClose = 12;
     // Where as many of a warp's lanes, two rows to each, grew in two blocks, the next maxima are
     // those of every so many pairs of columns.  Sums show where that was too low.
     static constexpr int kMostGrew = 56;
@@ -85,8 +93,11 @@ struct Softmax {
         kStaleMax && CFG.mma_warpgroups > 1 && kTileRegisters <= 176;
 
     float row_max[2], row_sum[2];  // m, l
-    float largest[2];              // with kKeepsLargest: the most a block's halves differed by
-    float scale_log2;              // c
+    float largest[2];              // with stale_max: the most that one key of a block may have
+    // Of a first block: how far m is above the maximum, and how far apart the warp's scores are.
+    float room[2];
+    unsigned apart;
+    float scale_log2;  // c
     // Blocks to come whose maxima come before their exponentials.  With adaptive_max kSteady is
     // added where nearly all rows grew in the last of them, and twice that where they did in two.
     int max_first;
@@ -99,27 +110,27 @@ struct Softmax {
     // a first block that may have a mask.  `last`: no block of the tile comes after this one.
     template <bool kFirst, bool kRaise = false>
     __device__ __forceinline__ void update(float (&s)[kScores], float (&a)[2], bool last) {
+        constexpr bool kRange = kFirst && kStaleMax && (kRaise || kMaxMayBeFirst);
         bool any_large = false;
-        int most = kLeastInt;  // of the warp's maxima
-        float lowest = 0.f;    // of the lane's
+        int least = 0;
+        if constexpr (kRange) least = least_of_few(s);
+        if constexpr (kFirst && !kRange) apart = ~0u;  // not known
+        float highest[2], raise[2] = {0.f, 0.f};
+#pragma unroll
+        for (int i = 0; i < 2; ++i) highest[i] = scaled_max(highest_score(s, i));
+        if constexpr (kRaise) {
+            const int most = highest_of(highest);
+            apart = range(least, most);
+            if (!kFinalIsExact || !last) raise_to(most, s, highest, raise);
+        }
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            float even = s[2 * i], odd = s[2 * i + 1];
-#pragma unroll
-            for (int j = 1; j < kScores / 4; ++j) {
-                even = fmaxf(even, s[4 * j + 2 * i]);
-                odd = fmaxf(odd, s[4 * j + 2 * i + 1]);
-            }
-            const float highest = scaled_max(fmaxf(even, odd));
-            float new_max = with_headroom(highest, kHeadroom, last);
-            if constexpr (kRaise) {
-                most = max(most, __reduce_max_sync(kAllLanes, __float2int_rn(highest)));
-                lowest = i == 0 ? highest : fminf(lowest, highest);
-                if (!kFinalIsExact || !last) new_max += raise_to(most, highest);
-            }
+            float new_max = with_headroom(highest[i], kHeadroom, last);
+            if constexpr (kRaise) new_max += raise[i];
+            if constexpr (kFirst && kFinalIsExact) room[i] = last ? 0.f : kHeadroom + raise[i];
             new_max = fmaxf(kFirst ? kLowest : row_max[i], new_max);
             if constexpr (kKeepsMax && !kFirst) {
-                if (row_max[i] - highest >= -kThreshold) new_max = row_max[i];
+                if (row_max[i] - highest[i] >= -kThreshold) new_max = row_max[i];
             }
             if constexpr (kStaleMax && !kFirst) new_max = in_whole_powers(row_max[i], new_max);
             if constexpr (!kFirst) a[i] = ptx::ex2_approx(row_max[i] - new_max);
@@ -134,25 +145,27 @@ struct Softmax {
                 for (int c = 0; c < 2; ++c) {
                     float& x = s[4 * j + 2 * i + c];
                     x = exponential(x, factor, i);
-                    part[kKeepsLargest ? c : 0] += x;
+                    part[kByHalves ? c : 0] += x;
                 }
             }
-            const float sum = kKeepsLargest ? part[0] + part[1] : part[0];
+            const float sum = kByHalves ? part[0] + part[1] : part[0];
             row_sum[i] = kFirst ? sum : fmaf(row_sum[i], a[i], sum);
-            if constexpr (kKeepsLargest) {
-                const float difference = fabsf(part[0] - part[1]);
-                largest[i] = kFirst ? difference : fmaxf(largest[i] * a[i], difference);
+            if constexpr (kStaleMax) {
+                const float one = kByHalves ? fabsf(part[0] - part[1]) : sum;
+                largest[i] = kFirst ? one : fmaxf(largest[i] * a[i], one);
             }
         }
         if constexpr (kStaleMax) {
+            if constexpr (kRange && !kRaise) {
+                apart = range(least, highest_of({row_max[0] - kHeadroom, row_max[1] - kHeadroom}));
+            }
             if (any_large) {
                 max_first = kFirst ? 1 : max(max_first, 1);
-            } else if constexpr (kRaise) {
-                const int least = __reduce_min_sync(kAllLanes, __float2int_rn(lowest));
-                const unsigned spread = static_cast<unsigned>(most) - static_cast<unsigned>(least);
-                max_first = spread > kPeakedSpread ? kPeakedBlocks : 0;
+            } else if constexpr (kFirst && kMaxMayBeFirst) {
+                max_first =
+                    apart > kPeakedRange ? min(apart / kRangeOfBlock, kMostPeakedBlocks) : 0;
             } else if constexpr (kFirst) {
-                max_first = kMaxMayBeFirst && peaked() ? kPeakedBlocks : 0;
+                max_first = 0;
             }
         }
     }
@@ -161,16 +174,23 @@ struct Softmax {
     // which no later block is likely to outgrow.  Powers of two, so that nothing is rounded, which
     // a large m would be.
     __device__ __forceinline__ void lower_max_of_one_key(float (&s)[kScores]) {
-        const bool stays[2] = {row_sum[0] > kMostOfOneKey || large_max(0),
-                               row_sum[1] > kMostOfOneKey || large_max(1)};
-        if (any_lane(stays[0] || stays[1])) return;
+        if (apart <= kClose) return;
+        bool stays = false;
+        float factor[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            row_max[i] -= kHeadroom;
-            row_sum[i] *= kHeadroomFactor;
+            factor[i] = __int_as_float(__float2int_rn(room[i]) + 127 << 23);
+            if (row_sum[i] * factor[i] > kMostOfOneKey || large_max(i)) stays = true;
+        }
+        if (any_lane(stays)) return;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            row_max[i] -= room[i];
+            row_sum[i] *= factor[i];
+            largest[i] *= factor[i];
         }
 #pragma unroll
-        for (int x = 0; x < kScores; ++x) s[x] *= kHeadroomFactor;
+        for (int x = 0; x < kScores; ++x) s[x] *= factor[x / 2 % 2];
     }
 
     // --- with a stale maximum --------------------------------------------------------------
@@ -194,14 +214,14 @@ struct Softmax {
         }
     }
 
-    // A block's sums of P for a thread's rows, and what those of its even columns have more than
-    // those of its odd ones: where one key is nearly all of a row, its weight.
+    // A block's sums of P for a thread's rows, and with kByHalves what those of its even columns
+    // have more than those of its odd ones.
     struct BlockSums {
         float row[2], difference[2];
 
         __device__ __forceinline__ void set(int i, const float (&part)[2]) {
             row[i] = part[0] + part[1];
-            if constexpr (kKeepsLargest) difference[i] = part[0] - part[1];
+            if constexpr (kByHalves) difference[i] = part[0] - part[1];
         }
     };
 
@@ -299,15 +319,6 @@ struct Softmax {
         sums.set(i, part);
     }
 
-    // Whether the warp's rows have maxima far apart.
-    __device__ __forceinline__ bool peaked() const {
-        const int lower = __float2int_rn(fminf(row_max[0], row_max[1]));
-        const int upper = __float2int_rn(fmaxf(row_max[0], row_max[1]));
-        const unsigned least = __reduce_min_sync(kAllLanes, lower);
-        const unsigned most = __reduce_max_sync(kAllLanes, upper);
-        return most - least > kPeakedSpread;
-    }
-
     // After a block whose maxima came first and made rows grow by 1 / `a`: the next block's come
     // first as well while a quarter of the rows grow.  Returns whether P has to be taken again: a
     // row has an m whose rounding shows, or one of a sample was too low.
@@ -337,11 +348,54 @@ struct Softmax {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             row_sum[i] += sums.row[i];
-            if constexpr (kKeepsLargest) largest[i] = fmaxf(largest[i], fabsf(sums.difference[i]));
+            const float one = kByHalves ? fabsf(sums.difference[i]) : sums.row[i];
+            largest[i] = fmaxf(largest[i], one);
         }
     }
 
     // --- parts -----------------------------------------------------------------------------
+
+    // The largest of a thread's scores of row i.
+    __device__ __forceinline__ static float highest_score(const float (&s)[kScores], int i) {
+        float even = s[2 * i], odd = s[2 * i + 1];
+#pragma unroll
+        for (int j = 1; j < kScores / 4; ++j) {
+            even = fmaxf(even, s[4 * j + 2 * i]);
+            odd = fmaxf(odd, s[4 * j + 2 * i + 1]);
+        }
+        return fmaxf(even, odd);
+    }
+
+    // The least of a few scores of the warp's rows, those that a mask hides left out, and the
+    // highest of its maxima: both as powers of two.
+    __device__ __forceinline__ int least_of_few(const float (&s)[kScores]) const {
+        float least = -negative_infinity();
+#pragma unroll
+        for (int x = 0; x < 4; ++x) {
+            least = fminf(least, s[x] > negative_infinity() ? s[x] : least);
+        }
+        return __reduce_min_sync(kAllLanes, __float2int_rn(least * scale_log2));
+    }
+
+    __device__ __forceinline__ static int highest_of(const float (&of_row)[2]) {
+        return __reduce_max_sync(kAllLanes, __float2int_rn(fmaxf(of_row[0], of_row[1])));
+    }
+
+    __device__ __forceinline__ static unsigned range(int least, int most) {
+        return least >= most ? 0u : static_cast<unsigned>(most) - static_cast<unsigned>(least);
+    }
+
+    // How far apart a few scores of row i are, of each lane the lower of two: a key that is far
+    // above all others is none of them, and what a mask hides is NaN, which is no maximum.
+    __device__ __forceinline__ float row_spread(const float (&s)[kScores], int i) const {
+        float lower = __int_as_float(0x7fffffff);
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+            const float x = s[2 * i + c] * scale_log2;
+            lower = fminf(lower, x > negative_infinity() ? x : lower);
+        }
+        return quad_max(lower) + quad_max(-lower);
+    }
 
     // m of row i becomes that of its largest score of a block, kWhole: in whole powers of two.
     template <bool kWhole>
@@ -352,7 +406,7 @@ struct Softmax {
         a[i] = ptx::ex2_approx(row_max[i] - new_max);
         row_max[i] = new_max;
         row_sum[i] *= a[i];
-        if constexpr (kKeepsLargest) largest[i] *= a[i];
+        largest[i] *= a[i];
     }
 
     // The m that follows one, `next` or up to 2^0.5 less.
@@ -372,10 +426,22 @@ struct Softmax {
         return room == 0.f || kFinalIsExact && final ? highest : highest + room;
     }
 
-    // By how much m of a row with such a maximum is raised: whole powers of two, so that a weight
-    // that is a power of two stays one.
-    __device__ __forceinline__ static float raise_to(int most, float highest) {
-        return floorf(fminf(fmaxf(static_cast<float>(most) - highest, 0.f), kMostRaise));
+    // By how much m of rows with such maxima is raised: whole powers of two, so that a weight that
+    // is a power of two stays one.
+    __device__ __forceinline__ void raise_to(int most, const float (&s)[kScores],
+                                             const float (&highest)[2], float (&raise)[2]) const {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const float lag = static_cast<float>(most) - highest[i];
+            raise[i] = floorf(fminf(fmaxf(lag, 0.f), kMostRaise));
+        }
+        if constexpr (kRaiseIsOfRow) {
+            if (apart <= kClose) return;
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                raise[i] = fminf(raise[i], floorf(row_spread(s, i)));
+            }
+        }
     }
 
     // Whether the rounding of row i's m shows.
@@ -412,24 +478,32 @@ struct Softmax {
                                         : ptx::cvt_rn_f16x2_f32(lower, upper);
     }
 
+    // What tells a dominant key's weight apart from the sums.
+    struct TileFacts {
+        int blocks;  // of keys, that the tile had
+        float v;     // the largest of a few elements of V, in magnitude
+    };
+
     // What O of each row is to be divided by besides its sum.
     template <int kOutputs>
     __device__ __forceinline__ void take_rounding(const float (&sum)[2], const float (&o)[kOutputs],
-                                                  float (&off)[2]) const {
+                                                  const TileFacts& tile, float (&off)[2]) const {
         off[0] = off[1] = 0.f;
-        const auto& parts = kKeepsLargest ? largest : row_sum;
         constexpr float kLeast = 1.f - kOthers;
-        if (!any_lane(parts[0] > sum[0] * kLeast || parts[1] > sum[1] * kLeast)) return;
-        const float most[2] = {quad_max(parts[0]), quad_max(parts[1])};
+        if (!any_lane(largest[0] > sum[0] * kLeast || largest[1] > sum[1] * kLeast)) return;
+        const float most[2] = {quad_max(largest[0]), quad_max(largest[1])};
+        // One of so many sums has the key, and as much of the others as the rest of the sums each.
+        const float share = kByHalves ? 0.f : 1.f / static_cast<float>(4 * tile.blocks - 1);
         DominantWeight<CFG.dtype> weight[2];
         bool unsure = false;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const float others = sum[i] - most[i];
-            // Three threads' sums tell what of the fourth's own sum is not the key's.
-            weight[i] = {kKeepsLargest ? most[i] : most[i] - others * (1.f / 3.f), others};
+            weight[i] = {most[i] - others * share, others};
             if (others < sum[i] * kOthers) off[i] = weight[i].rounding();
             if (weight[i].unsure(off[i])) unsure = true;
+            // fp16 has no digits to lose there: the others' weights have lost more.
+            if (kBf16 && weight[i].has_no_value(o, i, tile.v)) off[i] = 0.f;
         }
         if (!any_lane(unsure)) return;
 #pragma unroll
@@ -445,9 +519,10 @@ struct Softmax {
     // `sink`: with kSink, the exponent of a score that every row has besides.
     template <bool kSink, int kOutputs>
     __device__ __forceinline__ void finish(const float (&o)[kOutputs], float (&inverse)[2],
-                                           float (&log_sum_exp)[2], bool (&empty)[2], float sink) {
+                                           float (&log_sum_exp)[2], bool (&empty)[2], float sink,
+                                           const TileFacts& tile) {
         float sum[2] = {quad_sum(row_sum[0]), quad_sum(row_sum[1])}, off[2];
-        if constexpr (kStaleMax) take_rounding(sum, o, off);
+        if constexpr (kStaleMax) take_rounding(sum, o, tile, off);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             empty[i] = sum[i] == 0.f;

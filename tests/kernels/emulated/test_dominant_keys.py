@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fa_tune.core.workload import Workload
+from fa_tune.core.workload import DType, Workload
 from fa_tune.ops.base import Figures, reference_limits
 from tests.kernels.emulated.emulation import Emulated, build_changed, schedules
 from tests.kernels.emulated.problems import GUARD, Problem, to_bits, to_float
@@ -25,7 +25,7 @@ OWN_KEYS = (9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 16.0, 18.0, 20.0, 24.0)
 NOISE = 0.1
 # Sinks over scores so far apart that sums tell some weights wrongly which way they were rounded.
 NOISY_SINKS, MUCH_NOISE = (13.9, 14.2, 14.5, 15.1, 15.4, 17.0), 1.5
-NOISY_OWN_KEYS = (15.5,)
+NOISY_OWN_KEYS, MORE_NOISE = (15.25,), 2.0
 UNIT = 8.0  # Q where K has the sink, a power of two
 # With a mask: keys beyond the queries, and a key of a block partly hidden that is not the first.
 MORE_KEYS, BEHIND_A_MASK = 24, 40
@@ -42,15 +42,25 @@ BLOCKS = {
 }  # fmt: skip
 # A sink whose value is 0, so that O is what small weights leave: in the block that is visited
 # last, in the only one, with blocks to come, or in the first of several, which the last key is in.
-WORTHLESS = ("worthless", "worthless alone", "worthless before others", "worthless at first")
+# With another key in the first of them far below all others, so that maxima come first.
+WORTHLESS = (
+    "worthless", "worthless alone", "worthless before others", "worthless at first",
+    "worthless far above", "worthless on the diagonal",
+)  # fmt: skip
+# On the diagonal, so that it is in the block that most rows of a mask have first.
+NOISY = ("worthless alone", "worthless on the diagonal")
+ON_THE_DIAGONAL, MANY_KEYS = NOISY[1], 512
+FAR_BELOW = 80.0  # nats
 FEW, LESS = 3, 0.7  # of eight rows alone; the factor by which the others' sink is lower
 FP16 = (
     IN_TURN.replace("BF16", "FP16"),
     WIDE.replace("BF16", "FP16"),
     ALONE.replace("BF16", "FP16"),
 )
+LONG = FP16[0].replace("128x64", "128x128")
 TOGETHER = FP16[0].replace("rows_in_turn+", "")
 LSE_ERROR = 1e-4
+BESIDE_PEAKED, PEAKED, MOST_LOST = 12.0, 14.0, 0.05  # nats, times, of O
 # Scores at which m is a multiple of 4: two powers of two more or less may be none or four.
 LARGE_SCALES = tuple(float(np.float32(2.0**19 / np.log(2.0**1.5)) * (1 + n / 7)) for n in range(7))
 
@@ -68,7 +78,7 @@ MUTANTS = {
         WIDE, "noisy", "lse", WEIGHT, r"nearer && unsure\(off\) \? other : off", "off",
     ),
     "in fp16 it is, too": (
-        FP16[1], "noisy own", "lse", SOFTMAX, r"if \(!any_lane\(unsure\)\) return;", "return;",
+        FP16[2], "noisy own", "lse", SOFTMAX, r"if \(!any_lane\(unsure\)\) return;", "return;",
     ),
     "the log-sum-exp is that of rounded weights": (
         ALONE, "sink", "lse", SOFTMAX,
@@ -76,14 +86,14 @@ MUTANTS = {
     ),
     "the largest weight does not follow m": (
         ALONE, "then", "lse", SOFTMAX,
-        r"if constexpr \(kKeepsLargest\) largest\[i\] \*= a\[i\];", "",
+        r"largest\[i\] \*= a\[i\];", "",
     ),
     "m grows by any factor": (
         ALONE, "beside", "lse", SOFTMAX, r"growth <= kWholeGrowth \? m \+ whole : next", "next",
     ),
     "the largest weight is not looked for behind a mask": (
         ALONE, "sink", "causal", SOFTMAX,
-        r"fmaxf\(largest\[i\] \* a\[i\], difference\)", "largest[i] * a[i]",
+        r"fmaxf\(largest\[i\] \* a\[i\], one\)", "largest[i] * a[i]",
     ),
     "m of a row that overflowed has room above it": (
         FP16[0], "worthless before others", "lse", CONSUMER,
@@ -94,7 +104,7 @@ MUTANTS = {
         r"softmax\.lower_max_of_one_key\(products\.s\);", ";",
     ),
     "m is lowered, and its sum is not": (
-        FP16[0], "worthless at first", "lse", SOFTMAX, r"row_sum\[i\] \*= kHeadroomFactor;", "",
+        FP16[0], "worthless at first", "lse", SOFTMAX, r"row_sum\[i\] \*= factor\[i\];", "",
     ),
     "m of a tile's only block has room above it": (
         FP16[0], "worthless alone", "causal", CONSUMER,
@@ -102,18 +112,26 @@ MUTANTS = {
     ),
     "m of a tile's only block is raised": (
         FP16[0], "worthless alone", "causal", SOFTMAX,
-        r"if \(!kFinalIsExact \|\| !last\) new_max", "new_max",
+        r"if \(!kFinalIsExact \|\| !last\) raise_to", "raise_to",
+    ),
+    "m of a first block with a mask that is one key's has room above it": (
+        LONG, "worthless on the diagonal", "causal", SOFTMAX,
+        r"= last \? 0\.f : kHeadroom \+ raise\[i\];", "= 0.f;",
+    ),
+    "the rounding of a weight is taken for an error where V is 0": (
+        ALONE, "worthless", "lse", SOFTMAX,
+        r"if \(kBf16 && (weight\[i\]\.has_no)", r"if (false && \1",
     ),
     "m of a last block with a mask has room above it": (
         FP16[2], "worthless", "causal", CONSUMER,
         r"(update<false>\(products\.s, a, )block == 0(\);\s*ptx)", r"\1false\2",
     ),
     "m that comes first in the last block has room above it": (
-        TOGETHER, "worthless", "causal", CONSUMER,
+        TOGETHER, "worthless far above", "lse", CONSUMER,
         r"(refresh_max\(products\.s, a, i, )block == 0", r"\1false",
     ),
     "the same with rows in turn": (
-        FP16[0], "worthless", "causal", CONSUMER,
+        FP16[0], "worthless far above", "lse", CONSUMER,
         r"if \(max_first\) \{(  // row 1's)", r"if (max_first) { const int block = 1;\1",
     ),
 }  # fmt: skip
@@ -123,7 +141,8 @@ def _problem(w: Workload, height: float, kind: str, sink: int) -> Problem:
     """One key of each row is `height` nats above the others: `sink`, or one of its own."""
     problem = Problem.draw(w, "plain", 0)
     dice = np.random.default_rng(1)
-    noise = {"noisy": MUCH_NOISE, "noisy own": 1.0}.get(kind, NOISE)
+    noise_of = {"noisy": MUCH_NOISE, "noisy own": MORE_NOISE, **dict.fromkeys(NOISY, 1.0)}
+    noise = noise_of.get(kind, NOISE)
     q = noise * dice.standard_normal((w.seq_len_q, w.d_head))
     k = dice.standard_normal((w.seq_len_kv, w.d_head))
     if kind in ("own", "noisy own"):
@@ -141,8 +160,14 @@ def _problem(w: Workload, height: float, kind: str, sink: int) -> Problem:
         q[:, 1] = np.where(some, height + FAR_ABOVE, LITTLE_ABOVE) / w.scale
     elif kind in WORTHLESS:
         problem.v[0, sink, 0] = 0
+        if kind == "worthless far above":
+            k[-w.seq_len_kv // BLOCKS.get(kind, 2), 0] = -FAR_BELOW / w.scale / UNIT
+        rows = np.arange(w.seq_len_q) % 8
         if kind == "worthless alone":
-            q[np.arange(w.seq_len_q) % 8 >= FEW, 0] *= LESS
+            q[rows >= FEW, 0] *= LESS
+            # Two such keys in one row, which is no one key's.
+            q[:, 1], k[:, 1], problem.v[0, sink + 1, 0] = np.where(rows == 0, q[:, 0], 0.0), 0.0, 0
+            k[sink + 1, 1] = k[sink, 0]
     problem.q[0, :, 0], problem.k[0, :, 0] = to_bits(q, w.dtype), to_bits(k, w.dtype)
     return problem
 
@@ -152,7 +177,8 @@ def _is_off(kernel: Emulated, height: float, kind: str) -> bool:
     log-sum-exp is not exact."""
     c = kernel.config
     causal = "causal" in kernel.request.traits
-    keys = c.B_r if kind == "worthless alone" else c.B_r + MORE_KEYS
+    more = MANY_KEYS if kind == ON_THE_DIAGONAL else MORE_KEYS
+    keys = c.B_r if kind == "worthless alone" else c.B_r + more
     if not causal:
         keys = BLOCKS.get(kind, 2) * c.B_c
     sink = 0 if kind in WORTHLESS else BEHIND_A_MASK if causal else 0
@@ -160,6 +186,8 @@ def _is_off(kernel: Emulated, height: float, kind: str) -> bool:
         sink = c.B_c + 1
     elif kind == "worthless at first":
         sink = keys - 1
+    elif kind == ON_THE_DIAGONAL:
+        sink = MANY_KEYS
     w = Workload(
         *(1, 1, 1, c.B_r, keys, c.d_head, c.dtype),
         causal=causal, bottom_right=causal, lse="lse" in kernel.request.traits,
@@ -178,8 +206,8 @@ def _is_off(kernel: Emulated, height: float, kind: str) -> bool:
     exact = weights @ v
     same = to_float(to_bits(to_float(to_bits(weights, w.dtype), w.dtype) @ v, w.dtype), w.dtype)
     given = to_float(out.inside[0, :, 0], w.dtype)
-    limits = reference_limits(_figures(same - exact), _figures(exact), w.dtype)
     off = np.abs(lse[GUARD:-GUARD] - (highest + np.log(total))[:, 0]).max() if w.lse else 0.0
+    limits = reference_limits(_figures(same - exact), _figures(exact), w.dtype)
     return bool(_figures(given - exact).rms > limits.rms or off > LSE_ERROR)
 
 
@@ -202,7 +230,7 @@ def test_a_key_that_is_nearly_all_of_a_row_is_exact(
 
 
 def test_own_keys_of_fp16_are_exact_among_noise(libraries: Path) -> None:
-    assert _heights_off(build_changed(FP16[1], "lse", libraries), "noisy own") == []
+    assert _heights_off(build_changed(FP16[2], "lse", libraries), "noisy own") == []
 
 
 def test_a_sink_behind_a_mask_is_exact(libraries: Path) -> None:
@@ -215,16 +243,53 @@ def test_a_weight_that_is_rounded_is_noticed(name: str, libraries: Path) -> None
     assert _heights_off(build_changed(short_form, traits, libraries, *change), kind)
 
 
-@pytest.mark.parametrize("kind", WORTHLESS)
-@pytest.mark.parametrize("short_form", FP16)
+@pytest.mark.parametrize("kind", [kind for kind in WORTHLESS if kind != ON_THE_DIAGONAL])
+@pytest.mark.parametrize("short_form", [*CONFIGS, *FP16[1:]])
 def test_what_small_weights_leave_is_right(short_form: str, kind: str, libraries: Path) -> None:
     assert _heights_off(build_changed(short_form, "lse", libraries), kind) == []
 
 
-@pytest.mark.parametrize("short_form", FP16)
+@pytest.mark.parametrize("short_form", [*CONFIGS, *FP16[1:]])
 def test_what_small_weights_leave_is_right_behind_a_mask(short_form: str, libraries: Path) -> None:
     kernel = build_changed(short_form, "causal", libraries)
-    assert [_heights_off(kernel, kind) for kind in ("worthless", "worthless alone")] == [[], []]
+    assert _heights_off(kernel, "worthless") == []
+    if kernel.config.dtype == DType.FP16:  # in bf16 a weight's rounding shows where keys are few
+        assert _heights_off(kernel, "worthless alone") == []
+
+
+@pytest.mark.parametrize("short_form", [LONG, LONG.replace("FP16", "BF16")])
+def test_what_small_weights_leave_is_right_on_the_diagonal(
+    short_form: str, libraries: Path
+) -> None:
+    assert _heights_off(build_changed(short_form, "causal", libraries), ON_THE_DIAGONAL) == []
+
+
+def _lost_beside_peaked_rows(kernel: Emulated) -> float:
+    """The share of O that is lost where a sink's value is 0, in rows that share a warp with peaked
+    ones: one row of eight, whose keys are alike in twos, so that it is no one key's."""
+    c = kernel.config
+    w = Workload(1, 1, 1, c.B_r, MANY_KEYS + c.B_r, c.d_head, c.dtype, True, bottom_right=True)
+    problem = _problem(w, BESIDE_PEAKED, ON_THE_DIAGONAL, MANY_KEYS)
+    q, k, v = (to_float(t[0, :, 0], w.dtype) for t in (problem.q, problem.k, problem.v))
+    peaked = np.arange(w.seq_len_q) % 8 == 0
+    q[peaked, 0], q[peaked, 1:] = 0.0, PEAKED * q[peaked, 1:]
+    k[1::2, 1:] = k[::2, 1:]
+    problem.q[0, :, 0], problem.k[0, :, 0] = to_bits(q, w.dtype), to_bits(k, w.dtype)
+    out, _ = kernel.launch(problem, next(iter(schedules(0))))
+    scores = to_float(problem.q[0, :, 0], w.dtype) @ k.T * w.scale
+    place = np.arange(w.seq_len_kv) - np.arange(w.seq_len_q)[:, None]
+    scores = np.where(place <= w.diagonal, scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    exact = (weights / weights.sum(-1, keepdims=True) @ v)[~peaked]
+    given = to_float(out.inside[0, :, 0], w.dtype)[~peaked]
+    return _figures(given - exact).rms / _figures(exact).rms
+
+
+def test_rows_keep_their_digits_beside_peaked_rows(libraries: Path) -> None:
+    kept = _lost_beside_peaked_rows(build_changed(LONG, "causal", libraries))
+    change = (SOFTMAX, r"fminf\(raise\[i\], floorf\(row_spread\(s, i\)\)\)", "raise[i]")
+    lost = _lost_beside_peaked_rows(build_changed(LONG, "causal", libraries, *change))
+    assert kept < MOST_LOST < lost
 
 
 def _share_of_a_key(kernel: Emulated, scale: float) -> float:
@@ -255,6 +320,6 @@ def test_keys_that_are_alike_share_a_row_however_large_their_scores(
 
 
 def test_a_large_m_that_is_lowered_is_noticed(libraries: Path) -> None:
-    change = (SOFTMAX, r"(> kMostOfOneKey) \|\| large_max\([01]\)", r"\1")
-    kernel = build_changed(FP16[0], "lse", libraries, *change, places=2)
+    change = (SOFTMAX, r"(> kMostOfOneKey) \|\| large_max\(i\)", r"\1")
+    kernel = build_changed(FP16[0], "lse", libraries, *change)
     assert {_share_of_a_key(kernel, scale) for scale in LARGE_SCALES} != {0.5}
