@@ -21,11 +21,13 @@
 #include "ptx/lg2.cuh"
 #include "sm90/fwd/config.cuh"
 #include "sm90/fwd/dominant_weight.cuh"
+#include "sm90/fwd/first_block.cuh"
 
 namespace fa_tune::sm90 {
 
 template <Sm90Config CFG, int kScores>
 struct Softmax {
+    using First = FirstBlock<CFG.dtype == DType::BF16, kScores>;
     static constexpr float kLowest = -3e38f;
     static constexpr bool kBf16 = CFG.dtype == DType::BF16;
     static constexpr bool kStaleMax = CFG.rescale == Rescale::STALE_MAX;
@@ -55,22 +57,6 @@ struct Softmax {
     static constexpr float kWholeGrowth = kBf16 ? 30.f : 9.f;
     // How much a maximum may lag behind (in powers of two) where it is kept.
     static constexpr float kThreshold = 8.f;
-    // Where a warp's scores of a first block are further apart than this (in powers of two), later
-    // blocks are likely to outgrow its maxima by more than P may grow.  Then maxima come first, in
-    // a block for each so many powers.
-    static constexpr unsigned kPeakedRange = kBf16 ? 130 : 64;
-    static constexpr unsigned kRangeOfBlock = kBf16 ? 32 : 16;
-    static constexpr unsigned kMostPeakedBlocks = 12;
-    // With adaptive_max: a first block with a mask shows most rows fewer keys than later ones, so
-    // that their first maxima are too low and far apart.  There m is raised towards the highest of
-    // the warp, by at most so many powers of two.
-    static constexpr float kMostRaise = kBf16 ? 20.f : 8.f;
-    // In fp16, where scores are not close, by no more than the row's own are apart: the highest may
-    // be another row's sink, and a row whose scores are near each other would lose digits of all
-    // its weights.
-    static constexpr bool kRaiseIsOfRow = !kBf16;
-    // A warp's scores that are no further apart than this are close: a row of them is no one key's.
-    static constexpr unsigned kClose = 12;
     // Where as many of a warp's lanes, two rows to each, grew in two blocks, the next maxima are
     // those of every so many pairs of columns.  Sums show where that was too low.
     static constexpr int kMostGrew = 56;
@@ -113,15 +99,17 @@ struct Softmax {
         constexpr bool kRange = kFirst && kStaleMax && (kRaise || kMaxMayBeFirst);
         bool any_large = false;
         int least = 0;
-        if constexpr (kRange) least = least_of_few(s);
+        if constexpr (kRange) least = First::least_of_few(s, scale_log2);
         if constexpr (kFirst && !kRange) apart = ~0u;  // not known
         float highest[2], raise[2] = {0.f, 0.f};
 #pragma unroll
         for (int i = 0; i < 2; ++i) highest[i] = scaled_max(highest_score(s, i));
         if constexpr (kRaise) {
-            const int most = highest_of(highest);
-            apart = range(least, most);
-            if (!kFinalIsExact || !last) raise_to(most, s, highest, raise);
+            const int most = First::highest_of(highest);
+            apart = First::range(least, most);
+            if (!kFinalIsExact || !last) {
+                First::raise_to(most, apart, s, scale_log2, highest, raise);
+            }
         }
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -157,13 +145,13 @@ struct Softmax {
         }
         if constexpr (kStaleMax) {
             if constexpr (kRange && !kRaise) {
-                apart = range(least, highest_of({row_max[0] - kHeadroom, row_max[1] - kHeadroom}));
+                const float maxima[2] = {row_max[0] - kHeadroom, row_max[1] - kHeadroom};
+                apart = First::range(least, First::highest_of(maxima));
             }
             if (any_large) {
                 max_first = kFirst ? 1 : max(max_first, 1);
             } else if constexpr (kFirst && kMaxMayBeFirst) {
-                max_first =
-                    apart > kPeakedRange ? min(apart / kRangeOfBlock, kMostPeakedBlocks) : 0;
+                max_first = First::peaked_blocks(apart);
             } else if constexpr (kFirst) {
                 max_first = 0;
             }
@@ -174,7 +162,7 @@ struct Softmax {
     // which no later block is likely to outgrow.  Powers of two, so that nothing is rounded, which
     // a large m would be.
     __device__ __forceinline__ void lower_max_of_one_key(float (&s)[kScores]) {
-        if (apart <= kClose) return;
+        if (apart <= First::kClose) return;
         bool stays = false;
         float factor[2];
 #pragma unroll
@@ -366,37 +354,6 @@ struct Softmax {
         return fmaxf(even, odd);
     }
 
-    // The least of a few scores of the warp's rows, those that a mask hides left out, and the
-    // highest of its maxima: both as powers of two.
-    __device__ __forceinline__ int least_of_few(const float (&s)[kScores]) const {
-        float least = -negative_infinity();
-#pragma unroll
-        for (int x = 0; x < 4; ++x) {
-            least = fminf(least, s[x] > negative_infinity() ? s[x] : least);
-        }
-        return __reduce_min_sync(kAllLanes, __float2int_rn(least * scale_log2));
-    }
-
-    __device__ __forceinline__ static int highest_of(const float (&of_row)[2]) {
-        return __reduce_max_sync(kAllLanes, __float2int_rn(fmaxf(of_row[0], of_row[1])));
-    }
-
-    __device__ __forceinline__ static unsigned range(int least, int most) {
-        return least >= most ? 0u : static_cast<unsigned>(most) - static_cast<unsigned>(least);
-    }
-
-    // How far apart a few scores of row i are, of each lane the lower of two: a key that is far
-    // above all others is none of them, and what a mask hides is NaN, which is no maximum.
-    __device__ __forceinline__ float row_spread(const float (&s)[kScores], int i) const {
-        float lower = __int_as_float(0x7fffffff);
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-            const float x = s[2 * i + c] * scale_log2;
-            lower = fminf(lower, x > negative_infinity() ? x : lower);
-        }
-        return quad_max(lower) + quad_max(-lower);
-    }
-
     // m of row i becomes that of its largest score of a block, kWhole: in whole powers of two.
     template <bool kWhole>
     __device__ __forceinline__ void raise_max(float highest, float (&a)[2], int i, bool final) {
@@ -424,24 +381,6 @@ struct Softmax {
     // The m that is stored for c times a maximum, which may be the row's final one.
     __device__ __forceinline__ static float with_headroom(float highest, float room, bool final) {
         return room == 0.f || kFinalIsExact && final ? highest : highest + room;
-    }
-
-    // By how much m of rows with such maxima is raised: whole powers of two, so that a weight that
-    // is a power of two stays one.
-    __device__ __forceinline__ void raise_to(int most, const float (&s)[kScores],
-                                             const float (&highest)[2], float (&raise)[2]) const {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const float lag = static_cast<float>(most) - highest[i];
-            raise[i] = floorf(fminf(fmaxf(lag, 0.f), kMostRaise));
-        }
-        if constexpr (kRaiseIsOfRow) {
-            if (apart <= kClose) return;
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                raise[i] = fminf(raise[i], floorf(row_spread(s, i)));
-            }
-        }
     }
 
     // Whether the rounding of row i's m shows.

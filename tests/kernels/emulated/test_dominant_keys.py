@@ -65,7 +65,7 @@ BESIDE_PEAKED, PEAKED, MOST_LOST = 12.0, 14.0, 0.05  # nats, times, of O
 LARGE_SCALES = tuple(float(np.float32(2.0**19 / np.log(2.0**1.5)) * (1 + n / 7)) for n in range(7))
 
 SOFTMAX, WEIGHT = "sm90/fwd/softmax.cuh", "sm90/fwd/dominant_weight.cuh"
-CONSUMER = "sm90/fwd/consumer.cuh"
+CONSUMER, FIRST_BLOCK = "sm90/fwd/consumer.cuh", "sm90/fwd/first_block.cuh"
 # (config, kind of heads, traits, file, pattern, replacement), each found at one place.
 MUTANTS = {
     "nothing is corrected": (
@@ -112,7 +112,7 @@ MUTANTS = {
     ),
     "m of a tile's only block is raised": (
         FP16[0], "worthless alone", "causal", SOFTMAX,
-        r"if \(!kFinalIsExact \|\| !last\) raise_to", "raise_to",
+        r"if \(!kFinalIsExact \|\| !last\) \{", "{",
     ),
     "m of a first block with a mask that is one key's has room above it": (
         LONG, "worthless on the diagonal", "causal", SOFTMAX,
@@ -287,7 +287,11 @@ def _lost_beside_peaked_rows(kernel: Emulated) -> float:
 
 def test_rows_keep_their_digits_beside_peaked_rows(libraries: Path) -> None:
     kept = _lost_beside_peaked_rows(build_changed(LONG, "causal", libraries))
-    change = (SOFTMAX, r"fminf\(raise\[i\], floorf\(row_spread\(s, i\)\)\)", "raise[i]")
+    change = (
+        FIRST_BLOCK,
+        r"fminf\(raise\[i\], floorf\(row_spread\(s, scale_log2, i\)\)\)",
+        "raise[i]",
+    )
     lost = _lost_beside_peaked_rows(build_changed(LONG, "causal", libraries, *change))
     assert kept < MOST_LOST < lost
 
