@@ -96,7 +96,8 @@ struct Consumer {
                 ptx::wgmma_wait_group<0>();
             }
             keep_registers(products.o);
-            const float of_v = Rows::kByHalves ? magnitude_of_v() : 0.f;
+            // A block has to have the rows that are read; 0: every key has a value.
+            const float of_v = Rows::kByHalves && CFG.B_c >= 32 ? magnitude_of_v() : 0.f;
             v.release(lane);
             epilogue.run(tile, sequence, slot, softmax, products.o, {blocks, of_v});
             if constexpr (CFG.o_apart()) {
