@@ -13,7 +13,7 @@
 
 namespace fa_tune {
 
-enum class Combine : int { LAST = 0, KERNEL = 1 };
+enum class Combine : int { LAST = 0, KERNEL = 1, ALL = 2 };
 
 enum class KVType : int { SAME = 0, E4M3 = 1 };
 
@@ -39,7 +39,8 @@ struct DecodeConfig {
     // tiles begin where CTAs do, or at equal parts of them, so that heads read the same keys at a
     // time, where that leaves few CTAs without work; else all CTAs have equal shares
     bool aligned = false;
-    // the parts of a tile are combined by the CTA that is done last, or by a kernel of its own
+    // the parts of a tile are combined by the CTA that is done last, by a kernel of its own, or by
+    // all of its CTAs together
     Combine combine = Combine::LAST;
     // head dimension of V and O; 0: as d_head
     int d_head_v = 0;

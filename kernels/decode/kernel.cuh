@@ -3,13 +3,14 @@
 //     grid    (CTAs, 1, 1), see work.cuh; (tiles * CFG.cluster, 1, 1) with clusters
 //     block   32 n_warps threads, see warp_group.cuh
 //
-// Parts of a tile are combined within its cluster, by the CTA that is done last, or by a kernel of
-// their own:
+// Parts of a tile are combined within its cluster, by the CTA that is done last, by all of its CTAs
+// together, or by a kernel of their own:
 //
 //     grid    (tiles, rows of a part, 1)
 //     block   combine_threads
 #pragma once
 
+#include "decode/together.cuh"
 #include "decode/warp_group.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/griddepcontrol.cuh"
@@ -179,6 +180,30 @@ __device__ __forceinline__ void combine_if_last(const DecodeParams& p, unsigned 
     }
 }
 
+// The CTAs that have a part of the tile combine it together, if there is enough to combine.
+template <DecodeConfig CFG, WorkloadTraits TRAITS>
+__device__ __forceinline__ void combine_together(const DecodeParams& p, unsigned smem,
+                                                 const Tile& tile, const TileRows& rows) {
+    using L = Layout<CFG>;
+    using Elem = mma_sync::Element<CFG.dtype>;
+    const QuadShares<L::kThreads> shares(tile.parts(), rows.count * (CFG.d_v() / 4));
+    if (shares.number == 1) return combine_if_last<CFG, TRAITS>(p, smem, tile, rows);
+    const unsigned bits = smem + L::kRowSums;
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        const Words words{p.counters + tile.first_cta};
+        const int rank = blockIdx.x - tile.first_cta;
+        const OwnShares own = OwnShares::find(words, tile.parts(), rank, shares, bits);
+        if (threadIdx.x == 0) ptx::st_shared(smem + L::kWord, own.first << 16 | own.end);
+    }
+    __syncthreads();
+    const int own = ptx::ld_shared(smem + L::kWord);
+    for (int share = own >> 16; share < (own & 0xffff); ++share) {
+        if (!(ptx::ld_shared(bits + share / 32 * 4) >> share % 32 & 1)) continue;
+        make_share<Elem, TRAITS, CFG.d_v()>(p, smem, tile, rows, shares, share);
+    }
+}
+
 // The next launch may begin, as far as it needs nothing of this one.
 template <DecodeConfig CFG>
 __device__ __forceinline__ void begin() {
@@ -246,6 +271,9 @@ __global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
             }
             if (CFG.combine == Combine::LAST && tile.parts() > 1) {
                 combine_if_last<CFG, TRAITS>(p, smem, tile, rows);
+            }
+            if constexpr (CFG.combine == Combine::ALL) {
+                if (tile.parts() > 1) combine_together<CFG, TRAITS>(p, smem, tile, rows);
             }
         }
         at = CFG.tile_keys == 0 ? at + own.count : start + pitch;

@@ -46,7 +46,7 @@ struct DecodeParams {
     unsigned short* o;
     float* lse;
     float* parts;        // see parts.cuh
-    unsigned* counters;  // with CFG.combine LAST: of each CTA's last tile, parts that are done
+    unsigned* counters;  // unless a kernel combines: of each CTA's last tile, parts that are done
     KeyValueCache cache;
     KeyValueScales scales;
     ScoreParams score;

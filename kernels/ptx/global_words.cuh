@@ -1,5 +1,5 @@
 // Words in global memory that CTAs hand to one another, past L1, and aligned stores of several.
-// PTX ISA: ld.global.cg, st.global.cg, atom.acq_rel.gpu.  Minimum: sm_70.
+// PTX ISA: ld.global.cg, st.global.cg, atom.acq_rel.gpu, ld.acquire.gpu, red.and.  Minimum: sm_70.
 #pragma once
 
 namespace fa_tune::ptx {
@@ -45,6 +45,28 @@ __device__ __forceinline__ unsigned atom_add_acq_rel(unsigned* address, unsigned
                  : "l"(address), "r"(value)
                  : "memory");
     return before;
+}
+
+// The same, which sets bits.
+__device__ __forceinline__ unsigned atom_or_acq_rel(unsigned* address, unsigned bits) {
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.or.b32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "l"(address), "r"(bits)
+                 : "memory");
+    return before;
+}
+
+// Leaves only these bits.
+__device__ __forceinline__ void red_and(unsigned* address, unsigned bits) {
+    asm volatile("red.relaxed.gpu.global.and.b32 [%0], %1;" ::"l"(address), "r"(bits) : "memory");
+}
+
+// What another thread has written; what that has seen before is to be seen here after.
+__device__ __forceinline__ unsigned ld_acquire(const unsigned* address) {
+    unsigned word;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(address) : "memory");
+    return word;
 }
 
 }  // namespace fa_tune::ptx

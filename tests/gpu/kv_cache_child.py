@@ -251,5 +251,33 @@ def through_the_drop_in() -> None:
             assert (out[b] - right).abs().max() <= limit, (number, b)
 
 
+def combined_beside_other_kernels() -> None:
+    """The same to the bit while products on another stream hold multiprocessors: CTAs of a tile
+    that combine together run at a time, or do not."""
+    side = torch.cuda.Stream()
+    factor = torch.randn(4096, 4096, device="cuda").half()
+    for queries, kv_heads in ((1, 1), (4, 1), (4, 2)):
+        q = draw(1, queries, 8 * kv_heads, 128, dtype=torch.bfloat16)
+        k, v = (draw(1, 32768, kv_heads, 128, dtype=torch.bfloat16) for _ in range(2))
+        lengths = torch.tensor([32768], dtype=torch.int32, device="cuda")
+
+        def call(
+            q: torch.Tensor = q,
+            k: torch.Tensor = k,
+            v: torch.Tensor = v,
+            lengths: torch.Tensor = lengths,
+        ) -> torch.Tensor:
+            return attend(q, Cache(k, v, lengths, None, None, None), Traits(), return_lse=True)[0]
+
+        alone = call()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(side):
+            for _ in range(40):
+                factor @ factor
+        found = [call() for _ in range(200)]
+        torch.cuda.synchronize()
+        assert all(torch.equal(one, alone) for one in found), (queries, kv_heads)
+
+
 if __name__ == "__main__":
     main(globals())

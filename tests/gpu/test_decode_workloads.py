@@ -59,7 +59,7 @@ def test_a_search_verifies_measures_and_keeps_a_choice(tmp_path: Path, cache: li
     assert entry["verdict"]["correct"]
 
 
-@pytest.mark.parametrize("combine", ["", "+combine_kernel"])
+@pytest.mark.parametrize("combine", ["", "+combine_kernel", "+combine_all"])
 def test_ncu_counts_all_launches_of_a_call(tmp_path: Path, combine: str) -> None:
     """The kernel that combines is a launch of its own: its time is part of the variant's."""
     config = f"decode(BF16, 128, 16, 128, 8): stages_2{combine}"

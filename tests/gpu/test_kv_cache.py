@@ -7,7 +7,12 @@ import pytest
 from tests.gpu.test_op import run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
-CHECKS = ("random_caches", "through_the_drop_in", "any_config")
+CHECKS = (
+    "random_caches",
+    "through_the_drop_in",
+    "any_config",
+    "combined_beside_other_kernels",
+)
 
 
 @pytest.fixture(scope="module")

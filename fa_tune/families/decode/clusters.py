@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fa_tune.core.arch import ArchLimits
-from fa_tune.families.decode.config import MMA_M, MOST_BLOCKS, DecodeConfig, KVType
+from fa_tune.families.decode.config import MMA_M, MOST_BLOCKS, Combine, DecodeConfig, KVType
 from fa_tune.families.decode.constraints import constraints
 from fa_tune.families.decode.reading import Tiles, key_bytes
 
@@ -23,6 +23,7 @@ CTA_BYTES_PER_NS, DEEP_CTA_BYTES_PER_NS, E4M3_CTA_BYTES_PER_NS = 64.0, 70.0, 40.
 DEEP_BLOCKS = 4  # of a CTA: where there are more, a deeper ring, if few CTAs read
 # For parts of 16 rows to go through memory, and more for each of them.
 PARTS_NS, PART_NS = 350.0, 75.0
+TOGETHER_NS = 2500.0  # for any number that the CTAs of a tile combine together
 DEPENDENT_NS = 950.0  # that a launch gains which begins before the one in front of it is done
 # Clusters of launches that overlap crowd some of the multiprocessors' groups, where tiles with more
 # bytes than these lose more than they gain, unless both launches have room or the first has all.
@@ -67,7 +68,7 @@ def _of_clusters(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
     cluster = _cluster(shared, tiles)
     if cluster is None:
         return None
-    found = replace(shared, cluster=cluster, aligned=False)
+    found = replace(shared, cluster=cluster, aligned=False, combine=Combine.LAST)
     if _wants_depth(found, tiles):
         found = replace(found, stages=shared.stages + 1)
     room = _room(cluster, tiles.arch)
@@ -94,7 +95,7 @@ def _of_small_ctas(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
     if tile_bytes < SMALL_CTA_BYTES:
         return None
     keys = SMALL_RING_BYTES // 2 // key_bytes(shared)
-    tile = replace(shared, B_c=keys, n_warps=SMALL_CTA_WARPS, stages=2)
+    tile = replace(shared, B_c=keys, n_warps=SMALL_CTA_WARPS, stages=2, combine=Combine.LAST)
     few_keys = tile_bytes <= MOST_SMALL_CTA_BYTES
     if (
         tiles.number > _room(2, tiles.arch)
@@ -121,6 +122,8 @@ def _gains(found: DecodeConfig, shared: DecodeConfig, tiles: Tiles) -> bool:
     """Whether clusters take less time than equal shares with `dependent`."""
     parts = min(tiles.arch.multiprocessors // tiles.number, _blocks(shared, tiles))
     saved_ns = (PARTS_NS + PART_NS * parts) * shared.B_r / MMA_M
+    if shared.combine is Combine.ALL:
+        saved_ns = min(saved_ns, TOGETHER_NS)
     if not found.dependent:
         saved_ns -= DEPENDENT_NS
     read_ns = _read_ns(found, tiles, found.cluster)

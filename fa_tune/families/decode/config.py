@@ -28,11 +28,12 @@ class Combine(IntEnum):
 
     LAST = 0
     KERNEL = 1
+    ALL = 2
 
     @property
     def word(self) -> str:
         """In the short form."""
-        return "" if self is Combine.LAST else "combine_kernel"
+        return "" if self is Combine.LAST else f"combine_{self.name.lower()}"
 
 
 class KVType(IntEnum):
@@ -74,7 +75,8 @@ class DecodeConfig(ConfigBase):
     )
     combine: Combine = choice_field(
         Combine.LAST,
-        "the parts of a tile are combined by the CTA that is done last, or by a kernel of its own",
+        "the parts of a tile are combined by the CTA that is done last, by a kernel of its own, or "
+        "by all of its CTAs together",
     )
 
     d_head_v: int = d_head_v_field()

@@ -78,9 +78,9 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         return sets.default_config(sets.Heads(d_head, d_head_v), dtype)
 
     def former_defaults(self, config: DecodeConfig) -> list[DecodeConfig]:
-        """Until 2026-11-23 none had `by_rows`, and rings were larger; before, none had `tile_keys`;
-        before, none was `dependent`."""
-        former = [config, sets.former(config)]
+        """Until 2026-11-26 the last CTA combined parts alone; until 2026-11-23 none had `by_rows`,
+        and rings were larger; before, none had `tile_keys`; before, none was `dependent`."""
+        former = [config, replace(config, combine=Combine.LAST), sets.former(config)]
         former.append(replace(former[-1], tile_keys=0))
         former.append(replace(former[-1], dependent=False))
         return [c for c in dict.fromkeys(former) if c != config]
@@ -101,7 +101,7 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
 
     def kernels(self, config: DecodeConfig, traits: str) -> Sequence[KernelSpec]:
         found = tuple(super().kernels(config, traits))
-        if config.combine is Combine.LAST:
+        if config.combine is not Combine.KERNEL:
             return found
         name = self.name_expression(config, traits).replace("decode_", "decode_combine_", 1)
         return (*found, KernelSpec(name, launch.combine_threads(config), 0))
@@ -112,7 +112,7 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         params = [launch.params(config, workload, args, device)]
         shares = launch.shares_of(config, workload, args, device)
         first = LaunchStep(launch.geometry(config, shares), params)
-        if config.combine is Combine.LAST:
+        if config.combine is not Combine.KERNEL:
             return (first,)
         return first, LaunchStep(launch.combine_geometry(config, shares), params)
 

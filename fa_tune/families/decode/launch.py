@@ -235,5 +235,5 @@ def workspace_bytes(config: DecodeConfig, workload: Workload, device: LaunchDevi
 
 def counter_bytes(config: DecodeConfig) -> int:
     """A counter for each CTA, of the parts of a tile that are done."""
-    counts = config.combine is Combine.LAST and config.cluster == 1
+    counts = config.combine is not Combine.KERNEL and config.cluster == 1
     return MAX_CTAS * COUNTER_BYTES if counts else 0

@@ -41,6 +41,9 @@ WARPS = 8  # of a multiprocessor: more have too few registers
 TILE_BYTES = 128 << 10  # that a multiprocessor reads while a CTA begins and ends a tile
 # Fewer tiles for a multiprocessor are in parts anyway; what is between tiles counts little.
 COUNTED = 0.75
+# Parts of a tile times the quads of columns of its rows: up to so many one CTA combines as fast as
+# all do together.  The kernel decides that anew when it knows lengths (decode/together.cuh).
+FEW_QUADS = 9216
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ def default_config(
     if arch is None:
         return replace(tile_of(heads, dtype, MMA_M, SMALL_RING_BYTES), aligned=True)
     all_tiles = Tiles(tiles, n_keys or 0, arch)
-    shared = _of_equal_shares(heads, dtype, rows, all_tiles)
+    shared = _with_combine(_of_equal_shares(heads, dtype, rows, all_tiles), rows, all_tiles)
     clustered = clusters.default(shared, arch, tiles, n_keys)
     if clustered is not None:
         return clustered
@@ -165,6 +168,17 @@ def _with_end(tile: DecodeConfig) -> DecodeConfig:
     return replace(tile, by_rows=tile.B_r > MMA_M)
 
 
+def _with_combine(tile: DecodeConfig, rows: int, tiles: Tiles) -> DecodeConfig:
+    """Whose parts are combined by all of their CTAs where there are many: few tiles, as with few
+    heads of K and V."""
+    row_tiles = ceil(rows / tile.B_r)
+    parts = tiles.arch.multiprocessors * tile.ctas_per_sm // (tiles.number * row_tiles)
+    if tiles.keys:
+        parts = min(parts, ceil(tiles.keys / tile.B_c))
+    quads = min(rows, tile.B_r) * tile.d_v // 4
+    return replace(tile, combine=Combine.ALL) if parts * quads > FEW_QUADS else tile
+
+
 def counting(tile: DecodeConfig) -> DecodeConfig:
     """The same with tiles that count for keys beside their own, whole blocks."""
     block_bytes = tile.B_c * key_bytes(tile)
@@ -188,9 +202,9 @@ def deeper_four(heads: Heads, dtype: DType, rows: int = MMA_M) -> DecodeConfig:
 
 def former(config: DecodeConfig) -> DecodeConfig:
     """The default of the same problem until 2026-11-23, 11:00: with as large a ring as has room
-    where a multiprocessor has several CTAs, without `by_rows`, and with numbers of keys in place of
-    bytes in `tile_keys`."""
-    config = replace(config, by_rows=False)
+    where a multiprocessor has several CTAs, without `by_rows` and CTAs that combine together, and
+    with numbers of keys in place of bytes in `tile_keys`."""
+    config = replace(config, by_rows=False, combine=Combine.LAST)
     ring_bytes = {1: RING_BYTES, 2: 96 << 10, 3: 64 << 10, 4: 48 << 10}[config.ctas_per_sm]
     if config.cluster > 1 or config.min_blocks > 1:
         return config
@@ -225,6 +239,9 @@ def _of_shares(
     for tile in (best, two, wide):
         yield replace(tile, aligned=True)
         yield replace(tile, aligned=True, dependent=True)
+    for tile in (best, wide):
+        yield replace(tile, aligned=True, combine=Combine.ALL)
+        yield replace(tile, aligned=True, combine=Combine.ALL, dependent=True)
     smaller = [of_three(heads, dtype)] if rows == MMA_M else []
     smaller.append(replace(two, stages=2))
     if rows <= MANY_ROWS:
@@ -270,6 +287,7 @@ def _tune(heads: Heads, dtype: DType) -> Iterator[DecodeConfig]:
         for min_blocks in (1, 4, 16):
             yield replace(tile, min_blocks=min_blocks, aligned=True)
         yield replace(tile, aligned=True, combine=Combine.KERNEL)
+        yield replace(tile, aligned=True, combine=Combine.ALL)
         for cluster in clusters.SIZES:
             yield replace(tile, cluster=cluster)
 

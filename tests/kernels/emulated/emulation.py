@@ -35,6 +35,7 @@ from fa_tune.core.errors import ToolMissing
 from fa_tune.core.workload import Workload
 from fa_tune.families import tensor_maps
 from fa_tune.families.base import Config
+from fa_tune.families.decode.config import Combine
 from fa_tune.families.launch import CacheArgs, LaunchArgs, LaunchDevice, LaunchStep, TensorArg
 from tests.kernels.emulated.problems import GUARD, Problem, Room, tensor_arg
 from tests.project_files import ROOT
@@ -51,6 +52,8 @@ MACHINE = ("machine", "barriers", "products")
 HEADER = '#include "language.h"\n#include "run.h"\n'
 ERROR_BYTES = 1 << 16
 CLUSTERS = 2  # at a time
+WAITING = 8  # of CTAs that wait for one another
+FEW = (("kFew", 0), ("kWorth", 6))  # for them: quads of parts
 # As many persistent CTAs, so that each has several tiles.
 DEVICE = LaunchDevice(multiprocessors=CLUSTERS, l2_bytes=1 << 20)
 
@@ -168,15 +171,21 @@ def build_changed(
     places: int = 1,
 ) -> Emulated:
     """The kernel of a config, where `file` is given with what `pattern` finds at so many places of
-    it replaced `by` other text."""
+    it replaced `by` other text.  CTAs that combine parts together do so however few there are."""
+    config = families.parse(short_form)
+    edits = [(file, pattern, by, places)] if file else []
+    if getattr(config, "combine", None) is Combine.ALL:
+        edits += [("decode/together.cuh", rf"{name} = \d+", f"{name} = {n}", 1) for name, n in FEW]
 
     def edited(headers: dict[str, str]) -> Mapping[str, str]:
-        text, found = re.subn(pattern, by, headers[file])
-        assert found == places, f"{found} places in {file} look like {pattern!r}"
-        return {**headers, file: text}
+        for file, pattern, by, places in edits:
+            text, found = re.subn(pattern, by, headers[file])
+            assert found == places, f"{found} places in {file} look like {pattern!r}"
+            headers = {**headers, file: text}
+        return headers
 
-    request = BuildRequest(families.variant(families.parse(short_form)), traits, "sm_90a")
-    return build(request, folder, edit=edited if file else dict)
+    request = BuildRequest(families.variant(config), traits, "sm_90a")
+    return build(request, folder, edit=edited)
 
 
 @dataclass(frozen=True)
@@ -311,7 +320,7 @@ class Emulated:
             (ctypes.c_uint * 3)(*geometry.block),
             geometry.cluster[0],
             geometry.dynamic_smem_bytes,
-            CLUSTERS,
+            CLUSTERS if getattr(self.config, "combine", None) is not Combine.ALL else WAITING,
             regions,
             len(regions),
             ctypes.byref(_Schedule(**dataclasses.asdict(schedule))),

@@ -17,7 +17,7 @@ from fa_tune.core.workload import Workload
 from fa_tune.families.launch import CacheArgs
 from fa_tune.ops.traits import Traits
 from tests.kernels.emulated import cached_problems
-from tests.kernels.emulated.emulation import Emulated, build, schedules
+from tests.kernels.emulated.emulation import Emulated, build, build_changed, schedules
 from tests.kernels.emulated.judging import judge
 from tests.kernels.emulated.problems import NAN, Bits, Problem, faults, tensor_arg
 
@@ -43,6 +43,8 @@ KERNELS = (
     ("decode(FP16, 96, 32, 32, 4): row_warps_2+ctas_2+by_rows", "causal+ragged+lse+softcap"),
     ("decode(BF16, 64, 64, 16, 4): stages_2+row_warps_4+ctas_3+by_rows", "ragged+lse+sink"),
     ("decode(BF16, 96, 16, 32, 2): combine_kernel+d_head_v_64+tile_keys_32+by_rows", "ragged"),
+    ("decode(BF16, 128, 32, 16, 2): row_warps_2+ctas_4+aligned+combine_all", "causal+ragged+lse"),
+    ("decode(FP16, 64, 16, 16, 1): stages_2+ctas_8+combine_all+tile_keys_16", "ragged+lse+sink"),
 )
 NARROW = (
     ("decode(BF16, 64, 16, 32, 2): stages_2+e4m3", "causal+ragged+lse+softcap"),
@@ -55,6 +57,8 @@ LEFT = 45
 
 
 def _kernel(short_form: str, traits: str, folder: Path) -> Emulated:
+    if "combine_all" in short_form:
+        return build_changed(short_form, traits, folder)
     variant = families.variant(FAMILY.parse(short_form))
     return build(BuildRequest(variant, traits, "sm_90"), folder)
 

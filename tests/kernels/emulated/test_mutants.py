@@ -41,6 +41,7 @@ CLUSTER = f"{SHARED}+cluster_2"
 # More parts than there are CTAs at a time.
 SPLIT = "decode(BF16, 64, 16, 32, 2): stages_2+ctas_4"
 EARLY = f"{SHARED}+dependent"
+TOGETHER = "decode(BF16, 64, 16, 32, 2): stages_2+ctas_8+combine_all"
 SCHEDULES = 60
 
 
@@ -202,6 +203,30 @@ MUTANTS = {
         SPLIT, "decode/kernel.cuh", r"(ptx::st_shared\(smem \+ L::kWord, last\);)", r"if (last) \1",
         WRONG, queries=9,
     ),
+    "a CTA makes its share before all parts are there": Mutant(
+        TOGETHER, "decode/together.cuh", r"= ptx::ld_acquire\(first \+ rank\) & kGo", "= true",
+        WRONG + "|scratch memory", queries=2,
+    ),
+    "the share of a CTA that has gone is nobody's": Mutant(
+        TOGETHER, "decode/together.cuh", r"makes = (words\.tell\(share\));", r"\1;", WRONG,
+        queries=2,
+    ),
+    "a CTA that goes on leaves its word": Mutant(
+        TOGETHER, "decode/together.cuh", r"if \(go\) ptx::red_and\(first \+ rank, kParts\);", "",
+        "scratch memory", queries=2,
+    ),
+    "the word of a CTA that has gone stays": Mutant(
+        TOGETHER, "decode/together.cuh", r"if \(gone\) ptx::red_and\(first \+ rank, kParts\);", "",
+        "scratch memory", queries=2,
+    ),
+    "a part is counted before all of it is there": Mutant(
+        TOGETHER, "decode/kernel.cuh", r"__syncthreads\(\);(\s*if \(threadIdx\.x < 32\))", r"\1",
+        WRONG, queries=2,
+    ),
+    "groups of threads are added up before all are done": Mutant(
+        TOGETHER, "decode/together.cuh", r"__syncthreads\(\);(\s*const int step)", r"\1", WRONG,
+        queries=2,
+    ),
     "a dependent launch reads K before it has waited": Mutant(
         EARLY, "decode/kernel.cuh", r"(p\.blocks : pitch;\s*)await_earlier<CFG>\(\);", r"\1", WRONG,
         queries=9,
@@ -243,7 +268,7 @@ def _workload(kernel: Emulated, mutant: Mutant) -> Workload:
 
 @pytest.mark.parametrize(
     "short_form",
-    [SM90, SKIPS, ROWS, ADAPTIVE, ONE, TURNS, RING, SHARED, PARTS, SPLIT, CLUSTER, EARLY],
+    [SM90, SKIPS, ROWS, ADAPTIVE, ONE, TURNS, RING, SHARED, PARTS, SPLIT, CLUSTER, EARLY, TOGETHER],
 )
 def test_kernels_that_lack_nothing_are_right(short_form: str, libraries: Path) -> None:
     kernel = _made(short_form, libraries)

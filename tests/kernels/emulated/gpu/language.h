@@ -164,3 +164,4 @@ inline int __float2int_rn(float x) {
 }
 
 inline int __popc(unsigned bits) { return std::popcount(bits); }
+inline int __clz(unsigned bits) { return std::countl_zero(bits); }

@@ -296,6 +296,11 @@ void point() {
     go_on(t.place);
 }
 
+void yield() {
+    if (chance() < 0.1) current->priority = --machine->lowest;
+    point();
+}
+
 void sleep(Waiters& waiters) {
     waiters.push_back(current);
     go_on(current->place);

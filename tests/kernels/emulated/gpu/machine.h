@@ -191,6 +191,9 @@ void now_at(const char* what, long long number = -1, int parity = -1);
 // Let the schedule have its way here.
 void point();
 
+// Let all others go first from now on, now and then.
+void yield();
+
 // Until somebody calls `wake` for these.
 void sleep(Waiters& waiters);
 void wake(Waiters& waiters);

@@ -34,4 +34,22 @@ inline unsigned atom_add_acq_rel(unsigned* address, unsigned value) {
     return atomicAdd(address, value);
 }
 
+inline unsigned atom_or_acq_rel(unsigned* address, unsigned bits) {
+    emulator::point();
+    const unsigned old = *address;
+    *address |= bits;
+    return old;
+}
+
+inline void red_and(unsigned* address, unsigned bits) {
+    emulator::point();
+    *address &= bits;
+}
+
+// Whoever looks again and again lets others go first, or does not.
+inline unsigned ld_acquire(const unsigned* address) {
+    emulator::yield();
+    return *address;
+}
+
 }  // namespace fa_tune::ptx
