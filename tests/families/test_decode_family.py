@@ -210,7 +210,12 @@ def test_it_is_for_few_rows_alone() -> None:
         (1, 8, 4, 32768, "stages_2+row_warps_2+aligned+combine_all+dependent+by_rows"),
         (1, 8, 8, 1024, "stages_2+row_warps_4+aligned+combine_all+dependent+by_rows"),  # 64 rows
         (16, 8, 1, 8192, "stages_2+aligned"),
-        (1, 1, 1, 8192, "stages_2+aligned+combine_all+dependent"),
+        (1, 1, 1, 4096, "stages_4+aligned+combine_all+dependent"),  # blocks of 64 keys
+        (1, 1, 1, 8192, "stages_4+aligned+combine_all+dependent"),
+        (1, 2, 1, 8192, "stages_2+aligned+combine_all+dependent"),
+        (1, 1, 4, 32768, "stages_2+aligned+combine_all+dependent"),  # two tiles of 16 rows
+        (4, 1, 4, 8192, "stages_2+row_warps_2+aligned+combine_all+dependent+by_rows"),
+        (1, 1, 4, 131072, "stages_2+row_warps_2+aligned+combine_all+dependent+by_rows"),
         (1, 2, 1, 131072, "stages_2+aligned+combine_all+dependent"),
     ],
 )
@@ -226,7 +231,8 @@ def test_the_default_has_clusters_where_little_is_read(
     assert (before_hopper.cluster, before_hopper.dependent) == (1, False)
     cached = _FAMILY.default_for(replace(workload, cache_lengths="lognormal"), h200)
     assert (cached.cluster, cached.aligned, cached.dependent) == (1, True, True)
-    assert (cached.combine is Combine.ALL) == (batch * kv_heads < 4 or batch == 1 < queries)
+    part_bytes = 132 // (batch * kv_heads) * 8 * queries * 128 * 4  # of a tile, at most
+    assert (cached.combine is Combine.ALL) == (part_bytes > 144 << 10)
     assert (cached.tile_keys > 0) == (batch * kv_heads >= 100)
 
 

@@ -67,7 +67,6 @@ TABLES: dict[str, dict[str, Callable[[Recorded], str]]] = {
         "sm90 h200": lambda data: recorded_grid.section(data, "sm90"),
         "sm80 h200": lambda data: recorded_grid.section(data, "sm80"),
         "decoding": recorded_decode.section,
-        "decoding h100": lambda _: recorded_decode.section(Recorded(recorded_grid.H100)),
         "sm90 h100": lambda _: recorded_grid.section(Recorded(recorded_grid.H100), "sm90"),
         "sm80 h100": lambda _: recorded_grid.section(Recorded(recorded_grid.H100), "sm80"),
     },

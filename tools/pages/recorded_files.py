@@ -103,7 +103,8 @@ def conditions(metas: Iterable[Meta]) -> str:
     inputs, first = told[0].inputs, told[0].provenance
     same = {(m.inputs, m.provenance.gpu, m.provenance.driver, m.provenance.nvrtc) for m in told}
     assert len(same) == 1, f"recordings that do not belong together: {same}"
-    dates = sorted({m.provenance.recorded_at[:10] for m in told})
+    days = {m.provenance.recorded_at[:10] for m in told}
+    dates = dict.fromkeys((min(days), max(days)))
     libraries = dict.fromkeys(one for m in told for one in m.measured_by.libraries.split(", "))
     return (
         f"{inputs} inputs, {first.gpu}, driver {first.driver}, CUDA {first.cuda}, "

@@ -62,7 +62,7 @@ def conditions(data: Recorded) -> str:
     dates = sorted({m.provenance.recorded_at[:10] for m in metas})
     return (
         f"{one.gpu}, driver {one.driver}, CUDA {one.cuda}, NVRTC {one.nvrtc}, ncu {ncu}; "
-        f"recorded {' to '.join(dates)}"
+        f"recorded {' to '.join(dict.fromkeys((min(dates), max(dates))))}"
     )
 
 

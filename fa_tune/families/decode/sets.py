@@ -102,6 +102,7 @@ def default_config(
     clustered = clusters.default(shared, arch, tiles, n_keys)
     if clustered is not None:
         return clustered
+    shared = _of_few_keys(shared, rows, all_tiles)
     if n_keys is None and all_tiles.density >= COUNTED:
         shared = counting(shared)
     shared = _with_end(shared)
@@ -177,6 +178,23 @@ def _with_combine(tile: DecodeConfig, rows: int, tiles: Tiles) -> DecodeConfig:
         parts = min(parts, ceil(tiles.keys / tile.B_c))
     quads = min(rows, tile.B_r) * tile.d_v // 4
     return replace(tile, combine=Combine.ALL) if parts * quads > FEW_QUADS else tile
+
+
+def _of_few_keys(tile: DecodeConfig, rows: int, tiles: Tiles) -> DecodeConfig:
+    """Where CTAs that combine together have few keys: a tile of half the rows, of which there are
+    two, or of 16 rows blocks of half the keys, if every CTA has one of these at most."""
+    measured = tile.d_head == tile.d_v == HEADS.d_head and tile.kv_type is KVType.SAME
+    if not (measured and tiles.keys) or tile.B_r > 2 * MMA_M:
+        return tile
+    ctas = tiles.arch.multiprocessors
+    if tile.B_r == MMA_M:
+        half = replace(tile, B_c=tile.B_c // 2, n_warps=tile.n_warps // 2, stages=2 * tile.stages)
+        few = tiles.number * ceil(tiles.keys / half.B_c) <= ctas
+    else:
+        few = tiles.number * tiles.keys <= clusters.FEW_KEYS * ctas
+        half, rows, tiles = replace(tile, B_r=MMA_M, row_warps=1), MMA_M, tiles.halves()
+    half = _with_combine(replace(half, combine=Combine.LAST), rows, tiles)
+    return half if few and half.combine is Combine.ALL else tile
 
 
 def counting(tile: DecodeConfig) -> DecodeConfig:
