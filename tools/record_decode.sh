@@ -10,7 +10,8 @@
 #
 #   REFERENCES   what to measure against; read,fa2,cudnn if not given
 #   STEPS        all of grid, queries, lengths, splits, between if not given
-#   HEADS        heads of queries and keys, "64/8 32/8" say; "64/8 32/8 32/32" if not given
+#   HEADS        heads of queries and keys, "64/8 32/8" say; "64/8 32/8 32/32 8/1" if not given.
+#                8/1 is what each of eight GPUs has of 64/8
 #   PART         of grid and queries only the `few` or `many` sequences; both if not given
 #
 # A search takes some 7 s and 3.5 s for each workload on an H200: 5 minutes for HEADS=64/8, and 2.5
@@ -33,7 +34,7 @@ decode() { # STEP WHAT QUERIES BATCHES KEYS OPTION…
         --seq-lens "$queries" --mask "$mask" --batch "$batches" --seq-lens-kv "$keys" "$@"
 }
 
-for heads in ${HEADS:-64/8 32/8 32/32}; do
+for heads in ${HEADS:-64/8 32/8 32/32 8/1}; do
     few=1,4,16 many=64,128
     long=1024,8192,32768,131072 short=1024,8192,32768
     [[ $heads == 32/32 ]] && few=1,4 many=16,64,128 short=1024,8192

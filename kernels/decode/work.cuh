@@ -180,6 +180,8 @@ struct TileRows {
     int first_block;  // of keys, that it walks
     float softmax_scale, score_scale, v_scale;
 
+    static constexpr float kLeastScale = 1e-30f;  // the least that a launch may have
+
     // `tile`: its number in its sequence.
     template <class Sequences>
     __device__ __forceinline__ TileRows(const Sequences& sequences, int batch, int tile,
@@ -205,7 +207,12 @@ struct TileRows {
     __device__ __forceinline__ void set_scales(const KeyValueScales& scales) {
         const long long at = static_cast<long long>(batch) * scales.batch_stride +
                              static_cast<long long>(kv_head) * scales.head_stride;
-        if (scales.k != nullptr) (kSoftcap ? score_scale : softmax_scale) *= scales.k[at];
+        if (scales.k != nullptr) {
+            float& scale = kSoftcap ? score_scale : softmax_scale;
+            scale *= scales.k[at];
+            // A head of zeros may have none: its scores are 0, where 0 times -inf would be NaN.
+            if (fabsf(scale) < kLeastScale) scale = kLeastScale;
+        }
         if (scales.v != nullptr) v_scale = scales.v[at];
     }
 

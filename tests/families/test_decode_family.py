@@ -343,6 +343,7 @@ def test_short_forms_read_back() -> None:
         "decode(BF16, 128, 16, 64, 4): stages_4+ctas_2",
         "decode(FP16, 64, 64, 128, 8):",
         "decode(BF16, 128, 16, 128, 8): dependent+tile_keys_128",
+        "decode(BF16, 128, 16, 128, 8): aligned+combine_all",
         "decode(FP16, 256, 64, 32, 8): stages_2+row_warps_4+min_blocks_3+aligned+combine_kernel",
     ):
         assert parse(text).short_form() == text

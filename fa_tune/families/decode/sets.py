@@ -188,13 +188,18 @@ def _of_few_keys(tile: DecodeConfig, rows: int, tiles: Tiles) -> DecodeConfig:
         return tile
     ctas = tiles.arch.multiprocessors
     if tile.B_r == MMA_M:
-        half = replace(tile, B_c=tile.B_c // 2, n_warps=tile.n_warps // 2, stages=2 * tile.stages)
+        half = _of_half_keys(tile)
         few = tiles.number * ceil(tiles.keys / half.B_c) <= ctas
     else:
         few = tiles.number * tiles.keys <= clusters.FEW_KEYS * ctas
         half, rows, tiles = replace(tile, B_r=MMA_M, row_warps=1), MMA_M, tiles.halves()
     half = _with_combine(replace(half, combine=Combine.LAST), rows, tiles)
     return half if few and half.combine is Combine.ALL else tile
+
+
+def _of_half_keys(tile: DecodeConfig) -> DecodeConfig:
+    """The same ring with blocks of half the keys."""
+    return replace(tile, B_c=tile.B_c // 2, n_warps=tile.n_warps // 2, stages=2 * tile.stages)
 
 
 def counting(tile: DecodeConfig) -> DecodeConfig:
@@ -260,6 +265,8 @@ def _of_shares(
     for tile in (best, wide):
         yield replace(tile, aligned=True, combine=Combine.ALL)
         yield replace(tile, aligned=True, combine=Combine.ALL, dependent=True)
+    if rows == MMA_M:
+        yield replace(_of_half_keys(best), aligned=True, combine=Combine.ALL, dependent=True)
     smaller = [of_three(heads, dtype)] if rows == MMA_M else []
     smaller.append(replace(two, stages=2))
     if rows <= MANY_ROWS:

@@ -137,12 +137,9 @@ def build(
     family = families.get(request.variant.family)
     config = family.parse(request.variant.config)
     kernels = [spec.name_expression for spec in family.kernels(config, request.traits)]
+    headers = edit(combining(dict(family.source_files()), config))
     # The emulator's own are found instead, but for what is no instruction.
-    sources = {
-        name: text
-        for name, text in edit(dict(family.source_files())).items()
-        if not (EMULATOR / name).exists()
-    }
+    sources = {name: text for name, text in headers.items() if not (EMULATOR / name).exists()}
     sources["library.cpp"] = f"{family.entry_source(config, request.traits)}\n" + "".join(
         f"constexpr auto* kKernel{i} = &{kernel};\nEMULATOR_LIBRARY({i}, kKernel{i})\n"
         for i, kernel in enumerate(kernels)
@@ -171,21 +168,37 @@ def build_changed(
     places: int = 1,
 ) -> Emulated:
     """The kernel of a config, where `file` is given with what `pattern` finds at so many places of
-    it replaced `by` other text.  CTAs that combine parts together do so however few there are."""
-    config = families.parse(short_form)
-    edits = [(file, pattern, by, places)] if file else []
-    if getattr(config, "combine", None) is Combine.ALL:
-        edits += [("decode/together.cuh", rf"{name} = \d+", f"{name} = {n}", 1) for name, n in FEW]
+    it replaced `by` other text."""
 
-    def edited(headers: dict[str, str]) -> Mapping[str, str]:
-        for file, pattern, by, places in edits:
-            text, found = re.subn(pattern, by, headers[file])
-            assert found == places, f"{found} places in {file} look like {pattern!r}"
-            headers = {**headers, file: text}
-        return headers
+    def edited(headers: dict[str, str]) -> dict[str, str]:
+        return replaced(headers, file, pattern, by, places)
 
-    request = BuildRequest(families.variant(config), traits, "sm_90a")
-    return build(request, folder, edit=edited)
+    request = BuildRequest(families.variant(families.parse(short_form)), traits, "sm_90a")
+    return build(request, folder, edit=edited if file else dict)
+
+
+def replaced(
+    headers: dict[str, str], file: str, pattern: str, by: str, places: int = 1
+) -> dict[str, str]:
+    """Headers with other text in so many places of one of them."""
+    text, found = re.subn(pattern, by, headers[file])
+    assert found == places, f"{found} places in {file} look like {pattern!r}"
+    return {**headers, file: text}
+
+
+def combining(headers: dict[str, str], config: Config) -> dict[str, str]:
+    """Whose CTAs combine parts together, if they can, however few these are."""
+    if waits(config):
+        for name, number in FEW:
+            headers = replaced(
+                headers, "decode/together.cuh", rf"{name} = \d+", f"{name} = {number}"
+            )
+    return headers
+
+
+def waits(config: Config) -> bool:
+    """Whether CTAs of a kernel wait for one another."""
+    return getattr(config, "combine", None) is Combine.ALL
 
 
 @dataclass(frozen=True)
@@ -320,7 +333,7 @@ class Emulated:
             (ctypes.c_uint * 3)(*geometry.block),
             geometry.cluster[0],
             geometry.dynamic_smem_bytes,
-            CLUSTERS if getattr(self.config, "combine", None) is not Combine.ALL else WAITING,
+            WAITING if waits(self.config) else CLUSTERS,
             regions,
             len(regions),
             ctypes.byref(_Schedule(**dataclasses.asdict(schedule))),

@@ -17,7 +17,7 @@ from fa_tune.core.workload import Workload
 from fa_tune.families.launch import CacheArgs
 from fa_tune.ops.traits import Traits
 from tests.kernels.emulated import cached_problems
-from tests.kernels.emulated.emulation import Emulated, build, build_changed, schedules
+from tests.kernels.emulated.emulation import Emulated, build, schedules
 from tests.kernels.emulated.judging import judge
 from tests.kernels.emulated.problems import NAN, Bits, Problem, faults, tensor_arg
 
@@ -57,8 +57,6 @@ LEFT = 45
 
 
 def _kernel(short_form: str, traits: str, folder: Path) -> Emulated:
-    if "combine_all" in short_form:
-        return build_changed(short_form, traits, folder)
     variant = families.variant(FAMILY.parse(short_form))
     return build(BuildRequest(variant, traits, "sm_90"), folder)
 
@@ -225,6 +223,22 @@ def _pages(table: np.ndarray) -> dict[str, int]:
 
 
 # e4m3 ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("short_form", "traits"), NARROW)
+def test_heads_of_zeros_may_have_scales_of_0(
+    short_form: str, traits: str, libraries: Path
+) -> None:
+    kernel = _kernel(short_form, traits, libraries)
+    narrow, same = cached_problems.narrow(_problem(kernel))
+    lengths = np.array(LENGTHS, np.int32)
+    for scales, tensor in zip(narrow.scales, (same.k, same.v), strict=True):
+        scales[:, 0] = 0
+        zeros = tensor[:, :, 0]
+        zeros[zeros != NAN] = 0
+    cache = CacheArgs(lengths=lengths.ctypes.data)
+    out, lse = kernel.launch(narrow, next(iter(schedules(9))), cache)
+    assert not _judged(same, out.inside, lse)
 
 
 @pytest.mark.parametrize("paged", [False, True], ids=["in one piece", "in pages"])
