@@ -88,6 +88,7 @@ template <WorkloadTraits TRAITS>
 __device__ __forceinline__ float result_factor(const DecodeParams& p, const TileRows& rows,
                                                int head, float& exponent, float& sum) {
     const bool empty = sum == 0.f;
+    if (rows.spoilt && !empty) sum = __int_as_float(0x7fffffff);  // NaN
     float weight = 1.f;
     if constexpr (TRAITS.sink) {
         if (empty) exponent = -3e38f;

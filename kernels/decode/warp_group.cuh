@@ -324,8 +324,8 @@ struct WarpGroup {
                     p.q + (real ? rows.offset(p, p.q_strides, row) : 0) + Ops::q_column(lane));
 #pragma unroll
                 for (int t = 0; t < kStepsQK; ++t) {
-                    q[t][m][half] = real ? from[Ops::q_word(t, 0)] : 0;
-                    q[t][m][half + 2] = real ? from[Ops::q_word(t, 1)] : 0;
+                    q[t][m][half] = real ? signed_as(rows, from[Ops::q_word(t, 0)]) : 0;
+                    q[t][m][half + 2] = real ? signed_as(rows, from[Ops::q_word(t, 1)]) : 0;
                 }
             }
 #pragma unroll
@@ -334,6 +334,11 @@ struct WarpGroup {
                 for (int i = 0; i < 4; ++i) o[m][n][i] = 0.f;
             }
         }
+    }
+
+    // Two elements of Q as they meet K.
+    __device__ __forceinline__ static unsigned signed_as(const TileRows& rows, unsigned pair) {
+        return rows.negative ? pair ^ 0x80008000u : pair;
     }
 
     // S = Q K^T of the slice in a stage, and its softmax.

@@ -179,8 +179,8 @@ struct TileRows {
     int diagonal, first_diagonal;
     int first_block;  // of keys, that it walks
     float softmax_scale, score_scale, v_scale;
-
-    static constexpr float kLeastScale = 1e-30f;  // the least that a launch may have
+    bool negative = false;  // the scale of K: scores are those of -Q
+    bool spoilt = false;    // it is NaN or infinite, and so are rows that see keys
 
     // `tile`: its number in its sequence.
     template <class Sequences>
@@ -202,7 +202,7 @@ struct TileRows {
         v_scale = 1.f;
     }
 
-    // K and V are less than they mean by these factors.
+    // K and V are less than they mean by these factors.  kLeast is normal, times log2(e) too.
     template <bool kSoftcap>
     __device__ __forceinline__ void set_scales(const KeyValueScales& scales) {
         const long long at = static_cast<long long>(batch) * scales.batch_stride +
@@ -210,8 +210,12 @@ struct TileRows {
         if (scales.k != nullptr) {
             float& scale = kSoftcap ? score_scale : softmax_scale;
             scale *= scales.k[at];
-            // A head of zeros may have none: its scores are 0, where 0 times -inf would be NaN.
-            if (fabsf(scale) < kLeastScale) scale = kLeastScale;
+            negative = !kSoftcap && scale < 0.f;
+            if (negative) scale = -scale;
+            // Hidden scores are -inf, which 0 would make NaN: also of rows that see no key.  A head
+            // of zeros may have the scale 0, and a sequence of none any.
+            spoilt = !(fabsf(scale) < kInfinite);
+            if (spoilt || fabsf(scale) < kLeast) scale = kLeast;
         }
         if (scales.v != nullptr) v_scale = scales.v[at];
     }
@@ -244,6 +248,8 @@ struct TileRows {
     }
 
   private:
+    static constexpr float kLeast = 2e-38f, kInfinite = 3e38f;
+
     __device__ __forceinline__ int head_at(const DecodeParams& p, int row, int query) const {
         return kv_head * p.heads_per_kv + first + row - query * p.heads_per_kv;
     }

@@ -3,6 +3,7 @@ asserts."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -278,6 +279,22 @@ def test_small_ctas_are_for_bytes_not_for_keys(
     workload = Workload(batch, 64, 8, 1, keys, d_head, DType.BF16, kv_e4m3=e4m3)
     config: DecodeConfig = _FAMILY.default_for(workload, limits((9, 0)))
     assert (config.ctas_per_sm, config.cluster) == (ctas, cluster)
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9), (9, 0), (12, 0)])
+@pytest.mark.parametrize("d_head", [64, 128, 256])
+def test_every_default_can_run(capability: tuple[int, int], d_head: int) -> None:
+    """Few heads and many, lengths in small steps: with less shared memory tiles are others."""
+    for batch, heads, kv_heads, queries in itertools.product(
+        (1, 3, 40), (8, 24), (1, 2), (1, 4, 8)
+    ):
+        for keys in (*range(1, 4000, 371), *range(4096, 50_000, 7001), 131_072):
+            shape = (batch, heads, kv_heads, queries, keys)
+            workload = Workload(*shape, d_head, DType.BF16)
+            for multiprocessors in (16, 132, 400):
+                arch = limits(capability, multiprocessors=multiprocessors)
+                config = _FAMILY.default_for(workload, arch)
+                assert _FAMILY.constraints(config, arch) is None, (shape, config)
 
 
 @pytest.mark.parametrize("queries", [1, 4])

@@ -192,9 +192,12 @@ def _of_few_keys(tile: DecodeConfig, rows: int, tiles: Tiles) -> DecodeConfig:
         few = tiles.number * ceil(tiles.keys / half.B_c) <= ctas
     else:
         few = tiles.number * tiles.keys <= clusters.FEW_KEYS * ctas
-        half, rows, tiles = replace(tile, B_r=MMA_M, row_warps=1), MMA_M, tiles.halves()
+        warps = min(tile.n_warps, tile.B_c // MMA_M)
+        half = replace(tile, B_r=MMA_M, row_warps=1, n_warps=warps)
+        rows, tiles = MMA_M, tiles.halves()
     half = _with_combine(replace(half, combine=Combine.LAST), rows, tiles)
-    return half if few and half.combine is Combine.ALL else tile
+    fits = few and half.combine is Combine.ALL and constraints(half, tiles.arch) is None
+    return half if fits else tile
 
 
 def _of_half_keys(tile: DecodeConfig) -> DecodeConfig:

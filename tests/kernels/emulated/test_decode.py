@@ -13,7 +13,7 @@ import pytest
 
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
-from fa_tune.core.workload import Workload
+from fa_tune.core.workload import DType, Workload
 from fa_tune.families.launch import CacheArgs
 from fa_tune.ops.traits import Traits
 from tests.kernels.emulated import cached_problems
@@ -48,6 +48,8 @@ KERNELS = (
 )
 NARROW = (
     ("decode(BF16, 64, 16, 32, 2): stages_2+e4m3", "causal+ragged+lse+softcap"),
+    ("decode(BF16, 64, 16, 16, 1): stages_2+ctas_8+combine_all+e4m3", "causal+ragged+lse+sink"),
+    ("decode(FP16, 64, 16, 32, 2): stages_2+ctas_4+aligned+e4m3+by_rows", "causal+ragged+lse"),
     ("decode(FP16, 128, 32, 64, 4): row_warps_2+d_head_v_64+combine_kernel+e4m3", "ragged+lse"),
     ("decode(BF16, 64, 16, 32, 2): stages_2+e4m3+cluster_2", "causal+ragged+lse"),
 )
@@ -226,19 +228,48 @@ def _pages(table: np.ndarray) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(("short_form", "traits"), NARROW)
-def test_heads_of_zeros_may_have_scales_of_0(
-    short_form: str, traits: str, libraries: Path
+def test_any_scale_is_one_of_its_head_alone(short_form: str, traits: str, libraries: Path) -> None:
+    """0 of a head of zeros, a negative one, and none at all where nobody sees a key."""
+    kernel = _kernel(short_form, traits, libraries)
+    narrow, same = cached_problems.narrow(_problem(kernel))
+    lengths = np.array(LENGTHS, np.int32)
+    (k_scales, v_scales), long = narrow.scales, LENGTHS.index(150)
+    k_scales[:, 0] = v_scales[:, 0] = 0
+    for tensor in (same.k, same.v):
+        zeros = tensor[:, :, 0]
+        zeros[zeros != NAN] = 0
+    for scales, tensor in ((k_scales, same.k), (v_scales, same.v)):
+        scales[long, 1] *= -1
+        turned = tensor[long, :, 1]
+        turned[turned != NAN] ^= 0x8000
+    k_scales[LENGTHS.index(0)] = np.nan, np.inf
+    cache = CacheArgs(lengths=lengths.ctypes.data)
+    out, lse = kernel.launch(narrow, next(iter(schedules(9))), cache)
+    assert not _judged(same, out.inside, lse)
+
+
+@pytest.mark.parametrize("scale", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(("short_form", "traits"), NARROW)
+def test_a_scale_that_is_no_number_makes_none_of_rows_that_see_keys(
+    short_form: str, traits: str, scale: float, libraries: Path
 ) -> None:
     kernel = _kernel(short_form, traits, libraries)
     narrow, same = cached_problems.narrow(_problem(kernel))
     lengths = np.array(LENGTHS, np.int32)
-    for scales, tensor in zip(narrow.scales, (same.k, same.v), strict=True):
-        scales[:, 0] = 0
-        zeros = tensor[:, :, 0]
-        zeros[zeros != NAN] = 0
-    cache = CacheArgs(lengths=lengths.ctypes.data)
+    cache, seen = CacheArgs(lengths=lengths.ctypes.data), LENGTHS.index(37)
+    narrow.scales[0][seen, 0] = scale
     out, lse = kernel.launch(narrow, next(iter(schedules(9))), cache)
-    assert not _judged(same, out.inside, lse)
+    w = same.workload
+    shape = (w.batch, w.kv_heads, GROUP, QUERIES)
+    spoilt = np.zeros(shape, bool)
+    spoilt[seen, 0] = True
+    found = lse[64:-64].reshape(shape)
+    assert np.array_equal(np.isnan(found), spoilt)
+    bits = out.inside.astype(np.int32) & 0x7FFF
+    beyond = bits > (0x7F80 if w.dtype is DType.BF16 else 0x7C00)
+    of_heads = beyond.reshape(w.batch, QUERIES, w.kv_heads, GROUP, -1).transpose(0, 2, 3, 1, 4)
+    assert np.array_equal(of_heads.all(-1), spoilt)
+    assert np.array_equal(of_heads.any(-1), spoilt)
 
 
 @pytest.mark.parametrize("paged", [False, True], ids=["in one piece", "in pages"])
