@@ -24,7 +24,7 @@ from fa_tune.core.errors import StorageError
 from fa_tune.core.options import MachineOptions, Silent
 from fa_tune.core.workload import DType, Workload
 from fa_tune.export.project import Export, export
-from fa_tune.export.selection import ExportOptions
+from fa_tune.export.selection import FEW_QUERIES, ExportOptions
 from fa_tune.store.registry.lookup import Target, alike, matches
 from fa_tune.store.registry.schema import to_json
 from tests.export.conftest import Built, configure_and_build, run, tool
@@ -148,7 +148,8 @@ def by_python(gpu: str, capability: tuple[int, int], workload: Workload) -> str:
         if families.constraints(config, limits(capability)) is None:
             return match.entry.chosen.key
     if workload.few_rows and (gpu, capability) != UNTUNED:
-        rows = workload.rows_of_kv_head
+        # An export has one for each tile.
+        rows = min(n for n in FEW_QUERIES if n >= workload.rows_of_kv_head)
         one = dataclasses.replace(
             workload, batch=1, heads=1, kv_heads=1, seq_len_q=rows, cache_lengths="equal"
         )

@@ -59,7 +59,8 @@ def test_a_replay_chooses_what_the_recorded_search_chose(world: World, recorded:
     assert (mine.source, mine.recording) == ("replay", "nvidia_h200/tune_trained_ncu.csv")
     assert (mine.chosen, mine.n) == (theirs.chosen, theirs.n)
     assert mine.median_s == pytest.approx(theirs.median_s)
-    assert mine.provenance.recorded_at == theirs.provenance.recorded_at
+    meta = recordings.load(recorded / mine.recording).meta
+    assert mine.provenance.recorded_at == meta.provenance.recorded_at
     assert mine.verdict is None
 
 
