@@ -164,13 +164,19 @@ def _most_wanted(
 def _best_recorded(
     found: Sequence[Recording], wanted: Collection[str], subjects: Collection[str]
 ) -> str:
-    """The GPU that covers most of what is wanted; of equals the one with most attempts, then the
-    one recorded last."""
-    covered = _covered(found, wanted, subjects, lambda r: r.meta.device.name)
+    """The GPU that covers most of what is wanted; of equals the one that does so by ncu, then the
+    one with most attempts, then the one recorded last."""
+    by_ncu = [r for r in found if r.meta.provenance.method == NcuProfiler.method]
+    covered, covered_by_ncu = (
+        _covered(those, wanted, subjects, lambda r: r.meta.device.name) for those in (found, by_ncu)
+    )
     attempts = Counter[str]()
     for recording in found:
         attempts[recording.meta.device.name] += len(recording.attempts)
-    return max(covered, key=lambda gpu: (covered[gpu], attempts[gpu]))
+    nothing = (0, 0, 0)
+    return max(
+        covered, key=lambda gpu: (covered[gpu], covered_by_ncu.get(gpu, nothing), attempts[gpu])
+    )
 
 
 def _covered(

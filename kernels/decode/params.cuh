@@ -46,7 +46,8 @@ struct DecodeParams {
     unsigned short* o;
     float* lse;
     float* parts;        // see parts.cuh
-    unsigned* counters;  // unless a kernel combines: of each CTA's last tile, parts that are done
+    unsigned* counters;  // unless a kernel combines: of each CTA's last tile, parts that are done;
+                         // with CFG.combine ALL see together.cuh
     KeyValueCache cache;
     KeyValueScales scales;
     ScoreParams score;

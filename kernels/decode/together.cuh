@@ -1,5 +1,5 @@
-// The CTAs of a tile combine its parts together, where one alone would have too much to read: it
-// reads 28 bytes in a cycle.
+// The CTAs of a tile combine its parts together, where one alone would have too much to read: a
+// multiprocessor reads at most 28 bytes in a cycle from L2.
 //
 // The first of them have a share of the columns of O each.  A CTA that is done with its part waits
 // a while for the others; the one that is done last tells all that wait, and each makes its share
@@ -58,7 +58,7 @@ struct QuadShares {
 // The words of the CTAs of a tile.
 struct Words {
     static constexpr unsigned kParts = 0xffff, kGo = 0x10000, kGone = 0x20000;
-    static constexpr int kLooks = 32;  // at its word, 0.4 us each, before a CTA goes
+    static constexpr int kLooks = 32;  // at its word, to L2 and back each, before a CTA goes
 
     unsigned* const first;
 
@@ -124,7 +124,7 @@ __device__ __forceinline__ void add_parts(Combined& total, const Parts<kDV>& mem
     // A tile's first part lies behind where the others would have it.
     const float* const sums_from = memory.row_sum(2 * (tile.first_cta + first), row);
     const float* const columns_from = memory.columns(2 * (tile.first_cta + first), row, quad);
-    // Set, since registers that are so by chance alone are kept from tile to tile.
+    // Registers that are set under a condition alone would be kept from tile to tile.
     float sums[kAtATime][2] = {}, columns[kAtATime][4] = {};
 #pragma unroll
     for (int i = 0; i < kAtATime; ++i) {

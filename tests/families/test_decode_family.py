@@ -4,6 +4,7 @@ asserts."""
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,7 @@ from fa_tune.families.decode.config import Combine, DecodeConfig, KVType
 from fa_tune.families.decode.constraints import CONSTRAINTS
 from fa_tune.families.decode.launch import Shares, params_dtype
 from fa_tune.families.decode.names import parse
+from fa_tune.families.decode.sets import FEW_QUADS
 from fa_tune.families.launch import LaunchArgs, LaunchDevice, TensorArg
 from tests.families.contract import DEVICE, KernelFamilyContract
 
@@ -279,6 +281,11 @@ def test_small_ctas_are_for_bytes_not_for_keys(
     workload = Workload(batch, 64, 8, 1, keys, d_head, DType.BF16, kv_e4m3=e4m3)
     config: DecodeConfig = _FAMILY.default_for(workload, limits((9, 0)))
     assert (config.ctas_per_sm, config.cluster) == (ctas, cluster)
+
+
+def test_the_default_and_the_kernel_agree_on_how_many_parts_are_few() -> None:
+    text = _FAMILY.source_files()["decode/together.cuh"]
+    assert re.findall(r"kFew = (\d+);", text) == [str(FEW_QUADS)]
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9), (9, 0), (12, 0)])

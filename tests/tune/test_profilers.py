@@ -207,6 +207,23 @@ def test_a_gpu_recorded_with_these_kernels_is_replayed(tmp_path: Path, folder: P
     assert replayed() == other.name
 
 
+def test_of_gpus_that_answer_alike_the_one_recorded_by_ncu_is_replayed(
+    tmp_path: Path, folder: Path
+) -> None:
+    other = recorded_elsewhere(folder, ("2020-01-01T00:00:00+00:00",))
+    for path in (folder / other.slug / "tune0.csv", folder / H200.slug / "events.csv"):
+        known = recordings.load(path)
+        origin = dataclasses.replace(
+            known.meta.provenance, kernel_source_sha256=kernel_source_sha256("sm80")
+        )
+        device = known.meta.device
+        recordings.save(path, known.attempts, {}, Meta(recordings.SCHEMA, device, origin))
+    wanted = [Workload.from_key(known.attempts[0].workload)]
+    machine = fakes.machine(tmp_path, device=None, recordings=folder)
+    measured = choose_profiler(MeasureOptions(), machine, Stages(), wanted=wanted)
+    assert (measured.device.name, measured.profiler.method) == (other.name, "ncu")
+
+
 def test_a_gpus_own_folder_is_replayed(tmp_path: Path, folder: Path) -> None:
     other = recorded_elsewhere(folder, ("2027-01-01T00:00:00+00:00",))
     machine = fakes.machine(tmp_path, device=None, recordings=folder / other.slug)

@@ -97,17 +97,21 @@ def notes(held: Iterable[Held], family: str) -> str:
     return " ".join(told)
 
 
+def days(metas: Iterable[Meta]) -> str:
+    """The day of recordings, or the first and the last: `2026-11-23 to 2026-11-26`."""
+    found = {meta.provenance.recorded_at[:10] for meta in metas}
+    return " to ".join(dict.fromkeys((min(found), max(found))))
+
+
 def conditions(metas: Iterable[Meta]) -> str:
     """Inputs, hardware, versions and dates of recordings, which are of one GPU model and driver."""
     told = list({id(meta): meta for meta in metas}.values())
     inputs, first = told[0].inputs, told[0].provenance
     same = {(m.inputs, m.provenance.gpu, m.provenance.driver, m.provenance.nvrtc) for m in told}
     assert len(same) == 1, f"recordings that do not belong together: {same}"
-    days = {m.provenance.recorded_at[:10] for m in told}
-    dates = dict.fromkeys((min(days), max(days)))
     libraries = dict.fromkeys(one for m in told for one in m.measured_by.libraries.split(", "))
     return (
         f"{inputs} inputs, {first.gpu}, driver {first.driver}, CUDA {first.cuda}, "
         f"NVRTC {first.nvrtc}"
-        f"{''.join(f', {one}' for one in libraries if one)}; recorded {' to '.join(dates)}"
+        f"{''.join(f', {one}' for one in libraries if one)}; recorded {days(told)}"
     )

@@ -24,6 +24,7 @@ from recorded import (
     ours,
     spearman,
 )
+from recorded_files import days
 
 SHOWN = (*STEPS, "best", *REFERENCES)
 HEADINGS = {**{r: r[1:] for r in STEPS}, "best": "best", "fa2": "FA2", "cudnn": "cuDNN"}
@@ -59,10 +60,9 @@ def conditions(data: Recorded) -> str:
     fixed = {(m.provenance.gpu, m.provenance.driver, m.provenance.cuda) for m in metas}
     assert len(fixed) == 1, "the recordings are not of one machine"
     (ncu,) = {m.provenance.profiler_version for m in metas if m.provenance.method == "ncu"}
-    dates = sorted({m.provenance.recorded_at[:10] for m in metas})
     return (
         f"{one.gpu}, driver {one.driver}, CUDA {one.cuda}, NVRTC {one.nvrtc}, ncu {ncu}; "
-        f"recorded {' to '.join(dict.fromkeys((min(dates), max(dates))))}"
+        f"recorded {days(metas)}"
     )
 
 

@@ -42,7 +42,7 @@ TILE_BYTES = 128 << 10  # that a multiprocessor reads while a CTA begins and end
 # Fewer tiles for a multiprocessor are in parts anyway; what is between tiles counts little.
 COUNTED = 0.75
 # Parts of a tile times the quads of columns of its rows: up to so many one CTA combines as fast as
-# all do together.  The kernel decides that anew when it knows lengths (decode/together.cuh).
+# all do together.  The kernel decides that anew when it knows lengths (decode/together.cuh, kFew).
 FEW_QUADS = 9216
 
 
@@ -170,8 +170,8 @@ def _with_end(tile: DecodeConfig) -> DecodeConfig:
 
 
 def _with_combine(tile: DecodeConfig, rows: int, tiles: Tiles) -> DecodeConfig:
-    """Whose parts are combined by all of their CTAs where there are many: few tiles, as with few
-    heads of K and V."""
+    """The tile with its parts combined by all of its CTAs, where there are many parts: with few
+    tiles, as few heads of K and V make."""
     row_tiles = ceil(rows / tile.B_r)
     parts = tiles.arch.multiprocessors * tile.ctas_per_sm // (tiles.number * row_tiles)
     if tiles.keys:

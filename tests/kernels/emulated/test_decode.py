@@ -226,13 +226,19 @@ def _pages(table: np.ndarray) -> dict[str, int]:
 
 # e4m3 ---------------------------------------------------------------------------------------
 
+ON_DEVICE = np.array(LENGTHS, np.int32)
+
+
+def _narrow(kernel: Emulated) -> tuple[cached_problems.Narrow, Problem, CacheArgs]:
+    """A problem in e4m3, the same in the type of Q, and what tells the lengths."""
+    return *cached_problems.narrow(_problem(kernel)), CacheArgs(lengths=ON_DEVICE.ctypes.data)
+
 
 @pytest.mark.parametrize(("short_form", "traits"), NARROW)
 def test_any_scale_is_one_of_its_head_alone(short_form: str, traits: str, libraries: Path) -> None:
     """0 of a head of zeros, a negative one, and none at all where nobody sees a key."""
     kernel = _kernel(short_form, traits, libraries)
-    narrow, same = cached_problems.narrow(_problem(kernel))
-    lengths = np.array(LENGTHS, np.int32)
+    narrow, same, cache = _narrow(kernel)
     (k_scales, v_scales), long = narrow.scales, LENGTHS.index(150)
     k_scales[:, 0] = v_scales[:, 0] = 0
     for tensor in (same.k, same.v):
@@ -243,7 +249,6 @@ def test_any_scale_is_one_of_its_head_alone(short_form: str, traits: str, librar
         turned = tensor[long, :, 1]
         turned[turned != NAN] ^= 0x8000
     k_scales[LENGTHS.index(0)] = np.nan, np.inf
-    cache = CacheArgs(lengths=lengths.ctypes.data)
     out, lse = kernel.launch(narrow, next(iter(schedules(9))), cache)
     assert not _judged(same, out.inside, lse)
 
@@ -254,9 +259,7 @@ def test_a_scale_that_is_no_number_makes_none_of_rows_that_see_keys(
     short_form: str, traits: str, scale: float, libraries: Path
 ) -> None:
     kernel = _kernel(short_form, traits, libraries)
-    narrow, same = cached_problems.narrow(_problem(kernel))
-    lengths = np.array(LENGTHS, np.int32)
-    cache, seen = CacheArgs(lengths=lengths.ctypes.data), LENGTHS.index(37)
+    (narrow, same, cache), seen = _narrow(kernel), LENGTHS.index(37)
     narrow.scales[0][seen, 0] = scale
     out, lse = kernel.launch(narrow, next(iter(schedules(9))), cache)
     w = same.workload
@@ -278,9 +281,7 @@ def test_e4m3_is_what_its_numbers_and_scales_say(
     short_form: str, traits: str, paged: bool, libraries: Path
 ) -> None:
     kernel = _kernel(short_form, traits, libraries)
-    narrow, same = cached_problems.narrow(_problem(kernel))
-    lengths = np.array(LENGTHS, np.int32)
-    cache = CacheArgs(lengths=lengths.ctypes.data)
+    narrow, same, cache = _narrow(kernel)
     if paged:
         (k, table), (v, _) = _paged(narrow.k), _paged(narrow.v)
         narrow = dataclasses.replace(narrow, k=k, v=v)
