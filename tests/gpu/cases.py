@@ -17,6 +17,8 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Artifact, Variant
 from fa_tune.core.workload import MASKS, DType, Workload
 from fa_tune.families.base import Config, KernelFamily
+from fa_tune.families.decode.config import DecodeConfig
+from fa_tune.families.decode.sets import FEW_QUADS
 from fa_tune.families.fields import d_v_of, is_kv_e4m3
 from fa_tune.ops.forward_cases import example, has_alignment
 from fa_tune.ops.traits import Traits
@@ -354,6 +356,22 @@ def small_caches(variant: Variant, traits: str) -> tuple[Workload, ...]:
     lengths = f"{first.seq_len_kv}+0+{keys + 1}"
     cache = replace(first, batch=3, cache_lengths=lengths, bottom_right=has_alignment(facts))
     return cache, replace(cache, page_size=48)
+
+
+def few_heads(config: DecodeConfig, traits: str) -> tuple[Workload, ...]:
+    """Two tiles of a head of K and V, with so many keys that their CTAs combine parts together: a
+    length that the host knows, and one that the device does, if the kernel takes it."""
+    facts = Traits.parse(traits)
+    blocks = FEW_QUADS // (config.B_r * config.d_v // 4) + 2
+    keys = blocks * config.B_c - (3 if facts.ragged else 0)
+    shape = (1, 8, 1, config.B_r // 4, keys)
+    known = example(
+        *(facts, (*shape, config.d_head, config.dtype), 0),
+        bottom_right=has_alignment(facts),
+        d_head_v=d_v_of(config),
+    )
+    known = replace(known, kv_e4m3=is_kv_e4m3(config))
+    return (known, replace(known, cache_lengths="equal")) if facts.ragged else (known,)
 
 
 # For the worker ---------------------------------------------------------------------------------

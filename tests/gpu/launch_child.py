@@ -3,14 +3,16 @@ nevertheless take every path, and hardly anything beside them, which would only 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 import torch
 
+from fa_tune import families
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import Workload
+from fa_tune.families.decode.config import DecodeConfig
 from fa_tune.gpu.jobs.verify import check_all
 from fa_tune.gpu.kernels import launch_args, lse_for, output_for
 from fa_tune.gpu.launch import Kernel
@@ -18,7 +20,7 @@ from fa_tune.gpu.reference import Inputs, make_inputs
 from fa_tune.ops.base import CheckCase
 from fa_tune.ops.verification import verdict_to_json
 from fa_tune.workers.main import Report
-from tests.gpu.cases import small_caches, small_workloads
+from tests.gpu.cases import few_heads, small_caches, small_workloads
 from tests.gpu.items import check_kernels
 from tests.gpu.oracle import grown
 
@@ -40,6 +42,19 @@ def judge(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -
         return verdict_to_json(check_all(kernel, cases, seed=0))
 
     check_kernels(shared, items, report, judged)
+
+
+def handle_few_heads(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
+    """Decode kernels whose CTAs combine together, with parts enough for that, all of a GPU's
+    multiprocessors at work.  Value: how many launches there were."""
+
+    def launched(kernel: Kernel, item: Mapping[str, Any]) -> int:
+        variant = Variant.from_key(item["subject"])
+        config = families.parse(variant.config)
+        assert isinstance(config, DecodeConfig)
+        return launch_each(kernel, few_heads(config, item["traits"]))
+
+    check_kernels(shared, items, report, launched)
 
 
 def of_item(item: Mapping[str, Any]) -> tuple[Workload, ...]:
@@ -65,7 +80,11 @@ def launch_all(kernel: Kernel, item: Mapping[str, Any]) -> int:
     """Two launches per workload: scores that are alike, and some that grow towards the first key
     in the first batch and towards the last in the others.  Returns how many launches."""
     kernel._device = replace(kernel._device, multiprocessors=MULTIPROCESSORS)
-    workloads = of_item(item)
+    return launch_each(kernel, of_item(item))
+
+
+def launch_each(kernel: Kernel, workloads: Sequence[Workload]) -> int:
+    """The same of these workloads."""
     stream = torch.cuda.current_stream().cuda_stream
     launches = 0
     for w in workloads:

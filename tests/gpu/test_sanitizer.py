@@ -44,6 +44,8 @@ from fa_tune.core.arch import parse_arch
 from fa_tune.core.model import Artifact, Outcome
 from fa_tune.core.workload import DType
 from fa_tune.families.base import KernelFamily
+from fa_tune.families.computed import not_among
+from fa_tune.families.decode.config import Combine, DecodeConfig
 from fa_tune.ops.verification import verdict_from_json
 from fa_tune.tune.verify import verdict_key
 from fa_tune.workers.supervisor import ChildEnd, ItemResult, run_child
@@ -72,6 +74,7 @@ SUMMARIES = {
 _, PLACES, CAP_BY_FOUR, _ = HOOKS
 MASKED = (
     "causal+ragged+lse+window+sink",
+    "causal+ragged+lse+window+sink+softcap",
     f"ragged+lse+sink+hook_{CAP_BY_FOUR}",
     "causal+ragged+lse+packed",
     "ragged+lse+window+softcap+alibi+packed",
@@ -210,7 +213,8 @@ def test_other_tools_on_every_code_path(
 
 
 def masked(family: KernelFamily, arch: str) -> list[BuildRequest]:
-    """A few kernels with what changes scores, their sum or where sequences begin."""
+    """A few kernels with what changes scores, their sum or where sequences begin, as far as the
+    family computes it."""
     limits = parse_arch(arch)
     configs = [
         family.default_config(d, dtype) for d, dtype in ((64, DType.BF16), (128, DType.FP16))
@@ -221,6 +225,9 @@ def masked(family: KernelFamily, arch: str) -> list[BuildRequest]:
         BuildRequest(families.variant(config), traits, family.compile_arch(limits))
         for config in dict.fromkeys(configs)
         for traits in MASKED
+        if not any(
+            not_among(w, family.computes) for w in small_workloads(families.variant(config), traits)
+        )
     ]
 
 
@@ -230,6 +237,24 @@ def test_masks_hooks_and_packed_batches(
 ) -> None:
     artifacts = built(masked(family, arch))
     handler = "tests.gpu.launch_child:handle"
+    summary = SUMMARIES.get(tool, "ERROR SUMMARY: 0 errors")
+    run_parts(tool, handler, artifacts, tmp_path, summary)
+
+
+@pytest.mark.parametrize("tool", ["memcheck", *SUMMARIES])
+def test_parts_that_many_combine(built: Built, arch: str, tmp_path: Path, tool: str) -> None:
+    """Of small workloads a tile has too few for that."""
+    family, limits = families.get("decode"), parse_arch(arch)
+    artifacts = built(
+        [
+            BuildRequest(families.variant(c), "causal+ragged+lse", family.compile_arch(limits))
+            for d_head in (64, 128, 256)
+            for c in family.configs("fast", dtypes=[DType.BF16], d_head=d_head)
+            if isinstance(c, DecodeConfig) and c.combine is Combine.ALL
+            if family.constraints(c, limits) is None
+        ]
+    )
+    handler = "tests.gpu.launch_child:handle_few_heads"
     summary = SUMMARIES.get(tool, "ERROR SUMMARY: 0 errors")
     run_parts(tool, handler, artifacts, tmp_path, summary)
 
