@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from fa_tune import families
 from fa_tune.build.compile import kernel_source_sha256
 from fa_tune.core import paths
 from fa_tune.core.errors import NoUsableVariant, ToolMissing
 from fa_tune.core.inputs import DEFAULT, NORMAL, InputSpec
-from fa_tune.core.model import Attempt
 from fa_tune.core.options import MachineOptions, Progress
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import Config
@@ -38,6 +37,65 @@ def _load_recordings(options: MachineOptions) -> tuple[Recording, ...]:
     return found
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What a replay is to answer: subjects on workloads, both by their keys."""
+
+    workloads: Collection[str]
+    subjects: Collection[str]
+
+    @classmethod
+    def of(cls, workloads: Iterable[Workload], configs: Iterable[Config]) -> _Asked:
+        subjects = {families.variant(config).key for config in configs}
+        return cls(tuple(dict.fromkeys(w.key for w in workloads)), subjects)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Recordings that one replay may take, newest first: of one GPU, one kind of inputs and one
+    method, which are never mixed."""
+
+    gpu: str
+    inputs: str
+    method: str
+    recordings: tuple[Recording, ...]
+
+    def answers(self, asked: _Asked) -> dict[tuple[str, str], Recording]:
+        """The recording that answers for each subject on each workload, without those that none
+        holds; where none holds any of them, for all the subjects on these workloads."""
+        by_label = {r.label: r for r in self.recordings}
+        held = {label: _subjects(r, asked.workloads) for label, r in by_label.items()}
+        found = self._answering(held, asked.workloads, asked.subjects)
+        found = found or self._answering(held, asked.workloads, None)
+        return {key: by_label[label] for key, label in found.items()}
+
+    @staticmethod
+    def _answering(
+        held: Mapping[str, Mapping[str, set[str]]],
+        workloads: Iterable[str],
+        subjects: Collection[str] | None,
+    ) -> dict[tuple[str, str], str]:
+        found = {}
+        for workload in workloads:
+            here = {label: by_workload.get(workload, set()) for label, by_workload in held.items()}
+            if subjects is not None:
+                here = {label: those & set(subjects) for label, those in here.items()}
+            keys = {label: {(workload, s) for s in those} for label, those in here.items()}
+            some = sorted(set().union(*here.values()))
+            for subject, label in answering(keys, workload, some).items():
+                found[workload, subject] = label
+        return found
+
+
+def _subjects(recording: Recording, workloads: Collection[str]) -> dict[str, set[str]]:
+    """What a recording holds of these workloads."""
+    found: dict[str, set[str]] = {}
+    for attempt in recording.attempts:
+        if attempt.workload in workloads:
+            found.setdefault(attempt.workload, set()).add(attempt.subject)
+    return found
+
+
 def replay(
     options: MachineOptions,
     progress: Progress,
@@ -50,43 +108,34 @@ def replay(
     without any of the inputs."""
     found = _load_recordings(options)
     configs = list(configs)
-    subjects = {families.variant(config).key for config in configs}
-    # GPU and method do not depend on the dtype: what is asked for in one is asked for in all.
-    in_all = {dataclasses.replace(w, dtype=dtype).key for w in wanted for dtype in DType}
-    subjects_in_all = {
-        families.variant(dataclasses.replace(config, dtype=dtype)).key
-        for config in configs
-        for dtype in DType
-    }
-    gpu = _best_recorded(found, in_all, subjects_in_all)
-    found = tuple(r for r in found if r.meta.device.name == gpu)
-    beside = found
-    inputs, found = _of_inputs(found, {w.key for w in wanted}, subjects, inputs)
-    method = _most_wanted(found, in_all, subjects_in_all)
-    chosen = tuple(r for r in found if r.meta.provenance.method == method)
-    recorded = {
-        recording.label: {(a.workload, a.subject): a for a in recording.attempts}
-        for recording in chosen
-    }
+    group = _best_group(_of_inputs(found, inputs), wanted, configs, inputs)
+    answers = group.answers(_Asked.of(wanted, configs))
     answered: dict[str, set[Kind]] = {}  # by the recording that answers
-    for workload in wanted:
-        for label in answering(recorded, workload.key, subjects).values():
-            answered.setdefault(label, set()).add(kind_of(workload))
-    # The others are for what they say of neighbouring workloads.
-    told = [r for r in chosen if r.label in answered] or list(chosen)
+    for (workload, _), recording in answers.items():
+        answered.setdefault(recording.label, set()).add(kind_of(Workload.from_key(workload)))
+    # Those that answer, what answers most first; the others are for what they say of neighbouring
+    # workloads.
+    n_answers = Counter(recording.label for recording in answers.values())
+    told = sorted(
+        (r for r in group.recordings if r.label in answered), key=lambda r: -n_answers[r.label]
+    )
+    told = told or list(group.recordings)
     if answered or not wanted:  # else nothing is replayed
         _warn_of_other_sources(told, answered, progress)
-    profiler = _profiler(recorded, told[0])
-    source = _source(told, f"with {method} on {inputs} inputs")
     return ProfilerSelection(
-        profiler, told[0].meta.device, source, told[0], chosen, beside, inputs=inputs
+        _profiler(group.recordings, told[0]),
+        told[0].meta.device,
+        _source(told, f"with {group.method} on {group.inputs} inputs"),
+        told[0],
+        group.recordings,
+        tuple(r for r in found if r.meta.device.name == group.gpu),
+        inputs=InputSpec.parse(group.inputs),
     )
 
 
-def _profiler(
-    recorded: Mapping[str, Mapping[tuple[str, str], Attempt]], first: Recording
-) -> ReplayProfiler:
-    """Of attempts by recording, under the conditions of the first."""
+def _profiler(chosen: Sequence[Recording], first: Recording) -> ReplayProfiler:
+    """Of the attempts of all, under the conditions of the first."""
+    recorded = {r.label: {(a.workload, a.subject): a for a in r.attempts} for r in chosen}
     provenance = first.meta.provenance
     return ReplayProfiler(
         recorded,
@@ -120,84 +169,76 @@ def _warn_of_other_sources(
     )
 
 
-def _of_inputs(
-    found: Sequence[Recording],
-    wanted: Collection[str],
-    subjects: Collection[str],
-    asked: InputSpec,
-) -> tuple[InputSpec, tuple[Recording, ...]]:
-    """The recordings of the inputs that are asked for.  Where those hold none of the workloads that
-    are wanted, or less than those of normal inputs, on which all was measured once, and nobody
-    asked for others than the usual ones, these.
+def _of_inputs(found: Sequence[Recording], asked: InputSpec) -> list[Recording]:
+    """The recordings of the inputs that are asked for; where nobody asked for others than the usual
+    ones, those of normal inputs too, on which all was measured once.
 
     Raises NoUsableVariant if there are none.
     """
-
-    def recorded(inputs: InputSpec) -> tuple[Recording, ...]:
-        return tuple(r for r in found if r.meta.inputs == str(inputs))
-
-    def held(recordings: Sequence[Recording]) -> tuple[int, int]:
-        attempts = [a for r in recordings for a in r.attempts if a.workload in wanted]
-        by_subjects = {a.workload for a in attempts if a.subject in subjects}
-        return len(by_subjects), len({a.workload for a in attempts})
-
-    theirs, normal = recorded(asked), recorded(NORMAL)
-    if asked == DEFAULT and normal and (held(theirs) == (0, 0) or held(theirs) < held(normal)):
-        return NORMAL, normal
+    names = {str(asked), str(NORMAL)} if asked == DEFAULT else {str(asked)}
+    theirs = [r for r in found if r.meta.inputs in names]
     if not theirs:
         known = " or ".join(dict.fromkeys(r.meta.inputs for r in found))
         raise NoUsableVariant(
             f"no recording has {asked} inputs: take --inputs {known}, or search on a GPU"
         )
-    return asked, theirs
+    return theirs
 
 
-def _most_wanted(
-    found: Sequence[Recording], wanted: Collection[str], subjects: Collection[str]
-) -> str:
-    """Methods are never mixed: the one that covers most of what is wanted; of equals ncu, then the
-    one recorded last."""
-    covered = _covered(found, wanted, subjects, lambda r: r.meta.provenance.method)
-    return max(covered, key=lambda method: (covered[method], method == "ncu"))
-
-
-def _best_recorded(
-    found: Sequence[Recording], wanted: Collection[str], subjects: Collection[str]
-) -> str:
-    """The GPU that covers most of what is wanted; of equals the one that does so by ncu, then the
-    one with most attempts, then the one recorded last."""
-    by_ncu = [r for r in found if r.meta.provenance.method == NcuProfiler.method]
-    covered, covered_by_ncu = (
-        _covered(those, wanted, subjects, lambda r: r.meta.device.name) for those in (found, by_ncu)
-    )
-    attempts = Counter[str]()
-    for recording in found:
-        attempts[recording.meta.device.name] += len(recording.attempts)
-    nothing = (0, 0, 0)
-    return max(
-        covered, key=lambda gpu: (covered[gpu], covered_by_ncu.get(gpu, nothing), attempts[gpu])
-    )
-
-
-def _covered(
+def _best_group(
     found: Sequence[Recording],
-    wanted: Collection[str],
-    subjects: Collection[str],
-    group: Callable[[Recording], str],
-) -> dict[str, tuple[int, int, int]]:
-    """How many of the wanted workloads each group of recordings holds: with some of the wanted
-    subjects, with kernels of this checkout, and at all.  Groups are in the order of `found`."""
-    asked, ours, held = (defaultdict[str, set[str]](set) for _ in range(3))
+    wanted: Collection[Workload],
+    configs: Sequence[Config],
+    inputs: InputSpec,
+) -> _Group:
+    """The group that answers on most of the workloads, then for most configs; of equals the one of
+    the inputs that were asked for, then the one with most from kernels of this checkout, then the
+    one recorded by ncu, of the GPU that would answer best in all dtypes, last."""
+    asked, in_all = _Asked.of(wanted, configs), _Asked.of(*_in_all_dtypes(wanted, configs))
+    n_recorded = Counter[str]()
+    groups: dict[tuple[str, str, str], list[Recording]] = {}
     for recording in found:
-        name = group(recording)
-        here = {a.workload for a in recording.attempts if a.workload in wanted}
-        held[name].update(here)
-        asked[name].update(
-            a.workload for a in recording.attempts if a.workload in here and a.subject in subjects
+        gpu, method = recording.meta.device.name, recording.meta.provenance.method
+        n_recorded[gpu] += len(recording.attempts)
+        groups.setdefault((gpu, recording.meta.inputs, method), []).append(recording)
+
+    def worth(group: _Group) -> tuple[int, ...]:
+        answers = group.answers(asked)
+        of_asked = [workload for workload, subject in answers if subject in asked.subjects]
+        return (
+            len(set(of_asked)),
+            len(of_asked),
+            len({workload for workload, _ in answers}),
+            group.inputs == str(inputs if answers else NORMAL),
+            _n_ours(answers),
+            group.method == NcuProfiler.method,
+            _n_ours(group.answers(in_all)),
+            n_recorded[group.gpu],
         )
-        if not is_of_other_sources(recording, _kinds(here)):
-            ours[name].update(here)
-    return {name: (len(asked[name]), len(ours[name]), len(held[name])) for name in held}
+
+    return max((_Group(*key, tuple(those)) for key, those in groups.items()), key=worth)
+
+
+def _in_all_dtypes(
+    wanted: Iterable[Workload], configs: Iterable[Config]
+) -> tuple[list[Workload], list[Config]]:
+    """The same in every dtype."""
+    return (
+        [replace(workload, dtype=dtype) for workload in wanted for dtype in DType],
+        [replace(config, dtype=dtype) for config in configs for dtype in DType],
+    )
+
+
+def _n_ours(answers: Mapping[tuple[str, str], Recording]) -> int:
+    """How many of the answers are of kernels of this checkout."""
+    by_label = {recording.label: recording for recording in answers.values()}
+    n = Counter(
+        (recording.label, kind_of(Workload.from_key(workload)))
+        for (workload, _), recording in answers.items()
+    )
+    return sum(
+        n[label, kind] for label, kind in n if not is_of_other_sources(by_label[label], [kind])
+    )
 
 
 def _kinds(keys: Collection[str]) -> set[Kind]:
