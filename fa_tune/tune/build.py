@@ -24,6 +24,7 @@ from fa_tune.profile.base import Profiler
 from fa_tune.store.journal import BuildFailureRecord, Fingerprint, Journal
 from fa_tune.tune.fleet.gpu import Gpu
 from fa_tune.tune.session import Machine, Session
+from fa_tune.tune.unrecorded import not_recorded
 from fa_tune.tune.verify import Verified, choose_pair, is_verified, verdict_key, verify_all
 from fa_tune.workers.prefork import get_ready, warm_up
 
@@ -88,9 +89,17 @@ def prepare(
     *,
     verify: bool = True,
 ) -> list[PreparedWorkload]:
-    """Compile every config for every workload's traits, and `verify` what compiled.  What takes
-    minutes to compile is waited for while the others are verified."""
+    """Compile every config for every workload's traits, for a replay those that are recorded, and
+    `verify` what compiled.  What takes minutes to compile is waited for while the others are
+    verified."""
     wanted = [_requests(workload, configs, session.machine) for workload in workloads]
+    unrecorded = [
+        not_recorded((subject for subject, _ in of_one), workload, session.selection)
+        for workload, of_one in zip(workloads, wanted, strict=True)
+    ]
+    wanted = [
+        _without(of_one, failures) for of_one, failures in zip(wanted, unrecorded, strict=True)
+    ]
     requests = {key: request for of_one in wanted for key, request in of_one.items()}
     if not is_verified(session, requests.values()):
         session.pool.on_each(lambda gpu: _get_ready(session.profiler_on(gpu), gpu))
@@ -102,9 +111,17 @@ def prepare(
     built |= dict(zip(left, fresh, strict=True))
     checks.add(list(built.values()))
     return [
-        _prepared(workload, [(key, built[key]) for key in of_one], checks.found)
-        for workload, of_one in zip(workloads, wanted, strict=True)
+        _prepared(workload, [(key, built[key]) for key in of_one], checks.found, failures)
+        for workload, of_one, failures in zip(workloads, wanted, unrecorded, strict=True)
     ]
+
+
+def _without(
+    requests: Mapping[Key, BuildRequest], failures: Sequence[Attempt]
+) -> dict[Key, BuildRequest]:
+    """The requests but those of variants that failed already."""
+    failed = {attempt.subject for attempt in failures}
+    return {key: request for key, request in requests.items() if key[0] not in failed}
 
 
 def _get_ready(profiler: Profiler, gpu: Gpu) -> None:
@@ -149,9 +166,12 @@ class _Checks:
             self.found = self.found.joined(verify_all(self._session, left))
 
 
-def _prepared(workload: Workload, built: Sequence[Build], found: Verified) -> PreparedWorkload:
+def _prepared(
+    workload: Workload, built: Sequence[Build], found: Verified, failed: Sequence[Attempt]
+) -> PreparedWorkload:
+    """`failed` are attempts that ended before compiling."""
     artifacts: dict[str, Artifact] = {}
-    failures: list[Attempt] = []
+    failures = list(failed)
     verdicts: dict[str, Verdict] = {}
     for (subject, _), result in built:
         artifact = result.artifact

@@ -21,7 +21,7 @@ from fa_tune.store.recordings import families_in
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.schema import EntryKey
 from fa_tune.tune.session import Machine, ProfilerSelection, Session
-from fa_tune.tune.unrecorded import recorded_only
+from fa_tune.tune.unrecorded import recorded_among, recorded_only
 
 RejectedVariants = tuple[tuple[Variant, Rejected], ...]
 
@@ -228,6 +228,7 @@ def choose_candidates(
     kept, rejected = runnable(configs, machine)
     asked = workloads_for(options, kept)
     workloads = recorded_only(asked, session.selection, Silent())
+    recorded_among(kept, workloads, session.selection, session.progress)
     beside = [*defaults.for_workloads(asked), *incumbents(registry, session.selection, workloads)]
     always, _ = prune_configs(list(dict.fromkeys(beside)), machine)
     every = dict.fromkeys([*kept, *always])

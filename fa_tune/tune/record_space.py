@@ -35,6 +35,7 @@ from fa_tune.tune.outputs import provenance
 from fa_tune.tune.profilers import choose_profiler
 from fa_tune.tune.results import RecordedSpace
 from fa_tune.tune.session import Machine, Session, open_machine, open_session
+from fa_tune.tune.unrecorded import recorded_among, recorded_only
 
 CHUNK = 256  # configs measured side by side; what a chunk found is kept when the next one begins
 
@@ -54,23 +55,24 @@ def record_space(
     verification before.  Attempts are in the journal as chunks end, so a recording that was
     interrupted goes on.
 
-    Raises InvalidConfig for configs of several families, NoUsableVariant when nothing ran,
-    and what measuring raises.
+    Raises InvalidConfig for configs of several families, NoUsableVariant when nothing ran or is
+    recorded, and what measuring raises.
     """
     for workload in options.workloads.workloads():
         input_files.check(options.measure.inputs, workload)
     machine = open_machine(options.machine, progress)
-    selection = choose_profiler(
-        options.measure, machine, progress, wanted=options.workloads.workloads()
-    )
-    progress.note(selection.source)
     kept, n_rejected = _able(configs, machine)
     family = families.of(kept[0])
     workloads = workloads_for(options, kept)
+    selection = choose_profiler(options.measure, machine, progress, wanted=workloads, configs=kept)
+    workloads = recorded_only(workloads, selection, progress)
+    progress.note(selection.source)
     defaults = {w.key: families.default_for(family, w) for w in workloads}
     able, _ = prune_configs(list(dict.fromkeys(defaults.values())), machine)
-    kept = _sampled(list(dict.fromkeys([*able, *kept])), set(able), at_most, options.measure.seed)
     session = open_session(machine, selection, options.measure, progress, reuse=options.resume)
+    wanted = list(dict.fromkeys([*able, *kept]))
+    held = recorded_among(wanted, workloads, selection, progress)
+    kept = _sampled(held, set(able), at_most, options.measure.seed)
     verify = not session.capabilities.checks_results
     prepared = prepare(session, workloads, kept, verify=verify)
     default_keys = {key: families.variant(config).key for key, config in defaults.items()}
@@ -97,7 +99,7 @@ def record_space(
         provenance=origin,
         units=units,
         defaults={key: variant for key, variant in default_keys.items() if variant in by_key},
-        note="; ".join(_notes(n_rejected, parts, joined)),
+        note="; ".join(_notes(n_rejected, len(wanted) - len(held), parts, joined)),
         inputs=str(selection.inputs),
     )
     save(to, rows, meta)
@@ -233,9 +235,18 @@ def _tag(chunk: Iterable[str]) -> str:
     return f"space {hashlib.sha256(chr(10).join(sorted(chunk)).encode()).hexdigest()[:12]}"
 
 
-def _notes(n_rejected: int, parts: Sequence[Part], joined: Sequence[Joined]) -> Iterator[str]:
+def _notes(
+    n_rejected: int, n_unrecorded: int, parts: Sequence[Part], joined: Sequence[Joined]
+) -> Iterator[str]:
     """What a reader of the table should know."""
     yield f"{n_rejected} configs that cannot run are not among these"
+    if n_unrecorded:
+        yield f"{n_unrecorded} configs are not among these because no recording holds them"
+    labels = {
+        a.measurement.replayed_from for w in joined for a in w.found.values() if a.measurement
+    }
+    if len(labels) > 1:
+        yield f"times are of several recordings: {', '.join(sorted(labels))}"
     if repeated := sum(part.repeated for part in parts):
         adjusted = sum(part.adjusted for part in parts)
         yield (

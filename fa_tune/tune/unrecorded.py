@@ -1,12 +1,15 @@
-"""Workloads that a replay knows nothing of: told before anything is compiled."""
+"""Workloads and configs that a replay knows nothing of: told before anything is compiled."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from fa_tune import families
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
+from fa_tune.core.model import Attempt, Outcome
 from fa_tune.core.options import Progress
 from fa_tune.core.workload import FIELDS, OPTIONAL, USUAL, DType, Workload
+from fa_tune.families.base import Config
 from fa_tune.store.recordings import Recording
 from fa_tune.tune.session import ProfilerSelection
 
@@ -30,6 +33,46 @@ def recorded_only(
     if missing:
         progress.warn(_sentence(missing, held, f" by {selection.method}"))
     return tuple(w for w in wanted if w in held)
+
+
+def recorded_among(
+    configs: Sequence[Config],
+    workloads: Sequence[Workload],
+    selection: ProfilerSelection,
+    progress: Progress,
+) -> list[Config]:
+    """The configs that can be measured, or that a recording holds for one of the workloads; how
+    many others there are is told."""
+    if selection.capabilities.measures_anew:
+        return list(configs)
+    subjects = _subjects(selection, workloads)
+    held = [config for config in configs if families.variant(config).key in subjects]
+    if missing := len(configs) - len(held):
+        which = f"{missing} of {len(configs)} configs" if configs[1:] else "the config"
+        progress.note(f"{which} {'are' if missing > 1 else 'is'} not recorded")
+    return held
+
+
+def not_recorded(
+    subjects: Iterable[str], workload: Workload, selection: ProfilerSelection
+) -> list[Attempt]:
+    """Attempts at the subjects that a replay cannot answer for: compiling them would take its time
+    for nothing."""
+    if selection.capabilities.measures_anew:
+        return []
+    held = _subjects(selection, [workload])
+    reason = f"no recording by {selection.method} holds it for this workload"
+    return [
+        Attempt(subject, workload.key, Outcome.NOT_RECORDED, reason)
+        for subject in subjects
+        if subject not in held
+    ]
+
+
+def _subjects(selection: ProfilerSelection, workloads: Sequence[Workload]) -> set[str]:
+    keys = {workload.key for workload in workloads}
+    attempts = (a for r in selection.recordings for a in r.attempts)
+    return {a.subject for a in attempts if a.workload in keys}
 
 
 def _held(recordings: Iterable[Recording]) -> list[Workload]:

@@ -12,10 +12,12 @@ from fa_tune.core.model import Outcome
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config
 from fa_tune.search.space_table import SUFFIX, load, recorded
+from fa_tune.tune.profilers import choose_profiler
 from fa_tune.tune.record_space import record_space
 from tests.tune import fakes
 from tests.tune.conftest import World
 from tests.tune.fakes import FakeProfiler, by_hash
+from tests.tune.recorded import record
 
 RECORDING = import_module("fa_tune.tune.record_space")
 
@@ -159,3 +161,42 @@ def test_a_group_whose_default_is_off_is_measured_again(world: World, tmp_path: 
     assert "0 of them" in made.meta.note
     assert "varied by 0.00 %" in made.meta.note
     assert len(made.rows) == 10
+
+
+def test_a_replay_takes_the_recording_of_most_configs_and_counts_those_that_lack(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RECORDING, "choose_profiler", choose_profiler)
+    world.device = None
+    folder = tmp_path / "profiles"
+    record(folder, "fast", "ncu", "2026-03-01T00:00:00+00:00", {fakes.keys(1)[0]: 1e-3})
+    times = dict.fromkeys(fakes.keys(3), 2e-3)
+    record(folder, "tune", "events", "2026-01-01T00:00:00+00:00", times)
+    options = world.options(recordings=folder)
+    made = record_space(wanted(10), options, tmp_path / f"x{SUFFIX}", world.progress)
+    assert [row.samples_s for row in made.rows] == [(2e-3,)] * 3
+    assert made.meta.provenance is not None
+    assert made.meta.provenance.recorded_at.startswith("2026-01-01")
+    assert "tune.csv" in made.source
+    assert "fast.csv" not in made.source
+    lacking = [note for note in (*world.progress.notes, made.meta.note) if "7 " in note]
+    assert len(lacking) == 2, "told, and kept with the table"
+    assert len({r.variant.key for r in world.compiler.requests}) == 3
+
+
+def test_a_table_of_several_recordings_names_them(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its provenance is that of the one with most configs."""
+    monkeypatch.setattr(RECORDING, "choose_profiler", choose_profiler)
+    world.device = None
+    folder = tmp_path / "profiles"
+    subjects = fakes.keys(4)
+    dates = ("2026-01-01T00:00:00+00:00", "2026-03-01T00:00:00+00:00")
+    record(folder, "most", "ncu", dates[0], dict.fromkeys(subjects[:3], 2e-3))
+    record(folder, "newer", "ncu", dates[1], {subjects[3]: 1e-3})
+    options = world.options(recordings=folder)
+    made = record_space(wanted(4), options, tmp_path / f"x{SUFFIX}", world.progress)
+    assert made.meta.provenance is not None
+    assert made.meta.provenance.recorded_at == dates[0]
+    assert all(name in made.meta.note for name in ("most.csv", "newer.csv"))

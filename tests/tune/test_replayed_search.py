@@ -114,6 +114,18 @@ def test_where_no_recording_holds_the_default_set_those_recorded_are_chosen_amon
     assert note not in world.progress.notes
 
 
+def test_only_what_is_recorded_is_compiled_and_the_rest_is_counted(
+    world: World, recorded: Path
+) -> None:
+    held = set(world.configs)
+    world.configs = fakes.configs(9)
+    found = only(search(world, 1024, recordings=recorded, kernels="wide"))
+    assert {r.variant.config for r in world.compiler.requests} == held
+    assert any(note.startswith("5 of 9 configs") for note in world.progress.notes)
+    lacking = {a.subject for a in found.attempts if a.outcome is Outcome.NOT_RECORDED}
+    assert lacking == {key for key in fakes.keys(9) if key not in fakes.keys(4)}
+
+
 # As the recorded search decided -----------------------------------------------------------------
 
 CHOSEN_BY_TIME, CHOSEN = fakes.keys(4)[2:]
