@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from fa_tune import families
 from fa_tune.build.compile import kernel_source_sha256
 from fa_tune.core import paths
+from fa_tune.core.arch import limits
 from fa_tune.core.errors import NoUsableVariant, ToolMissing
 from fa_tune.core.inputs import DEFAULT, NORMAL, InputSpec
-from fa_tune.core.options import MachineOptions, Progress
+from fa_tune.core.options import Progress
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import Config
 from fa_tune.families.equal_sources import Kind, equal, kind_of
@@ -20,21 +21,32 @@ from fa_tune.profile.ncu.profiler import NcuProfiler
 from fa_tune.profile.replay import ReplayProfiler, answering
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Recording, families_in
-from fa_tune.tune.session import ProfilerSelection
+from fa_tune.tune.session import Machine, ProfilerSelection
 
 # The methods that searches measure with.
 REPLAYED = (NcuProfiler.method, EventsProfiler.method)
 
 
-def _load_recordings(options: MachineOptions) -> tuple[Recording, ...]:
-    """The recordings to replay from, newest first; raises ToolMissing if there are none."""
-    folder = options.recordings or paths.profiles_dir()
+def _load_recordings(machine: Machine) -> list[Recording]:
+    """The recordings to replay from, newest first: of GPUs of the architecture that is compiled
+    for, since a choice among another one's kernels is not that of the GPU.
+
+    Raises ToolMissing if there are no recordings, NoUsableVariant for none of the architecture.
+    """
+    folder = machine.options.recordings or paths.profiles_dir()
     found = tuple(r for r in recordings.load_all(folder) if r.meta.provenance.method in REPLAYED)
     if not found:
         raise ToolMissing(
             f"no GPU found, and no recordings in {folder} to replay; --recordings names another"
         )
-    return found
+    capabilities = dict.fromkeys(r.meta.device.compute_capability for r in found)
+    if machine.limits.compute_capability not in capabilities:
+        known = " or ".join(sorted(limits(capability).arch for capability in capabilities))
+        raise NoUsableVariant(
+            f"no recording is of an {machine.arch} GPU: take --arch {known}, or search on a GPU"
+        )
+    here = machine.limits.compute_capability
+    return [r for r in found if r.meta.device.compute_capability == here]
 
 
 @dataclass(frozen=True)
@@ -97,7 +109,7 @@ def _subjects(recording: Recording, workloads: Collection[str]) -> dict[str, set
 
 
 def replay(
-    options: MachineOptions,
+    machine: Machine,
     progress: Progress,
     wanted: Collection[Workload],
     configs: Iterable[Config],
@@ -105,8 +117,8 @@ def replay(
 ) -> ProfilerSelection:
     """The recordings of one GPU, one kind of inputs and one method that answer most of what is
     `wanted`, of `configs` if there are any.  Raises ToolMissing without recordings, NoUsableVariant
-    without any of the inputs."""
-    found = _load_recordings(options)
+    without any of the architecture or of the inputs."""
+    found = _load_recordings(machine)
     configs = list(configs)
     group = _best_group(_of_inputs(found, inputs), wanted, configs, inputs)
     answers = group.answers(_Asked.of(wanted, configs))

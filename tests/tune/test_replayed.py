@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from fa_tune.build.compile import kernel_source_sha256
+from fa_tune.core.arch import parse_arch
+from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import DeviceInfo
 from fa_tune.core.options import MeasureOptions
 from fa_tune.core.workload import Workload
@@ -51,10 +53,15 @@ def made_of_these_kernels(path: Path) -> None:
 
 
 def chosen(
-    folder: Path, n: int, wanted: Sequence[Workload] = (WORKLOAD,), progress: Stages | None = None
+    folder: Path,
+    n: int,
+    wanted: Sequence[Workload] = (WORKLOAD,),
+    progress: Stages | None = None,
+    arch: str = "sm_90",
 ) -> ProfilerSelection:
     """What is replayed for the first `n` configs."""
     machine = fakes.machine(folder.parent, device=None, recordings=folder)
+    machine = dataclasses.replace(machine, limits=parse_arch(arch))
     configs = fakes.parsed(fakes.configs(n))
     return choose_profiler(
         MeasureOptions(), machine, progress or Stages(), wanted=wanted, configs=configs
@@ -118,3 +125,15 @@ def test_recordings_of_other_workloads_are_never_told(folder: Path, n: int) -> N
     assert found.recording.label == "nvidia_h200/theirs.csv"
     assert "newer.csv" not in found.source
     assert progress.warnings, "theirs are other kernels"
+
+
+def test_only_gpus_of_the_architecture_are_replayed(folder: Path) -> None:
+    """The kernels of one architecture are not those to choose among on another."""
+    path = held(folder, "tune", 4)
+    with pytest.raises(NoUsableVariant, match=r"sm_80 GPU: take --arch sm_90"):
+        chosen(folder, 4, arch="sm_80")
+    older = dataclasses.replace(H200, name="NVIDIA A100", compute_capability=(8, 0))
+    moved(path, older)
+    held(folder, "tune", 4)
+    assert chosen(folder, 4, arch="sm_80").device == older
+    assert chosen(folder, 4).device == H200
