@@ -40,6 +40,7 @@ class Rule(StrEnum):
     DEFAULT_IS_LEADER = "default_is_leader"
     DEFAULT_IS_TIED = "default_is_tied"
     WITHIN_MARGIN = "within_margin"
+    ONE_SAMPLE = "one_sample"
     CLEAR_WINNER = "clear_winner"
     TIE_BREAK = "tie_break"
     CONTRADICTED = "contradicted"
@@ -311,10 +312,10 @@ def is_near(to_leader: Ratio, tie: float = TIE) -> bool:
 
 
 def beats(to_default: Ratio, margin: float = MARGIN) -> bool:
-    """Whether challenger/default is a gain of more than `margin` and its interval, where one
-    is known, excludes 1."""
+    """Whether challenger/default is a gain of more than `margin` and its interval excludes 1; of a
+    single pair of samples none is known, so it proves nothing."""
     interval = to_default.interval
-    return to_default.value < 1.0 - margin and (interval is None or interval.high < 1.0)
+    return to_default.value < 1.0 - margin and interval is not None and interval.high < 1.0
 
 
 def _check(measurements: Sequence[Measurement]) -> tuple[str, str]:
@@ -360,14 +361,23 @@ def _choose(
         return leader, Rule.DEFAULT_IS_LEADER
     # Whether the default is left is asked once, of the leader: asked of every one near it, it
     # would be chance which of them are just beyond the margin.
-    if default is not None and not beats(paired_ratio(samples[leader], samples[default]), margin):
-        return default, Rule.DEFAULT_IS_TIED if default in tied else Rule.WITHIN_MARGIN
+    gain = None if default is None else paired_ratio(samples[leader], samples[default])
+    if default is not None and gain is not None and not beats(gain, margin):
+        return default, _why_default(gain, default in tied, margin)
     winners = list(near)
     if default is not None:
         winners = [
             s for s in near if s == leader or beats(paired_ratio(samples[s], samples[default]), 0.0)
         ]
     return winners[0], Rule.CLEAR_WINNER if len(near) == 1 else Rule.TIE_BREAK
+
+
+def _why_default(gain: Ratio, is_tied: bool, margin: float) -> Rule:
+    """The rule by which the default stays although something, by `gain` over it, leads."""
+    if is_tied:
+        return Rule.DEFAULT_IS_TIED
+    one_sample = gain.interval is None and gain.value < 1.0 - margin
+    return Rule.ONE_SAMPLE if one_sample else Rule.WITHIN_MARGIN
 
 
 def _sentence(
@@ -388,6 +398,11 @@ def _sentence(
             return (
                 f"{chosen} stays: it is the default, and what the fastest, {leader}, gains is "
                 f"not enough to leave it: {leader_gain}."
+            )
+        case Rule.ONE_SAMPLE:
+            return (
+                f"{chosen} stays: it is the default, and a single sample cannot tell what "
+                f"the fastest, {leader}, gains from chance: more samples are needed."
             )
         case Rule.CLEAR_WINNER:
             return f"{chosen} is the fastest and tied with nothing; {against}."

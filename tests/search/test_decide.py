@@ -135,19 +135,24 @@ def test_a_candidate_stopped_early_is_compared_over_its_own_rounds() -> None:
 
 
 def test_single_samples_are_decided_by_the_half_per_cent_alone() -> None:
-    ms = [m("b", 1.0), m("a", 1.0049), m("c", 1.0051), m(DEFAULT, 1.2)]
-    d = decide(ms, DEFAULT)
+    ms = [m("b", 1.0), m("a", 1.0049), m("c", 1.0051)]
+    d = decide(ms, None)
     check(d, "a", Rule.TIE_BREAK)
     assert set(d.tie_set) == {"a", "b"}
     assert d.chosen.interval_s is None
-    assert d.to_default is not None
-    assert d.to_default.interval is None
 
 
-def test_single_samples_leave_the_default_only_for_more_than_the_margin() -> None:
-    check(decide([m("a", 0.989), m(DEFAULT, 1.0)], DEFAULT), "a", Rule.CLEAR_WINNER)
+def test_single_samples_never_leave_the_default() -> None:
+    """They have no interval, so nothing tells a gain from chance."""
+    d = decide([m("a", 0.5), m(DEFAULT, 1.0)], DEFAULT)
+    check(d, DEFAULT, Rule.ONE_SAMPLE)
+    assert d.leader.subject == "a"
     check(decide([m("a", 0.991), m(DEFAULT, 1.0)], DEFAULT), DEFAULT, Rule.WITHIN_MARGIN)
     check(decide([m("a", 0.997), m(DEFAULT, 1.0)], DEFAULT), DEFAULT, Rule.DEFAULT_IS_TIED)
+    # One round that both took part in is one sample, however many the default has.
+    check(decide([m("a", 0.5), steady(DEFAULT, 1.0)], DEFAULT), DEFAULT, Rule.ONE_SAMPLE)
+    once = [steady("a", 0.98), m("b", 0.981), steady(DEFAULT, 1.0)]
+    check(decide(once, DEFAULT, tie_break=lambda s: (s == "a",)), "a", Rule.TIE_BREAK)
 
 
 # The default
@@ -256,7 +261,8 @@ def test_every_decision_keeps_its_promises(ms: list[Measurement], shuffler: rand
     if DEFAULT in candidates and d.chosen.subject != DEFAULT:
         assert d.to_default is not None
         assert d.to_default.value < 1.0
-        assert d.to_default.interval is None or d.to_default.interval.high < 1.0
+        assert d.to_default.interval is not None
+        assert d.to_default.interval.high < 1.0
         samples = {x.subject: x.samples_s for x in ms}
         assert paired_ratio(samples[d.leader.subject], samples[DEFAULT]).value < 0.99
 
