@@ -12,7 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from fa_tune import families
+from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import REFERENCE_FAMILY, Variant
+from fa_tune.core.workload import DType
+from fa_tune.core.workload_parts import PARTS
 from fa_tune.families.kernel_names import KernelIdentity, identify
 from fa_tune.families.launch import GridShape
 from fa_tune.profile.ncu.launches import Launch, Missing
@@ -29,22 +32,23 @@ UNKNOWN_KERNEL = "not a known attention kernel"
 def rows_from_launches(
     launches: Sequence[Launch],
     *,
-    overrides: PartialWorkload | None = None,
+    given: PartialWorkload | None = None,
     on_note: Note | None = None,
 ) -> list[Row]:
     """Rows in table order; every launch is counted in one.
 
     Launches of one kernel with one grid are one row: `duration_s` and the counters are means
-    over them, `median_s` their median, `n` their number.  `overrides` replace what would be
-    inferred.  `on_note` gets a line for each thing that a reader should know.
+    over them, `median_s` their median, `n` their number.  `given` is what the user says of parts
+    that names and grids leave open.  `on_note` gets a line for each thing that a reader should
+    know.  Raises InvalidConfig where a name or grid says otherwise than `given`.
     """
     names = dict.fromkeys(launch.kernel_name for launch in launches)
     named = {name: identify(name) for name in names}
-    given = overrides or PartialWorkload()
+    given = given or PartialWorkload()
     # All that a shape is told by: many launches, few kinds.
     kinds = {(launch.kernel_name, launch.grid): launch for launch in launches}
     told_by = {
-        kind: given.merge(inferred(named[launch.kernel_name], launch)).fill_defaults().settled()
+        kind: _told(named[launch.kernel_name], launch, given)
         if named[launch.kernel_name].family
         else PartialWorkload()
         for kind, launch in kinds.items()
@@ -93,6 +97,31 @@ class _Same:
     def of(cls, launch: Launch, shape: PartialWorkload, alone: bool) -> _Same:
         single = (launch.process_id, launch.launch_id) if alone else None
         return cls(launch.kernel_name, launch.grid, launch.block, shape, single)
+
+
+def _told(identity: KernelIdentity, launch: Launch, given: PartialWorkload) -> PartialWorkload:
+    """What name, grid and user say together; raises InvalidConfig where they contradict."""
+    known = inferred(identity, launch)
+    for part in PARTS:
+        said, asked = getattr(known, part), getattr(given, part)
+        if None not in (said, asked) and said != asked:
+            raise InvalidConfig(
+                f"{identity.label} has {_in_words(part, said)} by its name and grid, not "
+                f"{_in_words(part, asked)}: leave that option out"
+            )
+    told = given.merge(known).fill_defaults().settled()
+    if not could_be(identity, told, launch):
+        raise InvalidConfig(
+            f"{identity.label} has another grid than seq_len {told.seq_len}, heads {told.heads}, "
+            f"batch {told.batch} need: correct these options, or leave them out"
+        )
+    return told
+
+
+def _in_words(part: str, value: object) -> str:
+    if part == "causal":
+        return "a causal mask" if value else "a full mask"
+    return f"{part} {value.name if isinstance(value, DType) else value}"
 
 
 def inferred(identity: KernelIdentity, launch: Launch) -> PartialWorkload:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from fa_tune.core.errors import ProfileFormatError, StorageError
+from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError
 from fa_tune.core.files import read_bytes
 from fa_tune.profile.ncu.launches import Profile
 from fa_tune.profile.ncu.parse import parse_ncu_csv, profile_of
@@ -15,7 +15,7 @@ from fa_tune.store.table.partial_workload import PartialWorkload
 from fa_tune.store.table.read_csv import looks_like_ours, parse_rows, text_of
 from fa_tune.store.table.rows import Row, completed, ordered
 
-Overrides = PartialWorkload
+Stated = PartialWorkload
 """What the user says about the workload; a part left None is inferred."""
 
 Note = Callable[[str], None]
@@ -24,7 +24,7 @@ START_BYTES = 4096  # in which the heading lies
 
 def load_report_source(
     path: str | Path,
-    overrides: Overrides | None = None,
+    stated: Stated | None = None,
     *,
     decimal: str | None = None,
     on_note: Note | None = None,
@@ -32,23 +32,23 @@ def load_report_source(
     """The rows of a file or folder, in table order, rates and percentages filled in.
 
     A folder gives the rows of the CSV files directly in it, each file's rows compared among
-    themselves only (`Row.source` is the file's name).  `overrides` fill in what a file does
-    not say and, for ncu's files, replace what would be inferred.  `decimal` is the separator in
-    ncu's numbers (None: found out).  `on_note` gets one line for each thing that a reader should
-    know.
+    themselves only (`Row.source` is the file's name).  `stated` fills in what a file does
+    not say.  `decimal` is the separator in ncu's numbers (None: found out).  `on_note` gets one
+    line for each thing that a reader should know.
 
     Raises StorageError for a path that cannot be read, ProfileFormatError for a file that is
-    none of these; its message says what to do instead where the file is recognised.
+    none of these; its message says what to do instead where the file is recognised.  InvalidConfig
+    where a kernel's name or grid says otherwise than `stated`.
     """
     path = Path(path)
     note = on_note or (lambda _: None)
     if not path.is_dir():
-        return _load_file(path, overrides or Overrides(), decimal, note)
+        return _load_file(path, stated or Stated(), decimal, note)
     files = _csv_files(path)
     rows: list[Row] = []
     for file in files:
         source = file.name if len(files) > 1 else ""
-        loaded = _load_file(file, overrides or Overrides(), decimal, note)
+        loaded = _load_file(file, stated or Stated(), decimal, note)
         rows += [replace(row, source=source) for row in loaded]
     return ordered(rows)
 
@@ -76,7 +76,7 @@ def _folders_with_csv(folder: Path) -> Iterator[Path]:
 def parse_report_source(
     data: bytes,
     where: str,
-    overrides: Overrides | None = None,
+    stated: Stated | None = None,
     *,
     decimal: str | None = None,
     on_note: Note | None = None,
@@ -87,23 +87,23 @@ def parse_report_source(
     note = on_note or (lambda _: None)
     if _is_ours(data):
         text = data.decode("utf-8-sig", errors="replace")
-        return _rows_of_ours(text, where, overrides or Overrides(), note)
+        return _rows_of_ours(text, where, stated or Stated(), note)
     try:
         profile = parse_ncu_csv(data, decimal=decimal)
     except ProfileFormatError as error:
         raise type(error)(f"{where}: {error}") from None
-    return _rows_of_ncu(profile, where, overrides or Overrides(), note)
+    return _rows_of_ncu(profile, where, stated or Stated(), note)
 
 
-def _load_file(path: Path, overrides: Overrides, decimal: str | None, note: Note) -> list[Row]:
+def _load_file(path: Path, stated: Stated, decimal: str | None, note: Note) -> list[Row]:
     try:
         data = read_bytes(path)
     except FileNotFoundError:
         raise StorageError(f"cannot read {path}: no such file or folder") from None
     _refuse_other_formats(path, data)
     if _is_ours(data):
-        return _rows_of_ours(text_of(data, path), str(path), overrides, note)
-    return _rows_of_ncu(profile_of(data, path, decimal=decimal), str(path), overrides, note)
+        return _rows_of_ours(text_of(data, path), str(path), stated, note)
+    return _rows_of_ncu(profile_of(data, path, decimal=decimal), str(path), stated, note)
 
 
 def _is_ours(data: bytes) -> bool:
@@ -111,18 +111,18 @@ def _is_ours(data: bytes) -> bool:
     return looks_like_ours(data[:START_BYTES].decode("utf-8-sig", errors="replace"))
 
 
-def _rows_of_ours(text: str, where: str, overrides: Overrides, note: Note) -> list[Row]:
+def _rows_of_ours(text: str, where: str, stated: Stated, note: Note) -> list[Row]:
     rows = [
         row
         for row in parse_rows(text, where, on_note=note)
-        if _is_of(overrides, PartialWorkload.of(row))
+        if _is_of(stated, PartialWorkload.of(row))
     ]
-    if not rows and overrides != Overrides():
+    if not rows and stated != Stated():
         note(f"{where}: no row is of the workload that the options name")
-    return completed(_stated(PartialWorkload.of(row), overrides).apply_to(row) for row in rows)
+    return completed(_stated(PartialWorkload.of(row), stated).apply_to(row) for row in rows)
 
 
-def _stated(parts: PartialWorkload, given: Overrides) -> PartialWorkload:
+def _stated(parts: PartialWorkload, given: Stated) -> PartialWorkload:
     """A row's workload with what the options say of parts that it lacks.  Where it says all sizes
     it lacks none, and the options have selected it."""
     if parts.workload is not None:
@@ -130,7 +130,7 @@ def _stated(parts: PartialWorkload, given: Overrides) -> PartialWorkload:
     return parts.merge(given).fill_defaults().settled()
 
 
-def _is_of(given: Overrides, parts: PartialWorkload) -> bool:
+def _is_of(given: Stated, parts: PartialWorkload) -> bool:
     """Whether a row says nothing else than the options, by whatever name.  Where it says all sizes
     it says everything, since a column that no row needs is left out."""
     workload = parts.workload
@@ -139,12 +139,15 @@ def _is_of(given: Overrides, parts: PartialWorkload) -> bool:
     return given.merge(parts).workload == workload
 
 
-def _rows_of_ncu(profile: Profile, where: str, overrides: Overrides, note: Note) -> list[Row]:
+def _rows_of_ncu(profile: Profile, where: str, stated: Stated, note: Note) -> list[Row]:
     for warning in profile.warnings:
         note(f"{where}: {warning}")
-    return rows_from_launches(
-        profile.launches, overrides=overrides, on_note=lambda text: note(f"{where}: {text}")
-    )
+    try:
+        return rows_from_launches(
+            profile.launches, given=stated, on_note=lambda text: note(f"{where}: {text}")
+        )
+    except InvalidConfig as error:
+        raise InvalidConfig(f"{where}: {error}") from None
 
 
 def _refuse_other_formats(path: Path, data: bytes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Quantity
 from fa_tune.core.workload import DType
 from fa_tune.profile.ncu.launches import Launch, MetricValue, Missing
@@ -58,10 +59,20 @@ def test_ragged_length_is_not_in_the_grid() -> None:
     assert len(notes) == 1
     assert "give it with --seq-len" in notes[0]
     given = PartialWorkload(seq_len=500, batch=2, heads=4)
-    row = _only(rows_from_launches([launch], overrides=given, on_note=notes.append))
+    row = _only(rows_from_launches([launch], given=given, on_note=notes.append))
     assert (row.seq_len, row.seq_len_kv, row.kv_heads, row.reason) == (500, 500, 4, "")
     assert row.matmul_tflops is not None
     assert not any("have no TFLOP/s" in note for note in notes[1:])
+
+
+def test_a_ragged_length_that_the_grid_cannot_have_is_refused() -> None:
+    launch = _launch(OURS % (BARE, "0, 1, 0"), (8, 4, 2))
+    for given in (
+        PartialWorkload(seq_len=700, batch=2, heads=4),
+        PartialWorkload(seq_len=500, batch=2, heads=8),
+    ):
+        with pytest.raises(InvalidConfig, match="another grid"):
+            rows_from_launches([launch], given=given)
 
 
 @pytest.mark.parametrize(("causal", "even"), [("0", "1"), ("1", "1"), ("(bool)1", "true")])
@@ -191,7 +202,7 @@ def test_a_padded_head_dimension_is_not_taken_for_the_tensors_own() -> None:
     assert row.matmul_tflops is None
     assert "d_head" in row.reason
     given = PartialWorkload(d_head=56)
-    row = _only(rows_from_launches([_launch(_switched(even_K=0), (4, 3, 16))], overrides=given))
+    row = _only(rows_from_launches([_launch(_switched(even_K=0), (4, 3, 16))], given=given))
     assert (row.d_head, row.seq_len, row.batch) == (56, 512, 3)
 
 
@@ -203,7 +214,7 @@ def test_what_rates_rest_on_is_said() -> None:
     assert any("--seq-len-kv" in note for note in notes)
     notes.clear()
     given = PartialWorkload(seq_len_kv=512, kv_heads=16)
-    rows_from_launches(launches[:1], overrides=given, on_note=notes.append)
+    rows_from_launches(launches[:1], given=given, on_note=notes.append)
     assert not notes
 
 

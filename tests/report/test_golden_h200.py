@@ -8,12 +8,14 @@ the ratios to FA2 are what must agree between the two ways of measuring.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Outcome
 from fa_tune.core.workload import DType
-from fa_tune.report.load import Overrides, load_report_source
+from fa_tune.report.load import Stated, load_report_source
 from fa_tune.report.summary import sentences, summarise
 from fa_tune.store.table.rows import Row, best
 
@@ -23,9 +25,9 @@ SEQ_4096 = DATA / "raw_h200_seq4096.csv"
 FIRST = "(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles"
 
 
-def _load(path: Path, **overrides: int) -> list[Row]:
+def _load(path: Path, **stated: Any) -> list[Row]:
     notes: list[str] = []
-    rows = load_report_source(path, Overrides(**overrides), on_note=notes.append)
+    rows = load_report_source(path, Stated(**stated), on_note=notes.append)
     assert not [n for n in notes if "assumed" not in n and "taken from the other" not in n]
     return rows
 
@@ -136,10 +138,14 @@ def test_tiled_rate_counts_the_tile_of_the_name() -> None:
     assert rows["cuDNN"].attn_tflops == pytest.approx(flop / 233.952e-6 / 1e12)
 
 
-def test_overrides_replace_what_the_grid_says() -> None:
-    rows = _by_kernel(_load(SEQ_1024, batch=4))
-    assert {row.batch for row in rows.values()} == {4}
-    assert rows["FA2"].matmul_tflops == pytest.approx(329.0 / 4, abs=0.06)
+@pytest.mark.parametrize(
+    "stated", [{"batch": 4}, {"seq_len": 512}, {"d_head": 64}, {"heads": 8}, {"dtype": DType.BF16}]
+)
+def test_options_do_not_replace_what_name_and_grid_say(stated: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfig, match="leave that option out"):
+        _load(SEQ_1024, **stated)
+    said = {"batch": 16, "seq_len": 1024, "d_head": 128, "heads": 16, "dtype": DType.FP16}
+    assert _load(SEQ_1024, **said) == _load(SEQ_1024)
 
 
 def test_summary_in_words() -> None:

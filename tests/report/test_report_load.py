@@ -10,7 +10,7 @@ import pytest
 
 from fa_tune.core.errors import FaTuneError, ProfileFormatError, StorageError
 from fa_tune.core.workload import DType
-from fa_tune.report.load import Overrides, load_report_source
+from fa_tune.report.load import Stated, load_report_source
 from fa_tune.store.table.rows import Row
 from fa_tune.store.table.write_csv import write_csv
 from tests.project_files import ROOT
@@ -47,7 +47,7 @@ def test_classic_csv(tmp_path: Path) -> None:
     assert ours.duration_percent_of_baseline == pytest.approx(100 * 0.417728 / 2.438304)
     assert ours.tflops == 57.0  # the file's
     assert ours.matmul_tflops is None  # batch and heads are not in the file
-    _, ours = load_report_source(path, Overrides(batch=16, heads=16))
+    _, ours = load_report_source(path, Stated(batch=16, heads=16))
     assert ours.matmul_tflops == pytest.approx(56.4, abs=0.06)
 
 
@@ -56,25 +56,25 @@ def test_options_select_rows_of_files_that_state_them(tmp_path: Path) -> None:
     path = ROOT / "profiles" / "nvidia_h200" / "fast_mixture_events.csv"
     rows = load_report_source(path)
     assert {row.d_head for row in rows} == {64, 128}
-    assert load_report_source(path, Overrides(softcap=5.0)) == []
-    assert load_report_source(path, Overrides(seq_len=1024)) == []
-    assert len(load_report_source(path, Overrides(dtype=DType.BF16, causal=True))) == len(rows)
-    (d_head,) = {row.d_head for row in load_report_source(path, Overrides(d_head=64, d_head_v=64))}
+    assert load_report_source(path, Stated(softcap=5.0)) == []
+    assert load_report_source(path, Stated(seq_len=1024)) == []
+    assert len(load_report_source(path, Stated(dtype=DType.BF16, causal=True))) == len(rows)
+    (d_head,) = {row.d_head for row in load_report_source(path, Stated(d_head=64, d_head_v=64))}
     assert d_head == 64
     classic = tmp_path / "classic.csv"
     classic.write_text(CLASSIC)
-    assert load_report_source(classic, Overrides(seq_len=512)) == []
-    assert len(load_report_source(classic, Overrides(seq_len=1024, softcap=5.0))) == 2
+    assert load_report_source(classic, Stated(seq_len=512)) == []
+    assert len(load_report_source(classic, Stated(seq_len=1024, softcap=5.0))) == 2
 
 
 def test_an_option_that_selects_a_row_gives_it_no_other_name(tmp_path: Path) -> None:
     path = ROOT / "profiles" / "nvidia_h200" / "fast_mixture_events.csv"
     rows = [row for row in load_report_source(path) if row.d_head == 128]
-    assert load_report_source(path, Overrides(d_head_v=128)) == rows
+    assert load_report_source(path, Stated(d_head_v=128)) == rows
     plain = ROOT / "profiles" / "nvidia_h200" / "fast_events.csv"
-    selected = load_report_source(plain, Overrides(seq_len=1024))
+    selected = load_report_source(plain, Stated(seq_len=1024))
     assert selected
-    longer = Overrides(seq_len=1024, d_head_v=128, sink=False)
+    longer = Stated(seq_len=1024, d_head_v=128, sink=False)
     assert load_report_source(plain, longer) == selected
 
 
@@ -83,11 +83,11 @@ def test_what_a_file_lacks_is_the_same_problem_by_any_name(tmp_path: Path) -> No
     classic = tmp_path / "classic.csv"
     classic.write_text(CLASSIC)
     sizes = {"batch": 16, "heads": 16, "seq_len": 1024, "d_head": 128}
-    longer = Overrides(**sizes, d_head_v=128)
+    longer = Stated(**sizes, d_head_v=128)
     for path in (classic, DATA / "details_h200_seq1024.csv"):
-        names = {str(row.group) for row in load_report_source(path, Overrides(**sizes))}
+        names = {str(row.group) for row in load_report_source(path, Stated(**sizes))}
         assert {str(row.group) for row in load_report_source(path, longer)} == names
-    whole = Overrides(**sizes, dtype=DType.FP16, causal=False)
+    whole = Stated(**sizes, dtype=DType.FP16, causal=False)
     longer = replace(whole, window_left=1023)
     (name,) = {str(row.group) for row in load_report_source(classic, whole)}
     assert {str(row.group) for row in load_report_source(classic, longer)} == {name}
