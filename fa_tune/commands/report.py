@@ -134,9 +134,9 @@ def command(
     A PATH is a CSV file of fa-tune, or one of Nsight Compute's (`ncu --csv`, details or raw
     page) with any kernels in it, or a folder of such files; `-` is standard input. Of a file of
     fa-tune the workload options select rows. Parts of the workload that a file does not state
-    are inferred from kernel names and grids; the options say the rest. Notes go to standard
-    error. For --html, a PATH may also be
-    what `fa-tune profile --json` wrote, whose counters tell the winner from the runner-up.
+    are inferred from kernel names and grids; options say what these leave open. Notes go to
+    standard error. For --html, a PATH may also be what `fa-tune profile --json` wrote, whose
+    counters tell the winner from the runner-up.
 
     \b
     Examples:
