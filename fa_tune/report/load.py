@@ -11,6 +11,7 @@ from fa_tune.core.files import read_bytes
 from fa_tune.profile.ncu.launches import Profile
 from fa_tune.profile.ncu.parse import parse_ncu_csv, profile_of
 from fa_tune.report.from_ncu import rows_from_launches
+from fa_tune.store.table.checks import implausible
 from fa_tune.store.table.partial_workload import PartialWorkload
 from fa_tune.store.table.read_csv import looks_like_ours, parse_rows, text_of
 from fa_tune.store.table.rows import Row, completed, ordered
@@ -112,11 +113,11 @@ def _is_ours(data: bytes) -> bool:
 
 
 def _rows_of_ours(text: str, where: str, stated: Stated, note: Note) -> list[Row]:
-    rows = [
-        row
-        for row in parse_rows(text, where, on_note=note)
-        if _is_of(stated, PartialWorkload.of(row))
-    ]
+    parsed = parse_rows(text, where, on_note=note)
+    for row in parsed:
+        if wrong := implausible(row):
+            raise ProfileFormatError(f"{where}: {row.kernel}: {wrong}")
+    rows = [row for row in parsed if _is_of(stated, PartialWorkload.of(row))]
     if not rows and stated != Stated():
         note(f"{where}: no row is of the workload that the options name")
     return completed(_stated(PartialWorkload.of(row), stated).apply_to(row) for row in rows)

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from statistics import fmean, median
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -37,6 +35,7 @@ from fa_tune.core.model import (
 from fa_tune.core.reference_kernels import REFERENCE_LABELS
 from fa_tune.core.workload import Workload
 from fa_tune.store import strict_json
+from fa_tune.store.table.checks import METHODS
 from fa_tune.store.table.columns import COUNTERS
 from fa_tune.store.table.from_attempts import CYCLES, rows_from_attempts
 from fa_tune.store.table.read_csv import read_rows
@@ -47,7 +46,6 @@ META_SUFFIX = ".meta.json"
 UNFINISHED = "_unfinished"  # how the name ends of what a search has measured so far
 SCHEMA = 1
 _GONE_FROM_DEVICE = ("l2_bytes", "sm_count")  # fields of older recordings
-METHODS = ("ncu", "events", "sustained")
 SOURCES = "kernel_source_sha256_by_family"  # in `Provenance.extra`, with several families
 # How the packages of `MeasuredBy.versions` are called, in the order they are told.
 VERSION_LABELS = {"torch": "torch", "cupy": "CuPy", **REFERENCE_LABELS}
@@ -196,7 +194,7 @@ def _with_table(path: Path, meta: Meta) -> Recording:
 
 
 def _row_contradiction(row: Row, meta: Meta) -> str | None:
-    """What in a row cannot be true; None if nothing."""
+    """What in a row cannot be true of a recording; None if nothing."""
     if row.workload is None:
         return "the row states no workload"
     if row.method != meta.provenance.method and (row.method or row.samples_s):
@@ -204,20 +202,7 @@ def _row_contradiction(row: Row, meta: Meta) -> str | None:
     samples = row.samples_s or ()
     if row.outcome is Outcome.OK and not samples:
         return "the row has no samples"
-    if samples and row.n not in (None, len(samples)):
-        return f"n is {row.n}, but there are {len(samples)} samples"
-    if samples and row.median_s is not None and not _close(row.median_s, median(samples)):
-        return "the median is not that of the samples"
-    if samples and row.duration_s is not None and not _close(row.duration_s, fmean(samples)):
-        return "the duration is not the mean of the samples"
-    for ratios, of in ((row.relative, samples), (row.held_out_relative, row.held_out_s or ())):
-        if ratios and len(ratios) != len(of):
-            return f"{len(ratios)} ratios to the baseline for {len(of)} samples"
     return None
-
-
-def _close(a: float, b: float) -> bool:
-    return math.isclose(a, b, rel_tol=1e-9)
 
 
 def _canonical(decided: Decided) -> Decided:

@@ -168,6 +168,17 @@ def test_decimal_decides_what_a_separator_means(
     assert json.loads(done.out)["rows"][0]["duration_s"] == pytest.approx(duration_s)
 
 
+def test_a_row_that_cannot_be_true_is_refused(console: Console, tmp_path: Path) -> None:
+    ours = console("report", str(RAW), "-f", "csv").out
+    path = tmp_path / "a.csv"
+    for right, wrong in (("eager+", "eagerly+"), (",ncu,", ",ncu-ui,"), (",FP16,", ",BF16,")):
+        assert right in ours
+        path.write_text(ours.replace(right, wrong))
+        done = console("report", str(path))
+        assert (done.status, done.out) == (5, "")
+        assert done.err.count("\n") == 1
+
+
 BROKEN: dict[str, tuple[bytes, int]] = {
     "empty": (b"", 5),
     "binary": (bytes(range(256)) * 8, 5),

@@ -5,16 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fa_tune.core.errors import ProfileFormatError, StorageError
 from fa_tune.core.files import read_bytes
-from fa_tune.core.model import REFERENCE_FAMILY
+from fa_tune.core.model import REFERENCE_FAMILY, Outcome
 from fa_tune.core.reference_kernels import REFERENCE_LABELS
+from fa_tune.core.workload_parts import PARTS
 from fa_tune.families.kernel_names import identify
+from fa_tune.store.table.checks import contradiction
 from fa_tune.store.table.columns import BY_HEADING, TEXT, Column
 from fa_tune.store.table.partial_workload import PartialWorkload, adopted
 from fa_tune.store.table.rows import Row
@@ -35,7 +37,8 @@ def read_rows(path: str | Path, *, on_note: Callable[[str], None] | None = None)
     Columns are found by heading, in any order; `Kernel Name` and `Dur (ms)` must be there.
     Without a family column, family, dtype and mask come from the kernel's name.  `on_note`
     gets a line for each oddity that was let pass.  Raises StorageError if the file cannot be read,
-    ProfileFormatError with file, line and column if a cell is not what its column holds.
+    ProfileFormatError with file, line and column if a cell is not what its column holds, and with
+    file and line for a row that contradicts itself or is there twice.
     """
     return parse_rows(read_text(path), str(path), on_note=on_note)
 
@@ -69,7 +72,7 @@ def looks_like_ours(text: str) -> bool:
 def parse_rows(text: str, where: str, *, on_note: Callable[[str], None] | None = None) -> list[Row]:
     """`read_rows` on text; `where` is the file's name in messages."""
     reader = _Reader(where, on_note or (lambda _: None))
-    rows = list(reader.rows(text.removeprefix("\ufeff")))
+    rows = list(reader.checked(reader.rows(text.removeprefix("\ufeff"))))
     if not text.endswith("\n"):
         reader.note("no newline at the end: the last line may have been cut")
     return rows if reader.has_family else _classic(rows)
@@ -89,7 +92,21 @@ class _Reader:
     def fail(self, line: int, text: str) -> ProfileFormatError:
         return ProfileFormatError(f"{self.where}, line {line}: {text}")
 
-    def rows(self, text: str) -> Iterator[Row]:
+    def checked(self, rows: Iterable[tuple[int, Row]]) -> Iterator[Row]:
+        """The rows, each of which may be true; refuses the first that cannot."""
+        seen: dict[tuple[object, ...], int] = {}
+        for line, row in rows:
+            if wrong := contradiction(row):
+                raise self.fail(line, f"{row.kernel}: {wrong}")
+            # Only of a whole workload is it known that two rows are of the same problem.
+            if row.is_variant and not row.missing and row.outcome is Outcome.OK:
+                parts = (getattr(row, part) for part in PARTS)
+                before = seen.setdefault((row.kernel, row.method, row.inputs, *parts), line)
+                if before != line:
+                    raise self.fail(line, f"{row.kernel}: line {before} has it already")
+            yield row
+
+    def rows(self, text: str) -> Iterator[tuple[int, Row]]:
         lines = self.lines(text)
         header = next(lines, None)
         if header is None:
@@ -103,7 +120,7 @@ class _Reader:
                     last = header[1][len(cells) - 1]
                     text += f"; it ends in column {last!r}, so the file may be cut"
                 raise self.fail(line, text)
-            yield self.row(line, columns, cells)
+            yield line, self.row(line, columns, cells)
 
     def lines(self, text: str) -> Iterator[tuple[int, list[str]]]:
         """(number of its first line, cells) of each record that is not blank."""

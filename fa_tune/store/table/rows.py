@@ -207,7 +207,7 @@ def completed(rows: Iterable[Row]) -> list[Row]:
     """
     out: list[Row] = []
     for members in grouped(rows).values():
-        members = ordered(_with_rates(row) for row in members)
+        members = ordered(with_rates(row) for row in members)
         timed = [row for row in members if row.rank_s is not None]
         fa2 = next((r for r in timed if r.is_reference and r.kernel == BASELINE_LABEL), None)
         baseline = fa2 or (timed[0] if timed else None)
@@ -234,7 +234,7 @@ def _first(*values: float | None) -> float | None:
     return next((value for value in values if value is not None), None)
 
 
-def _with_rates(row: Row) -> Row:
+def with_rates(row: Row) -> Row:
     """Fill in the three rates where the workload and a time are known.
 
     The tiled count knows no partial tiles, so those rows go without it.

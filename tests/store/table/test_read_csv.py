@@ -5,7 +5,11 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable
+from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
+from statistics import fmean, median
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,9 +18,10 @@ from hypothesis import strategies as st
 from fa_tune.core.errors import ProfileFormatError, StorageError
 from fa_tune.core.model import Outcome
 from fa_tune.core.workload import DType
+from fa_tune.store.table.checks import METHODS, implausible
 from fa_tune.store.table.columns import CLASSIC_COLUMNS, COLUMNS
 from fa_tune.store.table.read_csv import parse_rows, read_rows
-from fa_tune.store.table.rows import Row
+from fa_tune.store.table.rows import Row, completed
 from fa_tune.store.table.write_csv import write_csv
 
 CONFIG = "(FP16, 128, 128, 64, 4): async+eager+swizzled+load_2_2_2_tiles+opt_softmax"
@@ -64,6 +69,27 @@ def _numbers(low: int, high: int) -> st.SearchStrategy[float]:
 _SIZE = st.none() | st.integers(1, 10**9)
 _TIME = st.none() | _numbers(-20, -8)
 _RATE = st.none() | _numbers(-11, -5)
+_NAME = attrgetter("kernel")
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.12g}")
+
+
+def _consistent(row: Row) -> Row:
+    """The row with what follows from its samples."""
+    samples, held_out = row.samples_s or (), row.held_out_s or ()
+    row = replace(
+        row,
+        relative=(row.relative or ())[:1] * len(samples) or None,
+        held_out_relative=(row.held_out_relative or ())[:1] * len(held_out) or None,
+    )
+    if not samples:
+        return row
+    figures = {"median_s": _digits(median(samples)), "duration_s": _digits(fmean(samples))}
+    return replace(row, n=len(samples), **figures)  # type: ignore[arg-type]
+
+
 ROWS = st.builds(
     Row,
     kernel=st.text(min_size=1),
@@ -93,7 +119,7 @@ ROWS = st.builds(
     lse=st.none() | st.booleans(),
     softmax_scale=st.none() | st.floats(1e-30, 1e30),
     op=st.none() | st.just("backward"),
-    method=st.text(),
+    method=st.sampled_from(["", *METHODS]),
     n=_SIZE,
     median_s=_TIME,
     min_s=_TIME,
@@ -102,17 +128,17 @@ ROWS = st.builds(
     sm_clock_hz=st.none() | _numbers(-3, 3),
     outcome=st.sampled_from(Outcome),
     reason=st.text(),
-)
+).map(_consistent)
 
 
 @settings(deadline=None)  # the first call imports the families
-@given(st.lists(ROWS, max_size=5))
+@given(st.lists(ROWS, max_size=5, unique_by=_NAME))
 def test_round_trip(rows: list[Row]) -> None:
     assert parse_rows(_csv(rows), "x.csv") == rows
 
 
 @settings(deadline=None)  # the first call imports the families
-@given(st.lists(ROWS, max_size=4), st.data())
+@given(st.lists(ROWS, max_size=4, unique_by=_NAME), st.data())
 def test_columns_in_any_order_give_the_same_rows(rows: list[Row], data: st.DataObject) -> None:
     table = list(csv.reader(io.StringIO(_csv(rows), newline="")))
     order = data.draw(st.permutations(range(len(table[0]))))
@@ -122,7 +148,7 @@ def test_columns_in_any_order_give_the_same_rows(rows: list[Row], data: st.DataO
 
 
 @settings(deadline=None)  # the first call imports the families
-@given(st.lists(ROWS, min_size=1, max_size=3), st.data())
+@given(st.lists(ROWS, min_size=1, max_size=3, unique_by=_NAME), st.data())
 def test_a_cut_file_is_refused_or_said_to_be_cut(rows: list[Row], data: st.DataObject) -> None:
     text = _csv(rows)
     cut = text[: data.draw(st.integers(0, len(text) - 1))]
@@ -255,3 +281,63 @@ def test_files(tmp_path: Path) -> None:
 def test_classic_columns_are_a_prefix() -> None:
     assert COLUMNS[: len(CLASSIC_COLUMNS)] == CLASSIC_COLUMNS
     assert len({c.heading for c in COLUMNS}) == len({c.field for c in COLUMNS}) == len(COLUMNS)
+
+
+# Rows that cannot be true ------------------------------------------------------------------------
+
+SOUND = Row(
+    CONFIG, 2e-3, family="sm80", method="events", n=3, median_s=2e-3, samples_s=(1e-3, 2e-3, 3e-3)
+)
+WHOLE = {"batch": 2, "heads": 4, "kv_heads": 4, "seq_len": 512, "seq_len_kv": 512, "causal": False}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"median_s": 1.5e-3}, "median"),
+        ({"duration_s": 1.5e-3}, "mean"),
+        ({"n": 4}, "n is 4"),
+        ({"method": "guessed"}, "'guessed'"),
+        ({"relative": (1.0,)}, "1 ratios"),
+    ],
+)
+def test_a_row_that_contradicts_itself_is_refused_by_its_line(
+    wrong: dict[str, Any], said: str
+) -> None:
+    found = _read_or_refused(_csv([SOUND, replace(SOUND, **wrong)]))
+    assert isinstance(found, str)
+    assert "line 3" in found
+    assert said in found
+    assert "\n" not in found
+
+
+def test_a_row_that_is_there_twice_is_refused() -> None:
+    row = replace(SOUND, dtype=DType.FP16, d_head=128, **WHOLE)  # type: ignore[arg-type]
+    found = _read_or_refused(_csv([row, row]))
+    assert isinstance(found, str)
+    assert "line 2 has it already" in found
+    other = replace(row, seq_len=1024)
+    failed = replace(row, outcome=Outcome.CRASHED)
+    assert len(_read_or_refused(_csv([row, other, failed]))) == 3
+    # Two launches of which nobody knows the problem may be of two.
+    assert len(_read_or_refused(_csv([SOUND, SOUND]))) == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({}, None),
+        ({"kernel": "(FP16, 128, 128, 64, 4): banana"}, "banana"),
+        ({"d_head": 64}, "d_head is 64"),
+        ({"dtype": DType.BF16}, "dtype is BF16"),
+        ({"matmul_tflops": 900.0}, "do not follow"),
+        ({"tflops": 900.0}, "do not follow"),
+    ],
+)
+def test_what_is_of_no_config_or_does_not_follow_is_implausible(
+    wrong: dict[str, Any], said: str | None
+) -> None:
+    row = replace(SOUND, dtype=DType.FP16, d_head=128, **WHOLE)  # type: ignore[arg-type]
+    (row,) = completed([row])
+    found = implausible(replace(row, **wrong))
+    assert found is None if said is None else said in str(found)
