@@ -8,11 +8,13 @@ file's other kernels that fits, else left unknown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from fa_tune import families
-from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.errors import InvalidConfig, ProfileFormatError
 from fa_tune.core.model import REFERENCE_FAMILY, Variant
 from fa_tune.core.workload import DType
 from fa_tune.core.workload_parts import PARTS
@@ -26,6 +28,8 @@ from fa_tune.store.table.rows import BASELINE_LABEL, Row, completed, tiled_tflop
 
 Note = Callable[[str], None]
 ANY_HEAD_DIM = 64  # no grid depends on it
+# Ours, and FlashAttention 2's, by the name of the template alone.
+BASE_NAME = re.compile(r"(flash_|sm90_)forward_(\w+_)?kernel|decode_(\w+_)?kernel|flash_fwd_kernel")
 UNKNOWN_KERNEL = "not a known attention kernel"
 
 
@@ -40,9 +44,11 @@ def rows_from_launches(
     Launches of one kernel with one grid are one row: `duration_s` and the counters are means
     over them, `median_s` their median, `n` their number.  `given` is what the user says of parts
     that names and grids leave open.  `on_note` gets a line for each thing that a reader should
-    know.  Raises InvalidConfig where a name or grid says otherwise than `given`.
+    know.  Raises InvalidConfig where a name or grid says otherwise than `given`, and
+    ProfileFormatError for names that do not tell one config from another.
     """
     names = dict.fromkeys(launch.kernel_name for launch in launches)
+    _refuse_base_names(names)
     named = {name: identify(name) for name in names}
     given = given or PartialWorkload()
     # All that a shape is told by: many launches, few kinds.
@@ -81,6 +87,15 @@ def rows_from_launches(
         )
         _remark_zeros(launches, on_note)
     return completed(rows)
+
+
+def _refuse_base_names(names: Iterable[str]) -> None:
+    """Kernels of a template without its arguments would all be one."""
+    if base := next((name for name in names if BASE_NAME.fullmatch(name)), None):
+        raise ProfileFormatError(
+            f"the kernel names are base names ({base}), which tell no config: rerun ncu with "
+            "--print-kernel-base demangled"
+        )
 
 
 @dataclass(frozen=True)
@@ -213,7 +228,10 @@ def _remark(rows: Sequence[Row], on_note: Note) -> None:
             "--heads"
         )
     if strangers := sorted({row.kernel for row in rows if not row.family}):
-        on_note(f"{len(strangers)} kernels are no known attention kernels: {strangers[0][:80]}, …")
+        which = "1 kernel is" if len(strangers) == 1 else f"{len(strangers)} kernels are"
+        first = textwrap.shorten(strangers[0], 80, placeholder=" …")
+        more = f", and {len(strangers) - 1} more" if strangers[1:] else ""
+        on_note(f"{which} no known attention kernel{'s' if strangers[1:] else ''}: {first}{more}")
 
 
 def _remark_assumptions(

@@ -147,8 +147,8 @@ def _rows_of_ncu(profile: Profile, where: str, stated: Stated, note: Note) -> li
         return rows_from_launches(
             profile.launches, given=stated, on_note=lambda text: note(f"{where}: {text}")
         )
-    except InvalidConfig as error:
-        raise InvalidConfig(f"{where}: {error}") from None
+    except (InvalidConfig, ProfileFormatError) as error:
+        raise type(error)(f"{where}: {error}") from None
 
 
 def _refuse_other_formats(path: Path, data: bytes) -> None:

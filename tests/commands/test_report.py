@@ -179,6 +179,13 @@ def test_a_row_that_cannot_be_true_is_refused(console: Console, tmp_path: Path) 
         assert done.err.count("\n") == 1
 
 
+def test_the_star_is_explained_only_where_there_is_one(console: Console, tmp_path: Path) -> None:
+    assert "*" in console("report", str(RAW)).out
+    path = tmp_path / "strangers.csv"
+    path.write_text(AMBIGUOUS.format("1.234"))
+    assert "*" not in console("report", str(path)).out
+
+
 BROKEN: dict[str, tuple[bytes, int]] = {
     "empty": (b"", 5),
     "binary": (bytes(range(256)) * 8, 5),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from fa_tune.core.errors import InvalidConfig
+from fa_tune import families
+from fa_tune.core.errors import InvalidConfig, ProfileFormatError
 from fa_tune.core.model import Quantity
 from fa_tune.core.workload import DType
 from fa_tune.profile.ncu.launches import Launch, MetricValue, Missing
@@ -226,3 +229,26 @@ def test_a_duration_of_zero_is_named_as_such() -> None:
     assert any("1 of 2 launches" in note for note in notes)
     row = _only(rows_from_launches(launches[:1]))
     assert "not collected" not in row.reason
+
+
+@pytest.mark.parametrize(
+    "family", [family for family in families.all_families() if hasattr(family, "name_expression")]
+)
+def test_base_names_are_refused_with_what_to_do(family: Any) -> None:
+    config = family.default_config(128, DType.FP16)
+    base = family.name_expression(config, "plain").partition("<")[0]
+    with pytest.raises(ProfileFormatError, match="--print-kernel-base demangled"):
+        rows_from_launches([_launch(CUDNN, (132, 1, 1)), _launch(base, (8, 4, 2))])
+
+
+def test_strangers_are_named_without_a_cut_word() -> None:
+    notes: list[str] = []
+    long = "some::kernel<" + "a_word, " * 20 + "1>"
+    rows_from_launches([_launch(long, (1, 1, 1))], on_note=notes.append)
+    (note,) = notes
+    assert "1 kernel is" in note
+    shown = note.partition(": ")[2]
+    assert set(shown.removeprefix("some::kernel<").split()) <= {"a_word,", "…"}
+    notes.clear()
+    rows_from_launches([_launch("f()", (1, 1, 1))], on_note=notes.append)
+    assert "…" not in notes[0]

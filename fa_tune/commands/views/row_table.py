@@ -16,7 +16,8 @@ from fa_tune.store.table.rows import Row, best, grouped, paces
 
 FITTED_LIMIT = 10  # rows per table, beside the references and the fastest
 FASTEST = "*"
-KEY = f"{FASTEST} fastest of ours; x: time over the fastest's, paired where the rounds are known"
+KEY = "x: time over the fastest's, paired where the rounds are known"
+STARRED_KEY = f"{FASTEST} fastest of ours; {KEY}"
 _HEADINGS = (
     *("", "kernel", "time", "x", "TFLOP/s", "GB/s", "cycles", "GHz", "regs", "L2 %", "n"),
     "outcome",
@@ -46,7 +47,8 @@ def show_rows(rows: Sequence[Row], limit: int | None, *, wide: bool, summed_up: 
         own = [_subject(summary.winner)] if summary.winner is not None else []
         told.append(legend.numbered(" ".join(sentences(summary)), own))
     if subjects:
-        say(wrapped(KEY, width))
+        starred = any(best(members) is not None for members in grouped(rows).values())
+        say(wrapped(STARRED_KEY if starred else KEY, width))
         for line in legend.lines(width):
             say(line)
     for i, text in enumerate(told):
