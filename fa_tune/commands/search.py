@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -195,6 +196,9 @@ def command(
         learn_from=learn_from,
     )
     _refuse_contradictions(options)
+    if options.explores:  # the strategy draws by the seed, whoever measures
+        measure = replace(measure, typed=measure.typed - {"seed"})
+        options = replace(options, measure=measure)
     configs = _of_axes(options) if axes else None
     if stale:
         with watching(quiet) as progress:

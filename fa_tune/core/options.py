@@ -118,7 +118,8 @@ class MachineOptions:
     `jobs` compiler processes (None: one per core); `compile_timeout_s` the longest that one
     kernel may take to compile; `ncu` the profiler's path (None: search).
     `devices` are several GPUs to use at the same time, by number, or all; none: `device` alone.
-    `ray` is the address of a Ray cluster whose GPUs are used instead, or auto.
+    `ray` is the address of a Ray cluster whose GPUs are used instead, or auto.  `typed` are the
+    names of the fields that the user gave on the command line.
     """
 
     cache_dir: Path | None = None
@@ -130,6 +131,7 @@ class MachineOptions:
     recordings: Path | None = None  # folder for replay; None: the shipped profiles/
     devices: tuple[int, ...] | Literal["all"] = ()
     ray: str | None = None
+    typed: frozenset[str] = field(default=frozenset(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,8 @@ class MeasureOptions:
     """How to measure.  `profiler` is one of PROFILERS; auto takes ncu, then events where ncu
     or its permission is missing, then replay without a GPU.  `runs` samples (None: the
     profiler's own number); a search takes more of those that may still win.  `seed` draws
-    `inputs` and the order.  `regime` is one of REGIMES, for events."""
+    `inputs` and the order.  `regime` is one of REGIMES, for events.  `typed` are the names of the
+    fields that the user gave on the command line."""
 
     profiler: str = "auto"
     runs: int | None = None
@@ -149,6 +152,7 @@ class MeasureOptions:
     item_timeout_s: float = 60.0
     inputs: InputSpec = DEFAULT
     regime: str = REGIMES[0]
+    typed: frozenset[str] = field(default=frozenset(), compare=False)
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def choose_profiler(
                 progress.warn(f"{error}; timing with CUDA events instead")
                 name = "events"
     if name == "replay":
-        return replay(machine, progress, wanted, configs, options.inputs)
+        return replay(machine, progress, wanted, configs, options)
     if name == "ncu":
         return _with_ncu(options, machine, export)
     if name == "events":

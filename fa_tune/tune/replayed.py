@@ -12,7 +12,8 @@ from fa_tune.core import paths
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import NoUsableVariant, ToolMissing
 from fa_tune.core.inputs import DEFAULT, NORMAL, InputSpec
-from fa_tune.core.options import Progress
+from fa_tune.core.model import REFERENCE_FAMILY, Variant
+from fa_tune.core.options import MachineOptions, MeasureOptions, Progress
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import Config
 from fa_tune.families.equal_sources import Kind, equal, kind_of
@@ -25,6 +26,8 @@ from fa_tune.tune.session import Machine, ProfilerSelection
 
 # The methods that searches measure with.
 REPLAYED = (NcuProfiler.method, EventsProfiler.method)
+# Options that say how to measure, by their names in MeasureOptions and MachineOptions.
+_OF_MEASURING = ("runs", "seed", "clock_control", "ncu", "device", "devices")
 
 
 def _load_recordings(machine: Machine) -> list[Recording]:
@@ -113,14 +116,14 @@ def replay(
     progress: Progress,
     wanted: Collection[Workload],
     configs: Iterable[Config],
-    inputs: InputSpec,
+    measure: MeasureOptions,
 ) -> ProfilerSelection:
     """The recordings of one GPU, one kind of inputs and one method that answer most of what is
     `wanted`, of `configs` if there are any.  Raises ToolMissing without recordings, NoUsableVariant
     without any of the architecture or of the inputs."""
     found = _load_recordings(machine)
     configs = list(configs)
-    group = _best_group(_of_inputs(found, inputs), wanted, configs, inputs)
+    group = _best_group(_of_inputs(found, measure), wanted, configs, measure.inputs)
     answers = group.answers(_Asked.of(wanted, configs))
     answered: dict[str, set[Kind]] = {}  # by the recording that answers
     for (workload, _), recording in answers.items():
@@ -134,6 +137,8 @@ def replay(
     told = told or list(group.recordings)
     if answered or not wanted:  # else nothing is replayed
         _warn_of_other_sources(told, answered, progress)
+        _tell_what_is_of_no_use(machine.options, measure, progress)
+        _tell_missing_references(group, wanted, measure, progress)
     return ProfilerSelection(
         _profiler(group.recordings, told[0]),
         told[0].meta.device,
@@ -181,13 +186,38 @@ def _warn_of_other_sources(
     )
 
 
-def _of_inputs(found: Sequence[Recording], asked: InputSpec) -> list[Recording]:
+def _tell_what_is_of_no_use(
+    machine: MachineOptions, measure: MeasureOptions, progress: Progress
+) -> None:
+    """The options given that say how to measure."""
+    given = [name for name in _OF_MEASURING if name in measure.typed | machine.typed]
+    if given:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        progress.note(f"a replay takes no {options}: what was recorded is shown")
+
+
+def _tell_missing_references(
+    group: _Group, wanted: Iterable[Workload], measure: MeasureOptions, progress: Progress
+) -> None:
+    """The references given that no recording holds for any of the workloads."""
+    if "references" not in measure.typed:
+        return
+    asked = {Variant(REFERENCE_FAMILY, name).key: name for name in measure.references}
+    answers = group.answers(_Asked(tuple(w.key for w in wanted), set(asked)))
+    held = {subject for _, subject in answers}
+    if missing := [name for subject, name in asked.items() if subject not in held]:
+        progress.note(f"not recorded: --ref {','.join(missing)}")
+
+
+def _of_inputs(found: Sequence[Recording], measure: MeasureOptions) -> list[Recording]:
     """The recordings of the inputs that are asked for; where nobody asked for others than the usual
     ones, those of normal inputs too, on which all was measured once.
 
     Raises NoUsableVariant if there are none.
     """
-    names = {str(asked), str(NORMAL)} if asked == DEFAULT else {str(asked)}
+    asked = measure.inputs
+    is_usual = asked == DEFAULT and "inputs" not in measure.typed
+    names = {str(asked), str(NORMAL)} if is_usual else {str(asked)}
     theirs = [r for r in found if r.meta.inputs in names]
     if not theirs:
         known = " or ".join(dict.fromkeys(r.meta.inputs for r in found))

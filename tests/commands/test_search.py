@@ -116,6 +116,18 @@ def test_every_option_reaches_the_search(console: Console, search: Search, tmp_p
     assert o.record == tmp_path / "rec"
 
 
+def test_the_search_is_told_what_was_typed(
+    console: Console, search: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FA_TUNE_NCU", "/opt/ncu")
+    assert console("search", "--runs", "3", "--seed", "0", "--device", "0").status == 0
+    assert console("search", "--seed", "0", "--strategy", "random").status == 0
+    first, second = search.options
+    assert first.measure.typed == {"runs", "seed"}
+    assert first.machine.typed == {"device"}
+    assert second.measure.typed == set(), "a strategy draws by the seed in a replay too"
+
+
 def test_options_of_the_problem(console: Console, search: Search) -> None:
     done = console(
         *words("search --seq-lens 1,512 --seq-lens-kv 4096 --mask full,causal_br --kv-heads 4"),

@@ -11,6 +11,7 @@ import pytest
 from fa_tune.build.compile import kernel_source_sha256
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.errors import NoUsableVariant
+from fa_tune.core.inputs import DEFAULT, NORMAL
 from fa_tune.core.model import DeviceInfo
 from fa_tune.core.options import MeasureOptions
 from fa_tune.core.workload import Workload
@@ -137,3 +138,49 @@ def test_only_gpus_of_the_architecture_are_replayed(folder: Path) -> None:
     held(folder, "tune", 4)
     assert chosen(folder, 4, arch="sm_80").device == older
     assert chosen(folder, 4).device == H200
+
+
+# What was typed ---------------------------------------------------------------------------------
+
+
+def test_inputs_that_were_typed_are_not_exchanged(folder: Path) -> None:
+    held(folder, "tune", 4)
+    machine = fakes.machine(folder.parent, device=None, recordings=folder)
+    usual = choose_profiler(MeasureOptions(), machine, Stages(), wanted=[WORKLOAD])
+    assert usual.inputs == NORMAL
+    typed = MeasureOptions(typed=frozenset({"inputs"}))
+    assert typed.inputs == DEFAULT
+    with pytest.raises(NoUsableVariant, match="--inputs normal"):
+        choose_profiler(typed, machine, Stages(), wanted=[WORKLOAD])
+
+
+def test_options_that_do_nothing_in_a_replay_are_named(folder: Path) -> None:
+    held(folder, "tune", 4)
+    machine = fakes.machine(folder.parent, device=None, recordings=folder)
+    options = dataclasses.replace(machine.options, typed=frozenset({"device", "arch"}))
+    machine = dataclasses.replace(machine, options=options)
+    progress = Stages()
+    measure = MeasureOptions(runs=3, seed=1, typed=frozenset({"runs", "profiler"}))
+    choose_profiler(measure, machine, progress, wanted=[WORKLOAD])
+    (note,) = progress.notes
+    assert "--runs" in note
+    assert "--device" in note
+    assert not any(word in note for word in ("--seed", "--arch", "--profiler"))
+
+
+def test_references_that_were_typed_and_not_recorded_are_named(folder: Path) -> None:
+    record(folder, "tune", "ncu", OLD, {fakes.keys(1)[0]: 1e-3, "ref:fa2": 2e-3})
+    machine = fakes.machine(folder.parent, device=None, recordings=folder)
+
+    def told(*names: str, typed: bool = True) -> list[str]:
+        progress = Stages()
+        given = frozenset({"references"} if typed else ())
+        measure = MeasureOptions(references=names, typed=given)
+        choose_profiler(measure, machine, progress, wanted=[WORKLOAD])
+        return progress.notes
+
+    assert told("fa2") == told("fa2", "fa3", typed=False) == []
+    (note,) = told("fa2", "fa3", "read")
+    assert "fa3,read" in note
+    (note,) = told("fa3")
+    assert "fa3" in note

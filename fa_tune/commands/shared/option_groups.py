@@ -10,11 +10,12 @@ A decorator adds options to a command and hands their values on as one frozen ob
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from fa_tune.commands.shared.options import (
     COUNT,
@@ -264,12 +265,26 @@ def _workloads(**values: Any) -> WorkloadOptions:
 
 def measure_options(*fields: str) -> Decorator[Any]:
     """Some of the options that say how to measure."""
-    return _gathered(MeasureOptions, "measure", _MEASURE, fields)
+    return _gathered(_measure, "measure", _MEASURE, fields)
+
+
+def _measure(**values: Any) -> MeasureOptions:
+    return MeasureOptions(**values, typed=_typed(values))
 
 
 def machine_options(*fields: str) -> Decorator[Any]:
     """Some of the options that say where things are and for which device."""
-    return _gathered(MachineOptions, "machine", _MACHINE, fields)
+    return _gathered(_machine, "machine", _MACHINE, fields)
+
+
+def _machine(**values: Any) -> MachineOptions:
+    return MachineOptions(**values, typed=_typed(values))
+
+
+def _typed(names: Iterable[str]) -> frozenset[str]:
+    """Those of the running command's options that the user gave on the command line."""
+    source = click.get_current_context().get_parameter_source
+    return frozenset(name for name in names if source(name) is ParameterSource.COMMANDLINE)
 
 
 def _gathered(
