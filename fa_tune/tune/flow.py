@@ -263,9 +263,11 @@ def write_outputs(state: SearchState, candidates: Candidates, decided: Decided) 
         problems = "; ".join(dict.fromkeys(r.problem for r in result.results))
         raise NoUsableVariant(f"nothing was measured: {problems}")
     try:
-        kept = keep_in_registry(state.registry, result, session.selection, decided.verdicts)
+        left_out = keep_in_registry(state.registry, result, session.selection, decided.verdicts)
     except (StorageError, RegistryError) as error:  # the results are not lost with it
         return dataclasses.replace(result, registry=None, not_kept=error)
-    for refused in kept:
+    for refused in left_out:
         session.progress.note(refused)
+    if len(left_out) == sum(found.decision is not None for found in decided.results):
+        return dataclasses.replace(result, registry=None)
     return result

@@ -99,8 +99,9 @@ class SearchResult:
     """A finished search.  `source` says where the measurements come from, e.g. "measured on this
     machine's NVIDIA H200 under ncu …" or "recorded on an NVIDIA H200 on 2026-…, replayed".
     `rejected` are configs that cannot run; `reused` attempts came from the journal.
-    `disagreement` is that of the GPUs, where several measured.  `not_kept`: why the choices are not
-    in the registry, where it could not be written."""
+    `disagreement` is that of the GPUs, where several measured.  `registry` is where the choices
+    are kept; None if none was.  `not_kept`: why they are not there, where it could not be
+    written."""
 
     results: tuple[WorkloadResult, ...]
     rejected: tuple[tuple[Variant, Rejected], ...]

@@ -79,7 +79,7 @@ def test_a_replay_beside_a_measured_entry_says_that_it_is_not_kept(
 ) -> None:
     own = world.folder / "theirs.json"
     before = own.read_text()
-    search(world, 1024, recordings=recorded, registry=own)
+    assert search(world, 1024, recordings=recorded, registry=own).registry is None
     assert own.read_text() == before
     assert any("a replay does not replace it" in note for note in world.progress.notes)
 
