@@ -240,7 +240,7 @@ def best(
 
     Without an entry for this workload, the nearest entry's config is printed, with a note on
     standard error. Without --gpu, this machine's GPU is meant, or else the only one in the
-    registry. Exit status 4 if no entry fits.
+    registry, or with an entry for this workload. Exit status 4 if no entry fits.
 
     \b
     Examples:
@@ -265,7 +265,7 @@ def best(
     kept = _load(path)
     if not kept.entries:
         raise NoUsableVariant(_nothing_in(path))
-    name, driver = gpu_of(kept, gpu)
+    name, driver = gpu_of(kept, gpu, workload, method)
     found = find_match(kept, Target(name, method=method, driver=driver), workload)
     if isinstance(found, NoMatch):
         raise NoUsableVariant(found.reason)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fa_tune.commands.views.registry_prose import _tied
 from fa_tune.commands.views.registry_table import entry_table
 from fa_tune.core.model import DeviceInfo, Provenance, Variant
 from fa_tune.core.paths import profiles_dir
@@ -20,6 +21,7 @@ from fa_tune.store.registry.schema import (
     InputFigures,
     Ratio,
     Registry,
+    RunnerUp,
     VerdictSummary,
 )
 from tests.commands import fakes
@@ -110,6 +112,37 @@ def test_show_says_all_of_it_in_words(console: Console, tmp_path: Path) -> None:
         "its result was right in 4 cases",
     ):
         assert part in words, part
+
+
+A, B, C = (Variant("sm80", c) for c in (fakes.FAST, fakes.SLOW, fakes.FAST + "+buffer"))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "tied", "ratios", "told"),
+    [
+        (A, (A, B), {B: 1.001}, ("cannot tell it from", B)),
+        (A, (A,), {B: 1.2}, ("Nothing else measured as fast",)),
+        # The default within the margin: the fastest is another, tied with itself alone.
+        (B, (A,), {A: 0.994}, (A, "measured fastest")),
+        (B, (C, A), {A: 0.992, C: 0.993}, ("cannot tell the fastest,", A, "from", C)),
+        (B, (B, A), {A: 0.998}, ("cannot tell the fastest,", A, "from it")),
+    ],
+)
+def test_ties_are_with_the_fastest_whether_it_was_chosen_or_not(
+    chosen: Variant,
+    tied: tuple[Variant, ...],
+    ratios: dict[Variant, float],
+    told: tuple[str | Variant, ...],
+) -> None:
+    runners = tuple(RunnerUp(v, 5e-3 * r, Ratio(r, None)) for v, r in ratios.items())
+    kept = dataclasses.replace(entry(), chosen=chosen, tie_set=tied, runners_up=runners)
+    (sentence,) = _tied(kept)
+    rest = sentence
+    for part in told:
+        text = part if isinstance(part, str) else part.config
+        assert text in rest, sentence
+        rest = rest.partition(text)[2]
+    assert sentence.count(A.config) <= 1 + (C in tied), "no config is told from itself"
 
 
 def test_show_says_what_was_not_confirmed(console: Console, tmp_path: Path) -> None:
@@ -261,6 +294,14 @@ def test_best_asks_for_the_gpu_only_where_it_is_unclear(console: Console, regist
     done = console(*_best())
     assert done.status == 2
     assert f"--gpu: {H100}, {H200}" in done.err
+    assert done.err.count("\n") == 1
+    # One GPU alone has an entry of this very workload.
+    save(registry, Registry.of([entry(), entry(2048, gpu=H100, config=fakes.SLOW)]))
+    assert console(*_best()).out == f"{fakes.FAST}\n"
+    events = entry(gpu=H100, config=fakes.SLOW, method="events")
+    save(registry, Registry.of([entry(), events]))
+    assert console(*_best("--method", "events")).out == f"{fakes.SLOW}\n"
+    save(registry, Registry.of([entry(), events]))
     assert console(*_best("--gpu", H100)).out == f"{fakes.SLOW}\n"
 
 

@@ -118,3 +118,23 @@ def test_the_chosen_one_and_the_default_are_shown_whatever_the_limit() -> None:
     lines = search_table.table_lines(result.results[0], rows, Legend(), 1, 80)
     assert any(line.startswith("*") for line in lines)
     assert any("default" in line for line in lines)
+
+
+def test_the_fastest_is_tied_only_with_something_else() -> None:
+    def marks(fast: float, slow: float) -> dict[str, str]:
+        w = fakes.workload()
+        subjects = [fakes.key(c) for c in (fakes.FAST, fakes.SLOW)]
+        attempts = tuple(
+            fakes.attempt(s, (t, t, t)) for s, t in zip(subjects, (fast, slow), strict=True)
+        )
+        measured = [a.measurement for a in attempts if a.measurement]
+        result = fakes.search_result([WorkloadResult(w, attempts, decide(measured, subjects[1]))])
+        rows = workload_rows(result, result.results[0])
+        legend = Legend()
+        lines = search_table.table_lines(result.results[0], rows, legend, 5, 80)
+        return {s: line[0] for s in subjects for line in lines if legend.number(s) in line}
+
+    fast, slow = fakes.key(fakes.FAST), fakes.key(fakes.SLOW)
+    assert marks(0.998, 1.0) == {fast: "=", slow: "*"}, "the default, tied with the fastest"
+    assert marks(0.992, 1.0) == {fast: " ", slow: "*"}, "within the margin, and no tie"
+    assert marks(0.9, 1.0) == {fast: "*", slow: " "}

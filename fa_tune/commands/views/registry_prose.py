@@ -140,11 +140,24 @@ def _confirmed(entry: Entry) -> list[str]:
 
 
 def _tied(entry: Entry) -> list[str]:
-    others = [v for v in entry.tie_set if v != entry.chosen]
-    if not others:
-        return ["Nothing else measured as fast."]
-    among = "it" if entry.chosen in entry.tie_set else "the fastest"
-    return [f"The measurements cannot tell {among} from {_named(others)}."]
+    leader = _leader(entry)
+    others = [v for v in entry.tie_set if v not in (entry.chosen, leader)]
+    if leader == entry.chosen:
+        if not others:
+            return ["Nothing else measured as fast."]
+        return [f"The measurements cannot tell it from {_named(others)}."]
+    names = ["it"] if entry.chosen in entry.tie_set else []
+    names += [_named(others)] if others else []
+    if not names:
+        return [f"{leader.config} measured fastest, and nothing else as fast."]
+    return [f"The measurements cannot tell the fastest, {leader.config}, from {'; '.join(names)}."]
+
+
+def _leader(entry: Entry) -> Variant:
+    """The fastest, whether it was chosen or not."""
+    ratios = {runner.variant: runner.ratio.value for runner in entry.runners_up}
+    known = [v for v in entry.tie_set if v == entry.chosen or v in ratios]
+    return min(known, key=lambda v: ratios.get(v, 1.0), default=entry.chosen)
 
 
 def _named(variants: Sequence[Variant]) -> str:

@@ -7,18 +7,17 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-import click
-
 from fa_tune.commands.shared.output import say, text_table
 from fa_tune.commands.views.registry_prose import entry_prose, figures_of
 from fa_tune.core import devices, units
+from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import reference_name, reference_subject
 from fa_tune.core.reference_kernels import BARE_READ, REFERENCE_LABELS
 from fa_tune.core.workload import Workload, labels
 from fa_tune.report.fitted import Legend, fitted
 from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.search.data_dependence import worst
-from fa_tune.store.registry.lookup import Match
+from fa_tune.store.registry.lookup import Match, Target, find_match
 from fa_tune.store.registry.schema import Entry, Ratio, Registry, entry_text
 
 _REFERENCES = ("fa2", "cudnn", "fa3", "fa4", "flex")
@@ -54,7 +53,10 @@ _SPARE = (
     "% peak",
     *(REFERENCE_LABELS[name] for name in reversed(_REFERENCES)),
 )
-_KEY = "default and packages: how many times their speed it has; tied: as fast as it"
+_KEY = (
+    "default and libraries: its speed over theirs; tied: how many configs cannot be told from the "
+    "fastest"
+)
 _ONLY_IF_KNOWN = ("GB/s", "% of peak", *_HEADINGS_OF_REFERENCES[2:], "x default at worst")
 _LEFT = {"x default at worst", "GPU", "workload", "method", "family", "config", "from"}
 
@@ -196,21 +198,28 @@ def workload_text(w: Workload) -> str:
     return " ".join((sizes, *labels(w, short=True)))
 
 
-def gpu_of(registry: Registry, asked: str | None) -> tuple[str, str | None]:
-    """(GPU model, driver) to look up for: the one asked for, this machine's, or the only one
-    in the registry.  The driver is None where the model is not this machine's."""
+def gpu_of(
+    registry: Registry, asked: str | None, workload: Workload, method: str | None
+) -> tuple[str, str | None]:
+    """(GPU model, driver) to look up for: the one asked for, this machine's, the only one in the
+    registry, or the only one with an entry of the workload.  The driver is None where the model is
+    not this machine's.  Raises InvalidConfig where several have one, or none of several."""
     device = devices.find_device()
     if device is not None and asked in (None, device.name):
         return device.name, device.driver
     if asked is not None:
         return asked, None
     held = sorted({entry.gpu.name for entry in registry.entries})
-    if len(held) > 1:
-        raise click.UsageError(
-            f"this machine has no GPU and the registry knows several; name one with --gpu: "
-            f"{', '.join(held)}"
-        )
-    return held[0], None
+    if len(held) == 1:
+        return held[0], None
+    found = {name: find_match(registry, Target(name, method=method), workload) for name in held}
+    exact = [name for name, match in found.items() if isinstance(match, Match) and match.exact]
+    if len(exact) == 1:
+        return exact[0], None
+    raise InvalidConfig(
+        "this machine has no GPU and the registry knows several; name one with --gpu: "
+        + ", ".join(exact or held)
+    )
 
 
 def best_document(match: Match, asked: Workload) -> dict[str, Any]:

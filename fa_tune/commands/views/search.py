@@ -173,7 +173,8 @@ def summary(result: WorkloadResult, rows: Sequence[Row], gpu: str = "") -> str:
         f"{config_text(chosen.subject)} takes {units.format_seconds(chosen.median_s)} "
         f"({rates[chosen.subject]:.0f} TFLOP/s)"
     ]
-    if others := [s for s in decision.tie_set if s != chosen.subject]:
+    others = [s for s in decision.tie_set if s != chosen.subject]
+    if others and chosen.subject in decision.tie_set:
         parts.append("tied with " + (f"{len(others)} others" if others[1:] else "1 other"))
     parts += _families(result)
     parts += _against_references(result)

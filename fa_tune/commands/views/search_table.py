@@ -20,7 +20,10 @@ from fa_tune.tune.results import WorkloadResult
 
 DEFAULT_LIMIT = 5  # configs per workload, beside the chosen one and the default
 CHOSEN, TIED = "*", "="
-KEY = f"{CHOSEN} chosen, {TIED} tied with the fastest; x: time over the chosen one's, paired"
+KEY = (
+    f"{CHOSEN} chosen; {TIED} cannot be told from the fastest; x: time over the chosen one's, "
+    "paired within rounds"
+)
 _HEADINGS = ("", "config", "time", "x", "TFLOP/s", "GB/s", "regs", "L2 %", "n", "")
 _LEFT = ("", "config")
 _SPARE = ("n", "regs", "L2 %", "TFLOP/s")
@@ -42,8 +45,7 @@ def table_lines(
     for standing in standings:
         if standing.subject in shown:
             row = by_subject[standing.subject]
-            mark = CHOSEN if standing.subject == decision.chosen.subject else ""
-            mark = mark or (TIED if standing.subject in decision.tie_set else "")
+            mark = _mark(standing.subject, decision)
             note = "default" if standing.subject == decision.default else ""
             lines.append(
                 [
@@ -54,6 +56,15 @@ def table_lines(
     hidden = sum(s.subject not in shown for s in standings)
     out = fitted(_HEADINGS, lines, width, left=_LEFT, spare=_SPARE)
     return out + ([f"  … {hidden} more (--wide)"] if hidden else [])
+
+
+def _mark(subject: str, decision: Decision) -> str:
+    """The fastest is tied only with something else: with what was chosen, or it needs no mark."""
+    chosen, leader = decision.chosen.subject, decision.leader.subject
+    if subject == chosen:
+        return CHOSEN
+    is_tied = subject in decision.tie_set and (subject != leader or chosen in decision.tie_set)
+    return TIED if is_tied else ""
 
 
 def _reference_cells(row: Row, decision: Decision) -> list[str]:
