@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError
+from fa_tune.core.errors import FaTuneError, InvalidConfig, ProfileFormatError, StorageError
 from fa_tune.core.files import read_bytes
 from fa_tune.profile.ncu.launches import Profile
 from fa_tune.profile.ncu.parse import parse_ncu_csv, profile_of
@@ -33,7 +33,8 @@ def load_report_source(
     """The rows of a file or folder, in table order, rates and percentages filled in.
 
     A folder gives the rows of the CSV files directly in it, each file's rows compared among
-    themselves only (`Row.source` is the file's name).  `stated` fills in what a file does
+    themselves only (`Row.source` is the file's name); a file that is none of ours is left out with
+    a note, unless all are.  `stated` fills in what a file does
     not say.  `decimal` is the separator in ncu's numbers (None: found out).  `on_note` gets one
     line for each thing that a reader should know.
 
@@ -47,10 +48,19 @@ def load_report_source(
         return _load_file(path, stated or Stated(), decimal, note)
     files = _csv_files(path)
     rows: list[Row] = []
+    broken: list[FaTuneError] = []
     for file in files:
         source = file.name if len(files) > 1 else ""
-        loaded = _load_file(file, stated or Stated(), decimal, note)
+        try:
+            loaded = _load_file(file, stated or Stated(), decimal, note)
+        except (ProfileFormatError, StorageError) as error:
+            broken.append(error)
+            continue
         rows += [replace(row, source=source) for row in loaded]
+    if len(broken) == len(files):
+        raise broken[0]
+    for error in broken:
+        note(f"warning: left out: {error}")
     return ordered(rows)
 
 

@@ -59,6 +59,22 @@ def test_a_folder_is_its_files(console: Console, tmp_path: Path) -> None:
     assert {row["source"] for row in rows} == {"a.csv", "b.csv"}
 
 
+def test_a_broken_file_in_a_folder_is_left_out_with_a_warning(
+    console: Console, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("no such thing\nas a table\n")
+    alone = console("report", str(tmp_path))
+    assert (alone.status, alone.out) == (5, "")
+    assert alone.err.count("\n") == 1
+    for name in ("b.csv", "c.csv"):
+        (tmp_path / name).write_bytes(RAW.read_bytes())
+    done = console("report", str(tmp_path), "-f", "json")
+    assert done.status == 0
+    assert {row["source"] for row in json.loads(done.out)["rows"]} == {"b.csv", "c.csv"}
+    (warning,) = [line for line in done.lines if "a.csv" in line]
+    assert warning.startswith("warning: ")
+
+
 @pytest.mark.parametrize("path", [RAW, DETAILS])
 def test_standard_input_says_the_same_as_the_file(
     console: Console, monkeypatch: pytest.MonkeyPatch, path: Path
