@@ -62,6 +62,8 @@ COMMANDS = {
 
 # Commands that have nothing to do until their workers have loaded torch.
 _WAITS_FOR_WORKERS = ("profile", "bench")
+# Commands that keep what they measured, and go on from there.
+_GOES_ON = {"search", "record-space"}
 _BEGUN_EARLY = "fa_tune.tune.early"
 _DRIVER = "/dev/nvidiactl"
 
@@ -152,10 +154,10 @@ class FaTuneGroup(HelpfulGroup):
         except _ReaderGone:
             _abandon(sys.stdout)
             return READER_GONE
-        except click.Abort:
-            return _fail("interrupted; finished measurements are kept", INTERRUPTED, prefix="")
-        except KeyboardInterrupt:
-            return _fail("interrupted; finished measurements are kept", INTERRUPTED, prefix="")
+        except (click.Abort, KeyboardInterrupt):
+            words = sys.argv[1:] if args is None else args
+            kept = "; finished measurements are kept" if _GOES_ON & set(words[:1]) else ""
+            return _fail(f"interrupted{kept}", INTERRUPTED, prefix="")
         except click.ClickException as error:
             return _fail(_usage_line(error), error.exit_code)
         except FaTuneError as error:

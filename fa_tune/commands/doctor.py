@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
-
 import click
 
 from fa_tune.commands.shared.option_groups import machine_options
@@ -12,7 +10,7 @@ from fa_tune.commands.shared.output import one_line, say, write_json
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.options import MachineOptions
-from fa_tune.report.wrap import terminal_width
+from fa_tune.report.wrap import folded, terminal_width
 from fa_tune.tune import machine_check
 
 SCHEMA = "fa-tune-doctor-1"
@@ -58,13 +56,7 @@ def command(machine: MachineOptions, as_json: bool, quiet: bool) -> None:
 
 
 def _say(begin: str, text: str) -> None:
-    """A line, folded where the terminal is too narrow."""
-    lines = textwrap.wrap(
-        one_line(text),
-        terminal_width() - len(begin),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    for line in lines or [""]:
+    """A line, folded where the terminal is too narrow, in a config after one of its words."""
+    for line in folded(one_line(text), terminal_width() - len(begin), further="").splitlines():
         say(f"{begin}{line}".rstrip())
         begin = " " * len(begin)

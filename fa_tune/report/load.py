@@ -59,8 +59,8 @@ def load_report_source(
         rows += [replace(row, source=source) for row in loaded]
     if len(broken) == len(files):
         raise broken[0]
-    for error in broken:
-        note(f"warning: left out: {error}")
+    for left_out in broken:
+        note(f"warning: left out: {left_out}")
     return ordered(rows)
 
 

@@ -26,13 +26,13 @@ def wrapped(text: str, width: int, *, indent: str = "") -> str:
     )
 
 
-def folded(text: str, width: int, *, indent: str = "") -> str:
+def folded(text: str, width: int, *, indent: str = "", further: str = " " * 6) -> str:
     """A line that may hold short forms in lines that fit, cut after spaces and `+`, the first one
-    after `indent`, the others six further in."""
+    after `indent`, the others `further` in."""
     lines, line = [], indent
     for piece in re.split(r"(?<=[+ ])", text):
         if len(line) + len(piece.rstrip()) > width and line.strip():
             lines.append(line.rstrip())
-            line = f"{indent}      "
+            line = f"{indent}{further}"
         line += piece
     return "\n".join([*lines, line.rstrip()])

@@ -58,15 +58,28 @@ def doctor(machine: MachineOptions, progress: Progress) -> tuple[Check, ...]:
     else:
         checks.append(_gpu(here))
         checks += _gpus()
-    look("cache folder", lambda: _writable(machine.cache_dir or default_cache_dir()), "--cache-dir")
-    look("registry folder", lambda: _writable(registry_path(None).parent), "--registry")
+    look(
+        "cache folder",
+        lambda: _writable(machine.cache_dir or default_cache_dir()),
+        "name another with --cache-dir",
+    )
+    look(
+        "registry folder",
+        lambda: _writable(registry_path(None).parent),
+        "name another file with FA_TUNE_REGISTRY, or with --registry of search",
+    )
     look("registry", _registry, "fix or move the file; fa-tune search makes a new one")
     look(
         "journal", lambda: _journal(machine), "fix or move the file; its results are measured again"
     )
     look("cache", lambda: _cache(machine), "name another folder with --cache-dir")
-    look("recordings", lambda: _recordings(machine), "name others: --recordings", needed=False)
     gpu = here is not None and here.device is not None
+    look(
+        "recordings",
+        lambda: _recordings(machine),
+        "repair or remove the file, or name other recordings with --recordings",
+        needed=not gpu,  # then nothing else can be searched
+    )
     for package, why in (("torch", "reference kernels"), ("cupy", "kernel launches")):
         checks.append(_package(package, why, needed=gpu))
     if gpu and here is not None:

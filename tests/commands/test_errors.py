@@ -77,6 +77,28 @@ def test_interrupt_is_status_130(console: Console, monkeypatch: pytest.MonkeyPat
     _doctor_raises(monkeypatch, KeyboardInterrupt())
     done = console("doctor")
     assert done.status == 130
+    assert done.lines[-1] == "interrupted", "nothing was measured"
+
+
+@pytest.mark.parametrize(
+    ("command", "where"),
+    [
+        (("search",), "fa_tune.tune.flow.search"),
+        (
+            ("record-space", "--family", "sm80", "--to", "x.space.csv.gz"),
+            "fa_tune.tune.record_space.record_space",
+        ),
+    ],
+)
+def test_an_interrupted_search_says_what_is_kept(
+    console: Console, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], where: str
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(where, interrupted)
+    done = console(*command)
+    assert done.status == 130
     assert done.lines[-1] == "interrupted; finished measurements are kept"
 
 
