@@ -122,7 +122,7 @@ from fa_tune.tune.staleness import why_stale
 )
 @csv_option()
 @json_option()
-@limit_option("5 configs beside the chosen one and the default")
+@limit_option("the 5 fastest configs, the chosen one and the default; all with --wide")
 @wide_option()
 @machine_options(
     *("arch", "jobs", "compile_timeout_s", "device", "devices", "ray", "ncu", "recordings"),

@@ -26,7 +26,7 @@ def write_text(
     chosen: str | None = None,
 ) -> None:
     """One table per workload; `*` marks the fastest of ours, or the `chosen` variant by its key; at
-    most `limit` rows each."""
+    most `limit` rows each beside the references."""
     for i, table in enumerate(tables_of(rows, limit, chosen=chosen)):
         stream.write(("\n" if i else "") + _text(table) + "\n")
 
@@ -110,8 +110,8 @@ FORMATS: Mapping[str, Format] = {
 def write(rows: Iterable[Row], fmt: str, stream: TextIO, *, limit: int | None = None) -> None:
     """Write `rows` to `stream` in the named format; raises InvalidConfig for an unknown name.
 
-    `limit` rows per table in the formats for people (None: the format's own); csv and json
-    always hold every row.  A file for csv is opened with `newline=""`.
+    `limit` rows per table, references aside, in the formats for people (None: the format's own);
+    csv and json always hold every row.  A file for csv is opened with `newline=""`.
     """
     try:
         form = FORMATS[fmt]

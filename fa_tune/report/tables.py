@@ -34,8 +34,8 @@ class Table:
 def tables_of(
     rows: Iterable[Row], limit: int | None = None, *, chosen: str | None = None
 ) -> list[Table]:
-    """One table per workload, method and recording, at most `limit` rows in each.  `chosen` is the
-    key of the variant to mark; None: the fastest."""
+    """One table per workload, method and recording, at most `limit` rows in each beside the
+    references.  `chosen` is the key of the variant to mark; None: the fastest."""
     groups = grouped(rows).items()
     return [_table(str(group), members, limit, chosen) for group, members in groups]
 
@@ -43,9 +43,7 @@ def tables_of(
 def _table(title: str, rows: Sequence[Row], limit: int | None, chosen: str | None) -> Table:
     marked = (row for row in rows if f"{row.family}:{row.kernel}" == chosen)
     winner = best(rows) if chosen is None else next(marked, None)
-    shown = list(rows if limit is None else rows[: max(limit, 0)])
-    if winner is not None and shown and not any(row is winner for row in shown):
-        shown[-1] = winner
+    shown = within_limit(rows, limit, winner)
     columns = _columns(shown)
     return Table(
         title,
@@ -54,6 +52,17 @@ def _table(title: str, rows: Sequence[Row], limit: int | None, chosen: str | Non
         next((i for i, row in enumerate(shown) if row is winner), None),
         _rest([row for row in rows if not any(row is s for s in shown)]),
     )
+
+
+def within_limit(rows: Sequence[Row], limit: int | None, winner: Row | None) -> list[Row]:
+    """The references and the first `limit` of the others, in the order given; the winner in the
+    place of the last of these if it is not among them."""
+    others = [row for row in rows if not row.is_reference]
+    few = others if limit is None else others[: max(limit, 0)]
+    if winner is not None and few and not any(row is winner for row in few):
+        few = [*few[:-1], winner]
+    kept = {id(row) for row in few}
+    return [row for row in rows if row.is_reference or id(row) in kept]
 
 
 def _columns(rows: Sequence[Row]) -> tuple[Column, ...]:

@@ -23,7 +23,7 @@ def _stdin(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 
 
 def test_table_of_an_ncu_file_names_the_winner(console: Console) -> None:
-    done = console("report", str(RAW), "--limit", "3", "--wide")
+    done = console("report", str(RAW), "--limit", "1", "--wide")
     assert done.status == 0
     assert "--seq-len-kv" in done.err
     assert "… 44 more" in done.out
@@ -38,6 +38,12 @@ def test_formats_for_documents_and_programs(console: Console, form: str, start: 
     assert out.startswith(start)
     assert "the fastest of" not in out
     assert out.count("\n") >= 48
+
+
+@pytest.mark.parametrize("how", [(), ("--wide",), ("-f", "markdown")])
+def test_a_limit_counts_the_same_rows_in_every_form(console: Console, how: tuple[str, ...]) -> None:
+    """Ours, beside the references."""
+    assert "… 40 more" in console("report", str(RAW), "--limit", "5", *how).out
 
 
 def test_json_holds_every_row_whatever_the_limit(console: Console) -> None:

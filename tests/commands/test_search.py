@@ -289,10 +289,12 @@ def test_no_choice_at_all_is_status_4(console: Console, search: Search) -> None:
 @pytest.mark.parametrize("limit", [1, 2])
 def test_limit_cuts_the_tables_not_the_csv(console: Console, search: Search, limit: int) -> None:
     table = console("search", "--limit", str(limit), "--wide").out
-    assert f"… {5 - limit} more" in table
     assert "| * |" in table  # the winner is shown whatever the limit
     whole = console("search", "--limit", str(limit), "--csv", "-").out
-    assert len(list(csv.DictReader(io.StringIO(whole)))) == 5
+    rows = list(csv.DictReader(io.StringIO(whole)))
+    assert len(rows) == 5
+    ours = [row for row in rows if row["family"] != "ref"]
+    assert f"… {len(ours) - limit} more" in table
 
 
 def test_an_option_given_twice_is_refused(console: Console, search: Search) -> None:

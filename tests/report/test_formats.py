@@ -47,7 +47,7 @@ def _text(fmt: str, rows: list[Row] | None = None, limit: int | None = None) -> 
 
 
 def test_text_has_a_table_per_workload() -> None:
-    text = _text("table", limit=3)
+    text = _text("table", limit=2)
     assert text.startswith("seq_len 256x512, d_head 64, BF16, full, batch 2, 4 heads (2 kv); ncu\n")
     assert "seq_len 1024x512" in text
     assert "… 29 more, 1 of them without a result" in text

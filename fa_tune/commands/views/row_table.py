@@ -11,10 +11,11 @@ from fa_tune.core.model import Outcome
 from fa_tune.report.fitted import Legend, fitted
 from fa_tune.report.formats import write
 from fa_tune.report.summary import sentences, summarise
+from fa_tune.report.tables import within_limit
 from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.store.table.rows import Row, best, grouped, paces
 
-FITTED_LIMIT = 10  # rows per table, beside the references and the fastest
+FITTED_LIMIT = 10  # rows per table, beside the references
 FASTEST = "*"
 KEY = "x: time over the fastest's, paired where the rounds are known"
 STARRED_KEY = f"{FASTEST} fastest of ours; {KEY}"
@@ -61,12 +62,10 @@ def _subject(row: Row) -> str:
 
 
 def _table(rows: Sequence[Row], legend: Legend, limit: int, width: int) -> list[str]:
-    """The references, the first `limit` of the others and the fastest, in the order given; under
+    """The references and `limit` of the others, the fastest among them, in the order given; under
     them why one has no time."""
     winner = best(rows)
-    others = [row for row in rows if not row.is_reference]
-    few = {id(row) for row in (*others[:limit], *([winner] if winner else []))}
-    shown = [row for row in rows if row.is_reference or id(row) in few]
+    shown = within_limit(rows, limit, winner)
     pace = paces(rows)
     fastest = pace[id(winner)] if winner is not None else min(pace.values(), default=0.0)
     repeated = any((row.n or 0) > 1 for row in shown)
@@ -80,7 +79,8 @@ def _table(rows: Sequence[Row], legend: Legend, limit: int, width: int) -> list[
         if row.reason:
             why.append(wrapped(f"{name}: {one_line(row.reason)}", width))
     lines = fitted(_HEADINGS, cells, width, left=_LEFT, spare=_SPARE)
-    hidden = [row for row in others if id(row) not in few]
+    kept = {id(row) for row in shown}
+    hidden = [row for row in rows if id(row) not in kept]
     failed = sum(row.outcome is not Outcome.OK for row in hidden)
     if hidden:
         which = f", {failed} of them without a result" if failed else ""

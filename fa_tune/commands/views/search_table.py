@@ -18,7 +18,7 @@ from fa_tune.search.decide import Decision
 from fa_tune.store.table.rows import Row
 from fa_tune.tune.results import WorkloadResult
 
-DEFAULT_LIMIT = 5  # configs per workload, beside the chosen one and the default
+DEFAULT_LIMIT = 5  # the fastest of a workload; the chosen one and the default are shown as well
 CHOSEN, TIED = "*", "="
 KEY = (
     f"{CHOSEN} chosen; {TIED} cannot be told from the fastest; x: time over the chosen one's, "
