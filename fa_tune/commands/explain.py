@@ -152,7 +152,7 @@ def _measurements(
         if not sources:
             raise ToolMissing(f"no GPU to measure on, and no counters recorded in {folder}")
     found = [m for path in sources for m in profile_json.load(path)]
-    return found, "recorded in " + ", ".join(str(path) for path in sources)
+    return found, "; ".join(f"{profile_json.whose(path)}, recorded in {path}" for path in sources)
 
 
 def _given() -> set[str]:

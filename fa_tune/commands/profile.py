@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,7 @@ def _document(result: ProfileResult, rows: list[Row]) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "whose": result.source,
+        "written_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "export": str(result.export) if result.export else None,
         "warnings": list(result.warnings),
         "rows": rows_as_objects(rows),

@@ -28,6 +28,8 @@ from fa_tune.tune.tie_break import TieBreak
 
 NEVER = (1 << 30,)
 
+REGISTRY = "registry"  # where a choice is from that is kept there
+
 
 @dataclass(frozen=True)
 class DefaultComparison:
@@ -75,7 +77,7 @@ def compare_registry(entries: Iterable[Entry]) -> list[DefaultComparison]:
             confirmed = None  # that comparison put the default in its place
         found.append(
             DefaultComparison(
-                "registry",
+                REGISTRY,
                 entry.gpu.name,
                 entry.workload,
                 entry.method,

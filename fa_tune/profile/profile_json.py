@@ -15,16 +15,22 @@ SCHEMA = "fa-tune-profile-1"
 SUFFIX = "_explain.json"  # of the documents kept beside recordings
 
 
+def whose(path: Path) -> str:
+    """On which GPU the measurements of a document were taken, and when, as far as it says; raises
+    ProfileFormatError."""
+    document = _document(path)
+    told = str(document.get("whose") or "measured on an unknown GPU").replace(
+        "this machine's", "an"
+    )
+    if not told.startswith("measured"):  # a replay says when
+        return told
+    date = str(document.get("written_at") or "")[:10]
+    return f"{told} {f'on {date}' if date else 'at an unknown date'}"
+
+
 def load(path: Path) -> tuple[Measurement, ...]:
     """The measurements of a document that have a time; raises ProfileFormatError."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror or error}") from None
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise ProfileFormatError(f"{path} cannot be read as JSON: {error}") from None
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise ProfileFormatError(f"{path} is not the output of fa-tune profile --json ({SCHEMA})")
+    document = _document(path)
     try:
         methods = {row["kernel"]: row["method"] for row in document["rows"]}
         method = next(iter(methods.values()), "ncu")
@@ -33,6 +39,18 @@ def load(path: Path) -> tuple[Measurement, ...]:
         what = f"{error} is missing" if isinstance(error, KeyError) else error
         raise ProfileFormatError(f"{path}: {what}") from None
     return tuple(m for m in found if m is not None)
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror or error}") from None
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise ProfileFormatError(f"{path} cannot be read as JSON: {error}") from None
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        raise ProfileFormatError(f"{path} is not the output of fa-tune profile --json ({SCHEMA})")
+    return document
 
 
 def _measurement(entry: dict[str, Any], method: str) -> Measurement | None:

@@ -9,6 +9,8 @@ from fa_tune.core.model import Attempt, Outcome
 from fa_tune.core.workload import Effect, Workload, labels
 from fa_tune.profile.base import Capabilities, MeasurePlan, OneByOne, OnStep, failed
 
+NAMED = 2  # recordings that are named where nothing answers
+
 
 def answering(
     recorded: Mapping[str, Collection[tuple[str, str]]], workload: str, subjects: Iterable[str]
@@ -91,4 +93,6 @@ class ReplayProfiler(OneByOne):
         mask = f" {workload.mask}" if workload.causal else ""
         kind = f"d_head {workload.d_head} {workload.dtype.name}{mask}"
         kind = ", ".join((kind, *labels(workload)))
-        return f"{', '.join(self._recorded)}; recorded lengths for {kind}: {listed}"
+        names = list(self._recorded)
+        more = f" and {len(names) - NAMED} more recordings" if len(names) > NAMED else ""
+        return f"{', '.join(names[:NAMED])}{more}; recorded lengths for {kind}: {listed}"

@@ -17,6 +17,7 @@ from fa_tune.core.options import (
     MeasureOptions,
     Progress,
     SearchOptions,
+    Silent,
     WorkloadOptions,
 )
 from fa_tune.core.workload import MASKS, DType, Workload
@@ -36,8 +37,8 @@ from fa_tune.tune.measure import Compared, Sampling, measure_workloads
 from fa_tune.tune.outputs import Recorder, check_writable
 from fa_tune.tune.profilers import choose_profiler, fall_back
 from fa_tune.tune.results import BuildReport, ProfileResult, VerifyReport
-from fa_tune.tune.session import Machine, Session, open_machine, open_session
-from fa_tune.tune.unrecorded import recorded_only
+from fa_tune.tune.session import Machine, ProfilerSelection, Session, open_machine, open_session
+from fa_tune.tune.unrecorded import recorded_among, recorded_only
 from fa_tune.tune.verify import verdict_key, verify_all
 
 ALL_DTYPES = (DType.BF16, DType.FP16)
@@ -114,14 +115,11 @@ def _measure(
 ) -> ProfileResult:
     """Measure configs without deciding and without the journal: what was asked for is run."""
     inputs = inputs or (options.measure.inputs,)
+    wanted = workloads_of_kinds(options, configs)
     selection = choose_profiler(
-        options.measure,
-        machine,
-        progress,
-        export=export,
-        wanted=workloads_of_kinds(options, configs),
-        configs=configs,
+        options.measure, machine, progress, export=export, wanted=wanted, configs=configs
     )
+    _refuse_unrecorded(configs, wanted, selection)
     progress.note(selection.source)
     session = open_session(machine, selection, options.measure, progress, reuse=options.resume)
     kept, rejected = prune_configs(configs, machine)
@@ -148,6 +146,21 @@ def _measure(
             recorder.keep(taken, resources)
     return ProfileResult(
         tuple(attempts), resources, found.source, kept_report, found.profiler.warnings
+    )
+
+
+def _refuse_unrecorded(
+    configs: Sequence[Config], wanted: Sequence[Workload], selection: ProfilerSelection
+) -> None:
+    """Raise NoUsableVariant for a replay that holds none of the configs."""
+    held = recorded_only(wanted, selection, Silent())
+    if recorded_among(configs, held, selection, Silent()):
+        return
+    dtype, d_head, _ = families.kind_of(configs[0])
+    which = "none of the configs is" if configs[1:] else "the config is not"
+    raise NoUsableVariant(
+        f"{which} recorded for {held[0].key}; those that are: fa-tune search --wide --dtype "
+        f"{dtype.name.lower()} --d-head {d_head}; others need a GPU"
     )
 
 

@@ -201,3 +201,17 @@ def test_errors_are_one_line(
     assert done.status == status, done.err
     assert message in done.err
     assert "Traceback" not in done.err
+
+
+def test_recorded_counters_say_whose_and_when(
+    console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
+    shipped = ROOT / "profiles" / "nvidia_h200" / "ladder_explain.json"
+    document = json.loads(shipped.read_text())
+    dated = tmp_path / "dated.json"
+    dated.write_text(json.dumps({**document, "written_at": "2026-01-02T03:04:05+00:00"}))
+    for path, when in ((shipped, "at an unknown date"), (dated, "on 2026-01-02")):
+        whose = json.loads(console("explain", "--from", str(path), "--json").out)["whose"]
+        assert "an NVIDIA H200" in whose
+        assert when in whose

@@ -401,6 +401,19 @@ def test_check_of_recordings_and_of_nothing(console: Console, registry: Path) ->
     assert nothing.err == f"error: no choice to check in {registry}\n"
 
 
+def test_check_fits_a_narrow_terminal(console: Console, registry: Path) -> None:
+    """No heading is broken, and none is alone on a line."""
+    slow = dataclasses.replace(entry(2048), ratio_to_default=Ratio(1.05, (1.04, 1.06)))
+    confirmed = Confirmation(slow.chosen, entry().default or A, Ratio(0.96, (0.95, 0.97)), 40, True)
+    save(registry, Registry.of([dataclasses.replace(slow, confirmation=confirmed)]))
+    lines = console("registry", "check").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not any(line.strip() in ("/", "from") for line in lines)
+    shipped = ("--recordings", str(profiles_dir()))
+    lines = console("registry", "check", *shipped).out.splitlines()
+    assert not any(line.strip() in ("/", "from") for line in lines)
+
+
 def test_best_prints_nothing_that_is_no_config(console: Console, registry: Path) -> None:
     text = registry.read_text().replace("(FP16, 128, 64, 64, 4): ", "(FP16, 128, 64, 64, 4): x+")
     registry.write_text(text)

@@ -83,3 +83,15 @@ def test_other_inputs_that_are_recorded_are_named(
     assert done.status == 4
     assert "on normal inputs holds" in done.err
     assert "take --inputs trained" in done.err
+
+
+def test_a_config_that_is_not_recorded_is_refused_with_what_to_do(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
+    done = console("profile", "(BF16, 64, 64, 64, 4): async+load_2_2_2_tiles")
+    assert (done.status, done.out) == (4, "")
+    (line,) = done.err.splitlines()
+    assert ".csv" not in line, "no list of files"
+    advice = line.partition("fa-tune ")[2].partition(";")[0].split()
+    assert console(*advice).status == 0

@@ -150,6 +150,7 @@ class Profile(Model):
 
     schema_: Literal["fa-tune-profile-1"] = Field(alias="schema")
     whose: str
+    written_at: str | None = None  # ISO 8601; older documents do not say
     export: str | None
     warnings: list[str]
     rows: list[Row]  # type: ignore[valid-type]

@@ -8,17 +8,19 @@ from typing import Any
 from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.views.registry_table import workload_text
 from fa_tune.core.stats import MARGIN, Ratio
-from fa_tune.evaluate.default_check import DefaultComparison
+from fa_tune.evaluate.default_check import REGISTRY, DefaultComparison
 from fa_tune.search.data_dependence import LIMIT
 
 SCHEMA = "fa-tune-check-1"
-_HEADINGS = ("GPU", "workload", "method", "config", "/ default", "afterwards", "n", "", "from")
+# `ratio`: to the default's time; one word, that no narrow table breaks.
+_HEADINGS = ("from", "GPU", "workload", "method", "config", "ratio", "afterwards", "n", "")
 
 
 def check_table(found: Sequence[DefaultComparison]) -> str:
     """One line per choice, those that are slower than the default first."""
     rows = [
         [
+            comparison.source.rpartition("/")[2],  # the folder is the GPU's
             comparison.gpu,
             workload_text(comparison.workload),
             comparison.method,
@@ -27,12 +29,14 @@ def check_table(found: Sequence[DefaultComparison]) -> str:
             _ratio(comparison.confirmed),
             str(comparison.n),
             _verdict(comparison),
-            comparison.source,
         ]
         for comparison in sorted(found, key=lambda comparison: not comparison.slower)
     ]
     left = {"GPU", "workload", "method", "config", "", "from"}
-    return fitted_table(_HEADINGS, rows, left, configs="config")
+    of_registry = all(comparison.source == REGISTRY for comparison in found)
+    first = 1 if of_registry else 0  # where all are from there, nothing is told by that
+    headings, rows = _HEADINGS[first:], [row[first:] for row in rows]
+    return fitted_table(headings, rows, left, configs="config")
 
 
 def _verdict(comparison: DefaultComparison) -> str:
