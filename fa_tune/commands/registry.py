@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from fa_tune import families
 from fa_tune.commands.shared.grouped_help import GroupedCommand
@@ -247,7 +248,9 @@ def best(
       fa-tune registry best --seq-len 4096 --d-head 128 --dtype fp16
       fa-tune registry best --seq-len 3000 --batch 2 --json
     """
-    if workload is None:
+    if workload is not None:
+        _refuse_beside_key()
+    else:
         if seq_len is None:
             raise click.UsageError("name the workload: --seq-len N, or --workload KEY")
         workload = Workload(
@@ -333,6 +336,21 @@ def merge_files(files: tuple[Path, ...], output: Path) -> None:
     count = sum(len(registry.entries) for registry in loaded)
     kept = len(merged.entries)
     say(f"{kept} entr{'y' if kept == 1 else 'ies'} in {output}, of {count} in {len(files)} files.")
+
+
+def _refuse_beside_key() -> None:
+    """A key says the whole workload: raise UsageError for options that would say it again."""
+    context = click.get_current_context()
+    others = [
+        option.opts[0]
+        for option in context.command.params
+        if option.name not in ("registry", "gpu", "workload", "method", "as_json")
+        and context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
+    ]
+    if others:
+        raise click.UsageError(
+            f"--workload says all of the workload; leave out {', '.join(others)}"
+        )
 
 
 def _path(registry: Path | None) -> Path:

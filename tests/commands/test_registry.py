@@ -249,6 +249,15 @@ def test_best_prints_the_config_alone(console: Console, registry: Path) -> None:
     assert done == type(done)(0, f"{fakes.FAST}\n", "")
 
 
+@pytest.mark.parametrize("beside", [("--seq-len", "10"), ("--causal",), ("--dtype", "fp16")])
+def test_best_takes_a_key_alone(console: Console, registry: Path, beside: tuple[str, ...]) -> None:
+    key = ("registry", "best", "--workload", entry().workload.key)
+    assert console(*key, "--gpu", H200).out == f"{fakes.FAST}\n"
+    done = console(*key, *beside)
+    assert (done.status, done.out) == (2, "")
+    assert beside[0] in done.err
+
+
 def test_best_says_that_it_is_the_nearest(console: Console, registry: Path) -> None:
     done = console("registry", "best", "--seq-len", "3000", "--batch", "16")
     assert done.out == f"{fakes.FAST}\n"
