@@ -197,7 +197,7 @@ def contenders(
         return (chosen,)
     basis = _basis_of(decision, measurements)
     others = [s for s in (*basis.tie_set, *basis.ordered) if s != default]
-    faster = [s for s in others if beats(basis.ratio(s, str(default)), margin)]
+    faster = [s for s in others if _may_beat(basis.ratio(s, str(default)), margin)]
     return tuple(dict.fromkeys([chosen, *faster]))
 
 
@@ -316,6 +316,12 @@ def beats(to_default: Ratio, margin: float = MARGIN) -> bool:
     single pair of samples none is known, so it proves nothing."""
     interval = to_default.interval
     return to_default.value < 1.0 - margin and interval is not None and interval.high < 1.0
+
+
+def _may_beat(to_default: Ratio, margin: float) -> bool:
+    """The same for what is measured further before it is chosen: a single sample will do."""
+    single = to_default.interval is None and to_default.value < 1.0 - margin
+    return single or beats(to_default, margin)
 
 
 def _check(measurements: Sequence[Measurement]) -> tuple[str, str]:
