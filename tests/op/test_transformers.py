@@ -19,7 +19,7 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.op import register_transformers, transformers_attention
 from tests.op import tiny_models, twins
 
-KINDS = ("llama", "mistral", "qwen", "gemma", "gpt-oss")
+KINDS = ("llama", "mistral", "qwen", "gemma", "gpt-oss", "qwen-moe", "phimoe")
 calls: list[tuple[int, int]] = []  # lengths of what ran by ours
 
 
@@ -66,6 +66,48 @@ def test_a_prompt_in_two_parts(kind: str, static: bool) -> None:
     assert torch.allclose(tiny_models.chunked(model, static=static), expected, atol=1e-4)
     if not static:
         assert 4 in [n_q for n_q, _ in calls]
+
+
+@pytest.mark.parametrize("kind", ["doge", "nllb"])
+def test_no_token_sees_a_later_one(kind: str) -> None:
+    """The one lays its own mask over that of Transformers, the other's layers do not say that they
+    are causal."""
+    model = tiny_models.make(kind)
+    tokens = tiny_models.prompts("cpu", padded=False)["input_ids"]
+    others = tokens.clone()
+    others[:, -1] = 2 + tokens[:, -1] % (tiny_models.SIZES["vocab_size"] - 2)
+    encoded = {"input_ids": tokens} if kind == "nllb" else {}
+    name = "decoder_input_ids" if encoded else "input_ids"
+
+    def logits(implementation: str, given: torch.Tensor) -> torch.Tensor:
+        model.set_attn_implementation(implementation)
+        with torch.no_grad():
+            found: torch.Tensor = model(**encoded, **{name: given}).logits
+        return found
+
+    expected, found = logits("eager", tokens), logits("fa_tune", tokens)
+    assert torch.allclose(found, expected, atol=1e-4)
+    assert torch.allclose(logits("fa_tune", others)[:, :-1], found[:, :-1], atol=1e-5)
+    assert bool(calls) == (kind == "nllb"), "a mask on top is not ours"
+
+
+@pytest.mark.parametrize("kind", ["mistral", "nllb"])
+def test_layers_compiled_one_by_one(kind: str) -> None:
+    """The mask is made outside of what is compiled."""
+    torch.compiler.reset()
+    model = tiny_models.make(kind)
+    given = tiny_models.prompts("cpu", padded=False)
+    if kind == "nllb":
+        given["decoder_input_ids"] = given["input_ids"]
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        expected = model(**given, use_cache=False).logits
+        model.set_attn_implementation("fa_tune")
+        for part in model.modules():
+            if type(part).__name__.endswith("DecoderLayer"):
+                part.compile(backend="aot_eager")
+        found = model(**given, use_cache=False).logits
+    assert torch.allclose(found, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("window", [None, 4])
