@@ -285,6 +285,8 @@ def _ends_together(q_offset: Any, q_length: int, kv_length: int) -> bool:
 def _is_padded(attention_mask: Tensor | None, kv_length: int) -> bool:
     if attention_mask is None:
         return False
+    if attention_mask.shape[-1] < kv_length:  # Transformers takes the rest for hidden
+        return True
     if torch.compiler.is_compiling():
         return True  # who knows
     return not bool(attention_mask[:, :kv_length].all())

@@ -14,6 +14,7 @@ if not TYPE_CHECKING:
     pytest.importorskip("transformers", reason="transformers is not installed: no models")
 
 import torch
+from transformers import DynamicCache
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.op import register_transformers, transformers_attention
@@ -89,6 +90,20 @@ def test_no_token_sees_a_later_one(kind: str) -> None:
     assert torch.allclose(found, expected, atol=1e-4)
     assert torch.allclose(logits("fa_tune", others)[:, :-1], found[:, :-1], atol=1e-5)
     assert bool(calls) == (kind == "nllb"), "a mask on top is not ours"
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral"])
+def test_keys_that_the_mask_does_not_reach_are_hidden(kind: str) -> None:
+    model = tiny_models.make(kind)
+    given = tiny_models.prompts("cpu", padded=False)
+    given["attention_mask"] = given["attention_mask"][:, :7]
+    found = []
+    for name in ("eager", "fa_tune"):
+        model.set_attn_implementation(name)
+        with torch.no_grad():
+            cache = DynamicCache(config=model.config)
+            found.append(model(**given, past_key_values=cache, use_cache=True).logits)
+    assert torch.allclose(*found, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["mistral", "nllb"])
