@@ -4,7 +4,8 @@ A model's mask function says what is hidden, and its layers may not: some never 
 or do not know that they are causal.  So where the mask is causal, perhaps within a sliding window,
 nothing is padded, and the last query is the last key, ours gives a mask that says so and is made
 only if somebody looks into it.  Anything else is torch's attention with Transformers' own mask, or
-where a layer has a soft cap or sinks, which torch's does not take, matrix products.
+where a layer has a soft cap or sinks, which torch's does not take, matrix products.  What neither
+takes is refused.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from fa_tune.op.lazy_mask import LazyMask, Rule
 
 _MASK = "a mask"  # which the model was asked for
 _WHO = "attention of Transformers"
-# What a model may ask for and torch's attention takes, too.
-_NOT_OURS = ("position_bias", "cache")
+# What a model may ask for and our kernels do not take: `sinks` are of each query.
+_NOT_OURS = ("position_bias", "cache", "sinks")
+_REFUSED = ("block_indices",)  # instead of a mask
 _DEVICES = ("cuda",)
 _DTYPES = (torch.float16, torch.bfloat16)
 _refused: dict[tuple[int, int, torch.dtype], str] = {}
@@ -108,7 +110,13 @@ def attend(
     is_causal: bool | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of a layer: [batch, heads, seq_len, d_head] to [batch, seq_len, heads, d_head]."""
+    """Attention of a layer: [batch, heads, seq_len, d_head] to [batch, seq_len, heads, d_head].
+
+    Raises InvalidConfig where a layer hides keys by anything but a mask.
+    """
+    for name in _REFUSED:
+        if others.get(name) is not None:
+            raise InvalidConfig(f"attention of Transformers with {name} is not supported")
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     window = others.get("sliding_window")
     if isinstance(attention_mask, LazyMask):
@@ -118,7 +126,9 @@ def attend(
         else:
             attention_mask = attention_mask.tensor
     window = window - 1 if causal and window is not None and window < key.shape[2] else None
-    asked = _Asked(causal, scaling, dropout, window, others.get("s_aux"), others.get("softcap"))
+    sink = others.get("s_aux") if others.get("sinks") is None else others["sinks"]
+    bias, softcap = others.get("position_bias"), others.get("softcap")
+    asked = _Asked(causal, scaling, dropout, window, sink, softcap, bias)
     reason = _reason(query, key, value, attention_mask, dropout, others)
     if not reason:
         three = (t.transpose(1, 2) for t in (query, key, value))
@@ -151,7 +161,8 @@ def attend(
 
 @dataclass(frozen=True)
 class _Asked:
-    """What a layer asks for.  `window`: keys before its own that a query sees, None: all."""
+    """What a layer asks for.  `window`: keys before its own that a query sees, None: all.
+    `sink`: [heads], or [batch, heads, seq_len_q, 1]; `bias`: what is added to capped scores."""
 
     causal: bool
     scaling: float | None
@@ -159,6 +170,7 @@ class _Asked:
     window: int | None
     sink: Tensor | None
     softcap: float | None
+    bias: Tensor | None
 
 
 def _own_mask(query: Tensor, key: Tensor, asked: _Asked) -> Tensor | None:
@@ -207,13 +219,16 @@ def _by_products(
     scores = (query @ key.transpose(2, 3)).float() * scale
     if asked.softcap is not None:
         scores = asked.softcap * torch.tanh(scores / asked.softcap)
+    if asked.bias is not None:
+        scores = scores + asked.bias
     if mask is not None:
         # No row is left without a key: its result is not looked at.
         hidden = torch.finfo(scores.dtype).min
         scores = scores.masked_fill(~mask, hidden) if mask.dtype == torch.bool else scores + mask
     if asked.sink is not None:
-        sink = asked.sink.float()[None, :, None, None].expand(*scores.shape[:3], 1)
-        scores = torch.cat((scores, sink), -1)
+        sink = asked.sink.float()
+        sink = sink if sink.ndim == 4 else sink[None, :, None, None]
+        scores = torch.cat((scores, sink.expand(*scores.shape[:3], 1)), -1)
     weights = scores.softmax(-1)[..., : key.shape[2]].to(value.dtype)
     weights = torch.nn.functional.dropout(weights, asked.dropout)
     return (weights @ value).transpose(1, 2).contiguous()

@@ -182,6 +182,42 @@ def test_gradients_reach_the_weights(kind: str) -> None:
         assert torch.allclose(one, other, atol=1e-4 * float(one.abs().max()) + 1e-6)
 
 
+@pytest.mark.parametrize("hidden", [False, True])
+def test_sinks_of_each_query_and_a_bias(hidden: bool) -> None:
+    """As Inkling 2 has them."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, heads, 9, 16) for heads in (4, 2, 2))
+    module = SimpleNamespace(is_causal=True, num_key_value_groups=2, training=False)
+    seen = torch.ones(9, 9).tril().bool().expand(2, 1, 9, 9)
+    if hidden:
+        seen = seen.clone()
+        seen[1, ..., :3] = False
+        seen[1, ..., range(3), range(3)] = True
+    asked: dict[str, Any] = {
+        "scaling": 0.25,
+        "sinks": torch.randn(2, 4, 9, 1),
+        "position_bias": torch.randn(2, 4, 9, 9),
+    }
+    keys, values = (t.repeat_interleave(2, 1) for t in (k, v))
+    scores = (0.25 * q @ keys.transpose(2, 3) + asked["position_bias"]).masked_fill(~seen, -1e30)
+    weights = torch.cat((scores, asked["sinks"]), -1).softmax(-1)[..., :-1]
+    expected = (weights @ values).transpose(1, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        given = seen if hidden else None
+        found, _ = transformers_attention.attend(module, q, k, v, given, **asked)
+    assert torch.allclose(found, expected, atol=1e-5)
+    assert not calls
+
+
+def test_keys_that_are_hidden_without_a_mask_are_refused() -> None:
+    q = torch.randn(2, 4, 9, 16)
+    module = SimpleNamespace(is_causal=True, num_key_value_groups=1, training=False)
+    blocks = torch.zeros(2, 1, 9, 1, dtype=torch.long)
+    with pytest.raises(InvalidConfig):
+        transformers_attention.attend(module, q, q, q, None, block_indices=blocks)
+
+
 def test_names_that_transformers_knows_are_refused() -> None:
     for name in ("my_flash", "sdpa", "eager", "paged|x"):
         with pytest.raises(InvalidConfig, match="a meaning of its own"):
