@@ -24,8 +24,9 @@ from fa_tune.op.flash_fallback import (
     refuse,
 )
 from fa_tune.op.kv_cache import E4M3, Cache, attend, check_new_places, pages_suit
+from fa_tune.op.refusals import Refusals
 
-_refused_caches: dict[tuple[int, int, torch.dtype, torch.dtype], str] = {}
+_refusals = Refusals()
 
 
 def flash_attn_with_kvcache(
@@ -217,14 +218,15 @@ def _why_no_kernel(q: Tensor, cache: Cache, options: Options) -> str:
 def _cached(
     q: Tensor, cache: Cache, options: Options, wants_lse: bool
 ) -> tuple[Tensor, Tensor | None]:
+    problem = (q, cache.k, cache.v, options.traits)
     reason = why_not_ours(q, cache.k, cache.v, options) or _why_no_kernel(q, cache, options)
-    kind = (q.shape[3], cache.v.shape[3], q.dtype, cache.k.dtype)
-    reason = reason or _refused_caches.get(kind, "")
+    reason = reason or _refusals.reason(*problem, lse=wants_lse, of="cache")
     if not reason:
         try:
             return attend(q, cache, options.traits, return_lse=wants_lse)
         except NoUsableVariant as error:
-            reason = _refused_caches[kind] = str(error)
+            reason = str(error)
+            _refusals.remember(*problem, reason, lse=wants_lse, of="cache")
     cache.check_places(q)
     check_floating(q, cache.k, cache.v)
     tell("flash_attn_with_kvcache", reason)

@@ -20,6 +20,8 @@ from fa_tune.core.errors import FaTuneError, InvalidConfig, NoUsableVariant, Too
 from fa_tune.op.api import attention
 from fa_tune.op.fallback_warning import tell
 from fa_tune.op.lazy_mask import LazyMask, Rule
+from fa_tune.op.refusals import Refusals
+from fa_tune.op.traits import Traits
 
 _MASK = "a mask"  # which the model was asked for
 _WHO = "attention of Transformers"
@@ -28,7 +30,7 @@ _NOT_OURS = ("position_bias", "cache", "sinks")
 _REFUSED = ("block_indices",)  # instead of a mask
 _DEVICES = ("cuda",)
 _DTYPES = (torch.float16, torch.bfloat16)
-_refused: dict[tuple[int, int, torch.dtype], str] = {}
+_refusals = Refusals()
 
 
 def register_transformers(name: str = "fa_tune") -> None:
@@ -130,24 +132,26 @@ def attend(
     bias, softcap = others.get("position_bias"), others.get("softcap")
     asked = _Asked(causal, scaling, dropout, window, sink, softcap, bias)
     reason = _reason(query, key, value, attention_mask, dropout, others)
+    # One query sees every key, whatever the mask, but those outside its window.
+    masked, windowed = causal and query.shape[2] > 1, window is not None
+    traits = Traits(masked, masked or windowed, scaling, window, None, sink, softcap)
+    reason = reason or _refusals.reason(query, key, value, traits, lse=False)
     if not reason:
         three = (t.transpose(1, 2) for t in (query, key, value))
-        # One query sees every key, whatever the mask, but those outside its window.
-        masked, windowed = causal and query.shape[2] > 1, asked.window is not None
         try:
             found = attention(
                 *three,
-                causal=masked,
-                bottom_right=masked or windowed,
+                causal=traits.causal,
+                bottom_right=traits.bottom_right,
                 softmax_scale=scaling,
-                window=(asked.window, None),
-                sink=asked.sink,
-                softcap=asked.softcap,
+                window=(window, None),
+                sink=sink,
+                softcap=softcap,
             )
         except FaTuneError as error:
             reason = str(error)
             if isinstance(error, NoUsableVariant):
-                _refused[query.shape[3], value.shape[3], query.dtype] = reason
+                _refusals.remember(query, key, value, traits, reason, lse=False)
         else:
             return found, None
     if reason != _MASK and not torch.compiler.is_compiling():
@@ -256,7 +260,7 @@ def _reason(
         return f"{query.dtype} is neither fp16 nor bf16"
     if key.shape[:3] != value.shape[:3]:
         return "K and V differ in batch, heads or length"
-    return _refused.get((query.shape[3], value.shape[3], query.dtype), "")
+    return ""
 
 
 def _window_of(mask_function: Any) -> int | None:

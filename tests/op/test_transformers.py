@@ -18,6 +18,8 @@ from transformers import DynamicCache
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.op import register_transformers, transformers_attention
+from fa_tune.op.refusals import Refusals
+from fa_tune.op.traits import Traits
 from tests.op import tiny_models, twins
 
 KINDS = ("llama", "mistral", "qwen", "gemma", "gpt-oss", "qwen-moe", "phimoe")
@@ -152,7 +154,10 @@ def test_torch_computes_the_same_in_our_place(
 
 
 @pytest.mark.parametrize("padded", [False, True])
-def test_no_graph_breaks(padded: bool) -> None:
+def test_no_graph_breaks(padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusals = Refusals()
+    refusals.remember(*(torch.ones(1, 1, 1, 8),) * 3, Traits(), "of others", lse=False)
+    monkeypatch.setattr(transformers_attention, "_refusals", refusals)
     torch.compiler.reset()
     model = tiny_models.make("llama")
     given = tiny_models.prompts("cpu", padded=padded)
