@@ -13,6 +13,7 @@ from torch import Tensor
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.op import flash2
 from fa_tune.op.operands import Lengths
+from fa_tune.op.precision import without_autocast
 from fa_tune.op.traits import Traits
 
 Window = tuple[int, int]
@@ -170,6 +171,7 @@ def by_flash2(
     return found[0], found[1]
 
 
+@without_autocast
 def by_products(
     q: Tensor, k: Tensor, v: Tensor, options: Options, lengths: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:

@@ -267,6 +267,22 @@ def test_ours_runs_what_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(lse, expected[1])
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_changes_no_matrix_product(dtype: torch.dtype) -> None:
+    q, k, v = (60 * draw(2, 9, heads, 16) for heads in (4, 2, 2))
+    lengths = torch.tensor([7, 9], dtype=torch.int32)
+
+    def run() -> list[torch.Tensor]:
+        out, lse, _ = flash_attn_func(q, k, v, causal=True, return_attn_probs=True)
+        return [out, lse, flash_attn_with_kvcache(q, k, v, cache_seqlens=lengths)]
+
+    expected = run()
+    with torch.autocast("cpu", dtype=dtype):
+        found = run()
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
+
+
 NO_PROBLEMS = {
     "another type of K": ((2, 5, 2, 16), torch.float64),
     "whole numbers in K": ((2, 5, 2, 16), torch.int32),

@@ -209,6 +209,22 @@ def test_gradients_of_all_traits(
             assert torch.allclose(found, exact, atol=2e-5)
 
 
+def test_autocast_changes_no_gradient_by_products() -> None:
+    q, k, v, g = (torch.randn(2, 9, heads, 16) for heads in (4, 2, 2, 4))
+    hook = register(
+        "__device__ float score_hook(float s, int b, int h, int q, int k) { return 2 * s * s; }",
+        lambda score, *_: torch.einsum("...,...->...", 2 * score, score),
+    )
+    traits = Traits(True, softcap=5.0, score_hook=hook)
+    out, lse = twins.fwd_lse(q, k, v, *traits)
+    done = Done(g, q, k, v, out, lse)
+    expected = products.gradients(done, traits)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = products.gradients(done, traits)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
+
+
 def test_score_hooks_have_gradients_by_their_function_in_torch() -> None:
     torch.manual_seed(0)
     text = "__device__ float score_hook(float s, int b, int h, int q, int k) { return /* %s */ s; }"
