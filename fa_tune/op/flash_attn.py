@@ -31,11 +31,13 @@ from fa_tune.op.flash_fallback import (
     by_flash2,
     by_products,
     check,
+    check_dimensions,
     check_integers,
     check_kinds,
     check_options,
     refuse,
     suits_flash2,
+    with_whole_rows,
 )
 from fa_tune.op.operands import Lengths
 from fa_tune.op.packed import packed_attention
@@ -71,6 +73,7 @@ def flash_attn_func(
     options = Options(
         causal, softmax_scale, dropout_p, window_size, softcap, alibi_slopes, score_hook
     )
+    check_dimensions((q, k, v), DENSE)
     check_options(options, q.shape[0], q.shape[-2])
     out, lse = dense(q, k, v, options, return_attn_probs)
     return (out, lse, None) if return_attn_probs else out
@@ -110,6 +113,7 @@ def flash_attn_varlen_func(
     options = Options(
         causal, softmax_scale, dropout_p, window_size, softcap, alibi_slopes, score_hook
     )
+    check_dimensions((q, k, v), PACKED)
     for name, bounds in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
         check_integers(name, bounds)
     check_options(options, len(cu_seqlens_q) - 1, q.shape[-2])
@@ -125,6 +129,7 @@ def dense(
     q: Tensor, k: Tensor, v: Tensor, options: Options, wants_lse: bool
 ) -> tuple[Tensor, Tensor | None]:
     """out, and the log-sum-exp at least where it is wanted."""
+    q, k, v = (with_whole_rows(t) for t in (q, k, v))
     traits = options.traits
     reason = why_not_ours(q, k, v, options)
     reason = reason or _refusals.reason(q, k, v, traits, lse=wants_lse)
@@ -163,6 +168,7 @@ def dense(
 def _varlen(
     q: Tensor, k: Tensor, v: Tensor, options: Options, lengths: Lengths, wants_lse: bool
 ) -> tuple[Tensor, Tensor | None]:
+    q, k, v = (with_whole_rows(t) for t in (q, k, v))
     traits = options.traits
     reason = why_not_ours(q, k, v, options)
     reason = reason or _refusals.reason(q, k, v, traits, lse=wants_lse, of="packed")
@@ -205,6 +211,8 @@ def why_not_ours(q: Tensor, k: Tensor, v: Tensor, options: Options) -> str:
         return "there is nothing to attend to"
     if any(t.shape[-1] % _WHOLE for t in (q, v)):
         return f"a head dimension that is no multiple of {_WHOLE}"
+    if not options.scales_up:
+        return "a scale that is not positive"
     if options.softcap > 0 and not MIN_SOFTCAP <= options.softcap <= MAX_SOFTCAP:
         return f"a soft cap of {options.softcap:g}"
     return ""

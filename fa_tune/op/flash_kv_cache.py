@@ -18,10 +18,12 @@ from fa_tune.op.flash_fallback import (
     Window,
     by_products,
     check,
+    check_dimensions,
     check_floating,
     check_integers,
     check_options,
     refuse,
+    with_whole_rows,
 )
 from fa_tune.op.kv_cache import E4M3, Cache, attend, check_new_places, pages_suit
 from fa_tune.op.refusals import Refusals
@@ -73,12 +75,11 @@ def flash_attn_with_kvcache(
     ):
         if given is not None:
             refuse(name)
-    if any(t.ndim != 4 for t in (q, k_cache, v_cache)):
-        shapes = ", ".join(str([*t.shape]) for t in (q, k_cache, v_cache))
-        raise InvalidConfig(f"Q and the caches must have four dimensions: {shapes}")
+    check_dimensions((q, k_cache, v_cache), DENSE)
     if _paged(block_table) and cache_seqlens is None:
         raise InvalidConfig("a block table needs cache_seqlens: pages may be partly filled")
     new = _new_keys(k, v, cache_seqlens)
+    q = with_whole_rows(q)
     lengths: int | Tensor = k_cache.shape[1] if cache_seqlens is None else cache_seqlens
     options = Options(causal, softmax_scale, 0.0, window_size, softcap, alibi_slopes)
     check_options(options, q.shape[0], q.shape[2])
@@ -114,7 +115,7 @@ def _new_keys(
         return None
     if lengths is None:
         raise InvalidConfig("k and v have no place in the cache without cache_seqlens")
-    return k, v
+    return with_whole_rows(k), with_whole_rows(v)
 
 
 def _with_new(
