@@ -424,6 +424,17 @@ def test_no_graph_breaks_with_traits(run: Callable[..., Any], dynamic: bool) -> 
             assert torch.allclose(mine, exact, atol=1e-2)
 
 
+def test_a_window_of_a_length_that_is_not_fixed_is_compiled() -> None:
+    def run(q: torch.Tensor) -> Any:
+        return attention(q, q, q, window=(q.shape[1] - 2, 0)) * 2
+
+    torch.compiler.reset()
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager", dynamic=True)
+    for n in (10, 13):
+        q = draw(2, n, 4, 16)
+        assert torch.allclose(compiled(q), run(q), atol=2e-3)
+
+
 def test_a_gradient_is_never_lost() -> None:
     tensors = [draw(1, 6, 2, 16) for _ in range(3)]
     for wanted in itertools.product((False, True), repeat=3):
