@@ -236,7 +236,8 @@ class JournaledProfiler:
 
     A variant that any search has finished under the same fingerprint is not measured again.
     References and `keep`, which every ratio rests on, are measured again beside variants that
-    are new, unless it was this very search that measured them and was interrupted.
+    are new; not so where each sample stands alone and this very search took them before it was
+    interrupted.  Ratios to another baseline than that of the new ones are not taken over.
     """
 
     def __init__(self, session: Session) -> None:
@@ -269,10 +270,12 @@ class JournaledProfiler:
                     found[subject] = old
             known = reference_times(journal, plan.keep, plan.workload.key, digests)
             if not _is_complete(found, plan):
+                baseline = _baseline_beside(found, plan)
                 found = {
                     s: a
                     for s, a in found.items()
                     if self._can_normalise(a, known)
+                    and _baseline_of(a) in ("", baseline)
                     and not self._from_other_search(s, a, plan, search)
                 }
         self._session.tally.reused += len(found)
@@ -338,12 +341,15 @@ class JournaledProfiler:
     def _from_other_search(
         self, subject: str, attempt: Attempt, plan: MeasurePlan, search: str
     ) -> bool:
-        """Whether a base of comparison was measured by another search, or on another GPU."""
+        """Whether a base of comparison was measured by another search, or on another GPU.  An
+        adaptive profiler's never stand beside samples of another run of it."""
         if not is_reference(subject) and subject not in plan.keep:
             return False
         measurement = attempt.measurement
         if measurement is None:
             return False
+        if self._session.capabilities.adaptive:
+            return True
         here = self._session.machine.gpu_uuid
         elsewhere = bool(here) and gpu_of(attempt) not in ("", here)
         return elsewhere or measurement.search != search
@@ -362,8 +368,24 @@ class JournaledProfiler:
 
 
 def _is_complete(found: Mapping[str, Attempt], plan: MeasurePlan) -> bool:
-    """Whether nothing is left to measure, and all was measured on one GPU."""
-    return all(s in found for s in plan.artifacts) and len(gpus_of(found)) < 2
+    """Whether nothing is left to measure, and all was measured on one GPU and has ratios to one
+    baseline."""
+    baselines = {_baseline_of(attempt) for attempt in found.values()} - {""}
+    return (
+        all(s in found for s in plan.artifacts) and len(gpus_of(found)) < 2 and len(baselines) < 2
+    )
+
+
+def _baseline_of(attempt: Attempt) -> str:
+    """What an attempt's ratios are over; empty without ratios, or where it is not known."""
+    return attempt.measurement.baseline if attempt.measurement is not None else ""
+
+
+def _baseline_beside(found: Attempts, plan: MeasurePlan) -> str:
+    """The baseline of what is measured beside `found`: who failed is not measured again."""
+    failed = {s for s, attempt in found.items() if attempt.measurement is None}
+    able = {s: a for s, a in plan.artifacts.items() if s not in failed}
+    return dataclasses.replace(plan, artifacts=able).baseline
 
 
 def reference_times(

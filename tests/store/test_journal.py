@@ -156,6 +156,7 @@ EVERY_FIELD = Measurement(
     held_out_s=(1.05e-3,),
     held_out_relative=(0.99,),
     versions={"torch": "2.11.0", "cudnn": "9.13.0"},
+    baseline=subject(2),
 )
 
 
@@ -166,7 +167,9 @@ def test_every_field_of_a_measurement_round_trips() -> None:
 
 def test_a_line_of_an_older_version_gives_the_same_measurement() -> None:
     """There the fields were texts among the conditions, and some were not kept."""
-    older = dataclasses.replace(EVERY_FIELD, versions={}, held_out_s=(), held_out_relative=())
+    older = dataclasses.replace(
+        EVERY_FIELD, versions={}, held_out_s=(), held_out_relative=(), baseline=""
+    )
     record, line = measured_line(older)
     body = parse_line(line)
     body["measurement"] = {

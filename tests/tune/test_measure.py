@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from fa_tune.core.options import MeasureOptions
 from fa_tune.core.workload import DType, Workload
 from fa_tune.core.workload import benchmark_workload as benchmark
 from fa_tune.profile.base import MeasurePlan
+from fa_tune.search.decide import decide
 from fa_tune.store.journal import Journal
 from fa_tune.tune.measure import Sampling, measure_workload
 from fa_tune.tune.session import Tally
@@ -278,3 +280,74 @@ def test_an_error_of_the_profiler_keeps_what_was_finished(bench: Bench) -> None:
     rest = FakeProfiler()
     bench.measure(rest, 2, runs=1)
     assert [s for s, _, _ in rest.measured] == fakes.keys(2)[1:]
+
+
+# Ratios to a baseline ---------------------------------------------------------------------------
+
+D90, A, D80, B = fakes.keys(4)  # the defaults of two families, each before a config of its own
+RACE_S = {D90: 1.0e-3, A: 0.9e-3, D80: 1.5e-3, B: 1.2e-3}
+
+
+class Race(FakeProfiler):
+    """As `events`: each sample over the baseline's beside it.  `pace` is how slow the GPU is."""
+
+    def __init__(self, *, pace: float = 1.0, **changes: Any) -> None:
+        super().__init__(lambda s, _: pace * RACE_S[s], method="events", **changes)
+
+    def attempt(self, subject: str, plan: MeasurePlan) -> Attempt:
+        found = super().attempt(subject, plan)
+        if found.measurement is None:
+            return found
+        ratio = RACE_S[subject] / RACE_S[plan.baseline]
+        measurement = dataclasses.replace(
+            found.measurement,
+            relative=tuple(ratio for _ in found.measurement.samples_s),
+            baseline=plan.baseline,
+        )
+        return dataclasses.replace(found, measurement=measurement)
+
+
+def chosen(found: dict[str, Attempt]) -> str:
+    measurements = [a.measurement for a in found.values() if a.measurement is not None]
+    return decide(measurements, D90).chosen.subject
+
+
+def baselines(found: dict[str, Attempt]) -> set[str]:
+    return {a.measurement.baseline for a in found.values() if a.measurement is not None}
+
+
+def test_an_interrupted_race_goes_on_beside_the_same_baseline(bench: Bench) -> None:
+    asked: dict[str, Any] = {"keep": (D90, D80), "references": ()}
+    with pytest.raises(KeyboardInterrupt):
+        bench.measure(Race(interrupt_after=2), 4, **asked)
+    found = bench.measure(Race(), 4, **asked)
+    assert (baselines(found), chosen(found)) == ({D90}, A)
+
+
+def test_one_more_config_races_beside_the_default(bench: Bench) -> None:
+    bench.measure(Race(), 3, keep=(D90,), references=())
+    later = Race(pace=0.7)
+    found = bench.measure(later, 4, keep=(D90,), references=())
+    assert later.plans[0].subjects == (D90, B)
+    assert chosen(found) == A
+
+
+def test_ratios_to_another_baseline_are_measured_again(bench: Bench) -> None:
+    bench.measure(Race(), 3, keep=(D90,), references=())
+    other = Race()
+    found = bench.measure(other, 4, keep=(D80, D90), references=())
+    assert set(other.plans[0].subjects) == {D90, A, D80, B}
+    assert baselines(found) == {D80}
+    again = Race()
+    assert bench.measure(again, 4, keep=(D80, D90), references=()) == found
+    assert again.plans == []
+
+
+def test_a_baseline_that_failed_leaves_its_ratios_behind(bench: Bench) -> None:
+    """It ran beside the others and was found wrong afterwards."""
+    failures = {D90: (Outcome.WRONG_RESULT, "so it ended")}
+    bench.measure(Race(failures=failures), 3, keep=(D90, D80), references=())
+    later = Race()
+    found = bench.measure(later, 4, keep=(D90, D80), references=())
+    assert baselines(found) == {D80}
+    assert later.plans[0].subjects == (A, D80, B)
