@@ -1,10 +1,9 @@
-"""Files that several processes write: one at a time, until it is on the disk, and with what the
-disk refuses told in one line."""
+"""Files that several processes write: one at a time, and with what the disk refuses told in one
+line."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,12 +38,3 @@ def storage_errors(action: str) -> Iterator[None]:
         yield
     except OSError as e:
         raise StorageError(f"{action}: {e.strerror or e}") from e
-
-
-def sync_folder(folder: Path) -> None:
-    """Until the names in a folder are on the disk."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
