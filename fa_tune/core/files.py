@@ -63,7 +63,7 @@ def replace_files(
     written = {}
     try:
         for path, data in contents.items():
-            if _is_stream(path):
+            if is_stream(path):
                 path.write_bytes(data)
                 continue
             target = Path(os.path.realpath(path))
@@ -72,7 +72,7 @@ def replace_files(
             written[temporary] = target
             _write(temporary, data, like=target, synced=synced)
         for temporary, target in written.items():
-            os.replace(temporary, target)
+            temporary.replace(target)
     except BaseException:
         for temporary in written:
             with contextlib.suppress(OSError):
@@ -83,14 +83,14 @@ def replace_files(
             sync_folder(folder)
 
 
-def _is_stream(path: Path) -> bool:
-    """Whether a rename would take the place of a device or pipe, or of what a shell opened."""
+def is_stream(path: Path) -> bool:
+    """Whether a path is a device, a pipe or what a shell opened, in whose place no file belongs."""
     opened = str(path.absolute()).startswith(("/dev/std", "/dev/fd/", "/proc/"))
     return opened or (path.exists() and not path.is_file() and not path.is_dir())
 
 
 def _write(path: Path, data: bytes, *, like: Path, synced: bool) -> None:
-    with open(path, "wb") as file:
+    with path.open("wb") as file:
         with contextlib.suppress(FileNotFoundError):
             os.fchmod(file.fileno(), like.stat().st_mode & 0o777)
         file.write(data)

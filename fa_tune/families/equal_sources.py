@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fa_tune.core import paths
 from fa_tune.core.errors import ProfileFormatError
+from fa_tune.core.files import replace_file
 from fa_tune.core.workload import Workload
 
 FILE = "equal_sources.json"
@@ -86,9 +87,10 @@ def load(path: Path | None = None) -> tuple[Proof, ...]:
 
 
 def save(proofs: Iterable[Proof], path: Path) -> None:
-    """Write a file that `load` reads: what a proof does not say is left out."""
+    """Write a file that `load` reads, whole or not at all: what a proof does not say is left out.
+    Raises OSError."""
     told = [{name: held for name, held in asdict(p).items() if held} for p in proofs]
-    path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    replace_file(path, (json.dumps(told, indent=1) + "\n").encode())
 
 
 def groups(proofs: Iterable[Proof]) -> Mapping[str, tuple[str, ...]]:
