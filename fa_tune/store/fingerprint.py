@@ -25,6 +25,7 @@ class Fingerprint:
     `clock_policy`, `cache_policy`, `runs`   how the samples were taken
     `inputs`                what Q, K and V held; empty for normal inputs, as all once were;
                             `X beside Y` where samples on X stand beside such on Y
+    `library`               what a reference's kernels come from: `torch 2.11.0, cudnn 9.13.0.50`
 
     The seed is not part of it: another order of measuring gives the same measurement.
     An empty text means that the condition does not apply.
@@ -42,6 +43,7 @@ class Fingerprint:
     cache_policy: str = ""
     runs: int = 0
     inputs: str = ""
+    library: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metrics", tuple(sorted(set(self.metrics))))

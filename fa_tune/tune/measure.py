@@ -8,7 +8,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from fa_tune.core import input_files
-from fa_tune.core.model import Artifact, Attempt, Outcome, Variant, is_reference, reference_subject
+from fa_tune.core.model import (
+    Artifact,
+    Attempt,
+    Outcome,
+    Variant,
+    is_reference,
+    reference_name,
+    reference_subject,
+)
+from fa_tune.core.packages import reference_versions
 from fa_tune.core.stats import MARGIN, median
 from fa_tune.core.workload import Workload
 from fa_tune.profile.base import MeasurePlan
@@ -331,7 +340,12 @@ class JournaledProfiler:
 
         own = {name: fingerprint(name) for name in asked.families}
         of_references = fingerprint(*asked.families)
-        return {s: own.get(Variant.from_key(s).family, of_references) for s in plan.subjects}
+        return {
+            s: dataclasses.replace(of_references, library=reference_versions(reference_name(s)))
+            if is_reference(s)
+            else own[Variant.from_key(s).family]
+            for s in plan.subjects
+        }
 
     def _can_normalise(self, attempt: Attempt, known: Mapping[str, tuple[str, float]]) -> bool:
         """Whether an attempt may stand beside those of this GPU, as it is or scaled."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +246,20 @@ def test_other_conditions_are_another_measurement(bench: Bench, changed: dict[st
         setattr(other, name, value)
     bench.measure(other, 2, runs=1)
     assert len(other.measured) == 4
+
+
+def test_a_reference_of_another_release_is_measured_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = {"torch": "2.11.0", "nvidia-cudnn-cu13": "9.13.0.50"}
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: installed[name])
+    bench.measure(FakeProfiler(), 2, runs=1)
+    again = FakeProfiler()
+    bench.measure(again, 2, runs=1)
+    assert again.plans == []
+    installed["nvidia-cudnn-cu13"] = "9.19.0.1"
+    bench.measure(again, 2, runs=1)
+    assert [s for s, _, _ in again.measured] == ["ref:cudnn"]
 
 
 def test_the_order_of_measuring_is_no_condition(bench: Bench) -> None:
