@@ -149,12 +149,12 @@ def _final(asked: Asked, found: Attempts) -> Asked:
     plan, runs = asked.plan, asked.plan.runs
     finalists = _finalists(found, plan.keep)
     references = tuple(r for r in plan.references if reference_subject(r) in finalists)
-    return asked.only(finalists, references, runs - 1, filed_under=runs)
+    return asked.only(finalists, references, runs - 1, after=1)
 
 
 def _longer(final: Asked, found: Attempts) -> Asked:
     """More samples of those finalists for whom the order is open; of none where it is decided."""
-    plan, runs = final.plan, final.plan.runs + 1
+    plan, runs = final.plan, final.after + final.plan.runs
     times = {
         s: a.measurement.samples_s
         for s, a in found.items()
@@ -163,7 +163,7 @@ def _longer(final: Asked, found: Attempts) -> Asked:
     default = next((s for s in plan.keep if s in times), "")
     left = undecided(times, default, plan.order, plan.margin)
     wanted = {*left, *plan.keep} & set(times) if left else set()
-    return final.only(wanted, (), LONGER * runs, filed_under=(1 + LONGER) * runs)
+    return final.only(wanted, (), LONGER * runs, after=runs)
 
 
 def _join(everyone: Sequence[Attempts], more: Sequence[Attempts]) -> None:
@@ -197,25 +197,19 @@ Attempts = dict[str, Attempt]  # by subject
 @dataclass(frozen=True)
 class Asked:
     """A plan, and what it is part of: `families` are those of all variants of the workload,
-    whoever is in the plan; `filed_under` is the number of runs that the journal files it under
-    where it is one part of them (0: the plan's own)."""
+    whoever is in the plan; `after` is how many samples of each were taken before these."""
 
     plan: MeasurePlan
     sampling: Sampling
     families: tuple[str, ...]
-    filed_under: int = 0
-
-    @property
-    def runs(self) -> int:
-        """What the journal files it under."""
-        return self.filed_under or self.plan.runs
+    after: int = 0
 
     def with_runs(self, runs: int) -> Asked:
         """The same with another number of samples."""
         return dataclasses.replace(self, plan=dataclasses.replace(self.plan, runs=runs))
 
     def only(
-        self, subjects: Collection[str], references: tuple[str, ...], runs: int, *, filed_under: int
+        self, subjects: Collection[str], references: tuple[str, ...], runs: int, *, after: int
     ) -> Asked:
         """More samples of some, in another order."""
         plan = dataclasses.replace(
@@ -225,7 +219,7 @@ class Asked:
             runs=runs,
             seed=self.plan.seed + 1,
         )
-        return dataclasses.replace(self, plan=plan, filed_under=filed_under)
+        return dataclasses.replace(self, plan=plan, after=after)
 
 
 @dataclass(frozen=True)
@@ -275,7 +269,7 @@ class JournaledProfiler:
             digests = {subject: f.digest for subject, f in fingerprints.items()}
             for subject in plan.subjects:
                 old = journal.find(digests[subject], subject, plan.workload.key)
-                if old is not None:
+                if old is not None and not _lacks_samples(old, plan):
                     found[subject] = old
             known = reference_times(journal, plan.keep, plan.workload.key, digests)
             if not _is_complete(found, plan):
@@ -332,7 +326,8 @@ class JournaledProfiler:
         plan = asked.plan
 
         def fingerprint(*names: str) -> Fingerprint:
-            found = self._session.fingerprint(asked.runs, names)
+            found = self._session.fingerprint(plan.runs, names)
+            found = dataclasses.replace(found, after=asked.after)
             if plan.adaptive or self._session.capabilities.independent_samples:
                 return found
             # A few samples in a process of their own are no measurement beside the leader.
@@ -379,6 +374,13 @@ class JournaledProfiler:
             measurement, search=search, gpu_uuid=gpu_uuid, inputs=str(looked.rest.inputs)
         )
         return dataclasses.replace(attempt, measurement=tagged)
+
+
+def _lacks_samples(attempt: Attempt, plan: MeasurePlan) -> bool:
+    """Whether it has fewer than it is filed under: older journals have parts of a measurement
+    under the number of the whole."""
+    measurement = attempt.measurement
+    return measurement is not None and len(measurement.samples_s) < plan.runs
 
 
 def _is_complete(found: Mapping[str, Attempt], plan: MeasurePlan) -> bool:

@@ -238,7 +238,7 @@ def test_a_fingerprint_ignores_the_order_of_metrics_and_nothing_else() -> None:
     assert a.digest == dataclasses.replace(FP, metrics=("y", "x")).digest
     digests = {FP.digest}
     for f in dataclasses.fields(Fingerprint):
-        changed = {"metrics": ("other",), "runs": 6}.get(f.name, "other")
+        changed = {"metrics": ("other",), "runs": 6, "after": 1}.get(f.name, "other")
         other = dataclasses.replace(FP, **{f.name: changed})  # type: ignore[arg-type]
         digests.add(other.digest)
         assert explain_difference(FP, other) == [f.name]

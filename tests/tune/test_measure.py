@@ -16,7 +16,7 @@ from fa_tune.core.workload import DType, Workload
 from fa_tune.core.workload import benchmark_workload as benchmark
 from fa_tune.profile.base import MeasurePlan
 from fa_tune.search.decide import decide
-from fa_tune.store.journal import Journal
+from fa_tune.store.journal import AttemptRecord, Journal
 from fa_tune.tune.measure import Sampling, measure_workload
 from fa_tune.tune.session import Tally
 from tests.tune import fakes
@@ -44,6 +44,7 @@ class Bench:
         reuse: bool = True,
         journal: bool = True,
         keep: tuple[str, ...] = (),
+        adaptive: bool = True,
         **options: object,
     ) -> dict[str, Attempt]:
         self.tally = Tally()
@@ -55,7 +56,7 @@ class Bench:
             reuse=reuse,
             tally=self.tally,
         )
-        sampling = Sampling(keep=keep, journaled=journal)
+        sampling = Sampling(keep=keep, adaptive=adaptive, journaled=journal)
         attempts = measure_workload(session, workload, fakes.artifacts(n), sampling)
         found = {a.subject: a for a in attempts}
         assert len(found) == len(attempts), "one attempt each"
@@ -99,20 +100,25 @@ def test_under_ncu_everyone_gets_one_sample_and_finalists_the_rest(bench: Bench)
     assert len(bench.progress.steps) == 16
 
 
+class Noisy(FakeProfiler):
+    """The first two of `keys` take turns in being faster: the first is ahead in a single sample,
+    the second in several."""
+
+    def attempt(self, subject: str, plan: MeasurePlan) -> Attempt:
+        found = super().attempt(subject, plan)
+        signs = dict(zip(fakes.keys(2), (1, -1), strict=True))
+        sign = signs.get(subject, 0) * (1 if plan.runs > 1 else -1)
+        assert found.measurement is not None
+        samples = tuple(s * (1 + 0.004 * sign) for s in found.measurement.samples_s)
+        return dataclasses.replace(
+            found, measurement=dataclasses.replace(found.measurement, samples_s=samples)
+        )
+
+
 def test_where_the_order_is_open_those_for_whom_it_is_get_more(bench: Bench) -> None:
     """Two that take turns in being faster, one clearly behind, and the default far away."""
     first, second, behind, default = fakes.keys(4)
     times = {first: 1.0e-3, second: 1.0e-3, behind: 1.013e-3, default: 1.5e-3}
-
-    class Noisy(FakeProfiler):
-        def attempt(self, subject: str, plan: MeasurePlan) -> Attempt:
-            found = super().attempt(subject, plan)
-            sign = {first: 1, second: -1}.get(subject, 0) * (1 if plan.runs > 1 else -1)
-            assert found.measurement is not None
-            samples = tuple(s * (1 + 0.004 * sign) for s in found.measurement.samples_s)
-            return dataclasses.replace(
-                found, measurement=dataclasses.replace(found.measurement, samples_s=samples)
-            )
 
     profiler = Noisy(lambda s, _: times.get(s, 9e-3))
     found = bench.measure(profiler, 4, keep=(default,))
@@ -125,6 +131,36 @@ def test_where_the_order_is_open_those_for_whom_it_is_get_more(bench: Bench) -> 
     again = bench.measure(profiler, 4, keep=(default,))
     assert again == found
     assert len(profiler.plans) == 3, "all three parts are in the journal"
+
+
+def open_order() -> Noisy:
+    """Two are as fast as one another, the default is far behind."""
+    first, second, default = fakes.keys(3)
+    times = {first: 1e-3, second: 1e-3, default: 1.5e-3}
+    return Noisy(lambda s, _: times.get(s, 9e-3))
+
+
+def test_more_runs_are_so_many_whatever_was_measured_before(bench: Bench) -> None:
+    first, second, default = fakes.keys(3)
+    assert n_samples(bench.measure(open_order(), 3, keep=(default,)))[first] == 9
+    counts = n_samples(bench.measure(open_order(), 3, keep=(default,), runs=9))
+    assert (counts[first], counts[second], counts[default]) == (27, 27, 27)
+    assert counts["ref:fa2"] == 9
+
+
+def test_a_fixed_number_of_samples_is_not_made_of_parts(bench: Bench) -> None:
+    bench.measure(open_order(), 3, keep=fakes.keys(3)[2:])
+    assert set(n_samples(bench.measure(open_order(), 3, adaptive=False)).values()) == {3}
+
+
+def test_parts_that_an_older_journal_has_under_the_whole_are_not_taken_for_it(bench: Bench) -> None:
+    (only,) = fakes.keys(1)
+    session = fakes.session(bench.folder)
+    plan = MeasurePlan(WORKLOAD, fakes.artifacts(1), runs=2)
+    part = FakeProfiler().attempt(only, plan)
+    session.journal.append(AttemptRecord(session.fingerprint(3, ("sm80",)), part))
+    found = bench.measure(FakeProfiler(), 1, adaptive=False, references=())
+    assert n_samples(found) == {only: 3}
 
 
 def test_samples_of_both_parts_stand_in_the_order_they_were_taken(bench: Bench) -> None:
