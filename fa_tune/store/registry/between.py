@@ -135,8 +135,11 @@ def filled(entries: Sequence[Entry]) -> list[Entry]:
     lines: dict[tuple[object, ...], list[Entry]] = {}
     for e in entries:
         if e.workload.few_rows:
-            alike = replace(e.workload, seq_len_kv=e.workload.seq_len_q, bottom_right=False)
-            lines.setdefault((e.gpu, e.method, alike), []).append(e)
+            w = e.workload
+            # Of so few keys a window would be none.
+            window = w.window_left, w.window_right
+            alike = replace(w, seq_len_kv=w.seq_len_q, bottom_right=False)
+            lines.setdefault((e.gpu, e.method, alike, window), []).append(e)
     for members in lines.values():
         members.sort(key=lambda e: e.workload.seq_len_kv)
         tuned = [Tuned.of(e) for e in members]

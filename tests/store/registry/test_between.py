@@ -165,3 +165,11 @@ def test_a_cache_counts_as_sequences_of_its_mean_length(make_entry: MakeEntry) -
     entry = dataclasses.replace(make_entry(1024), workload=cached, chosen=A, confirmation=None)
     (made,) = filled([entry])
     assert made.workload == decode(200, batch=3)
+
+
+def test_a_windowed_problem_is_not_between_two_without(registry: Registry) -> None:
+    window = dataclasses.replace(
+        registry.entries[0], workload=decode(8192, window_left=1023, bottom_right=True)
+    )
+    plain = {e.key for e in filled(registry.entries)}
+    assert {e.key for e in filled([*registry.entries, window])} == plain | {window.key}
