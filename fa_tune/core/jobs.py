@@ -383,11 +383,14 @@ class ProfileJob(_Job[ProfileItem]):
 @dataclass(frozen=True, kw_only=True)
 class CalibrateJob(_Job[VerifyItem | PairItem]):
     """A VerifyJob that times a pair of kernels at its end: the item CALIBRATION, whose result is
-    PairTimes."""
+    PairTimes.  `inputs` are the pair's; `verify_inputs` and the rest are those of a VerifyJob."""
 
     handler = "fa_tune.gpu.jobs.calibrate:handle"
     seed: int
     inputs: str = NORMAL
+    item_timeout_s: float | None = None
+    thorough: bool = False
+    verify_inputs: tuple[str, ...] = ()
 
     @classmethod
     def _item(cls, raw: Json) -> VerifyItem | PairItem:

@@ -64,6 +64,14 @@ JOBS: list[Any] = [
     CalibrateJob(
         items={"x": VERIFY, CALIBRATION: PairItem(WORKLOAD, (KERNEL, KERNEL))}, device=0, seed=0
     ),
+    CalibrateJob(
+        items={"x": VERIFY},
+        device=0,
+        seed=0,
+        item_timeout_s=9.0,
+        thorough=True,
+        verify_inputs=("sink", "peaked"),
+    ),
     ABTestJob(items={WORKLOAD: ABTestItem("a", "b", "x", "y")}, device=0, seed=0, cache_dir="/c"),
     CompareInputsJob(
         items={
