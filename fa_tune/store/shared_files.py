@@ -16,8 +16,12 @@ LOCK_TIMEOUT_S = 60.0
 
 @contextlib.contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Alone with a file, which messages call `what`.  Raises StorageError after a minute."""
-    lock = FileLock(f"{path}.lock", timeout=LOCK_TIMEOUT_S, poll_interval=0.01)
+    """Alone with a file, which messages call `what`.  Raises StorageError after a minute, and
+    OSError where no lock can be made."""
+    place = Path(f"{path}.lock")
+    if not place.exists():
+        place.touch(mode=0o644)  # FileLock would wait where a folder takes no files
+    lock = FileLock(place, timeout=LOCK_TIMEOUT_S, poll_interval=0.01)
     try:
         lock.acquire()
     except Timeout:
