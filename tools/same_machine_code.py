@@ -14,7 +14,7 @@ half the time: what ptxas is given decides what comes out of it.
 
 `--prove` adds to profiles/equal_sources.json what was found equal: of each family whose sources
 changed, the head dimensions of which no kernel differs or is missing; with `--dtype` of kernels of
-that type alone.
+that type alone, with `--known-lengths` of those alone that run where the host knows lengths.
 
 An interrupted `hash` goes on where it was when it is started again.
 """
@@ -147,6 +147,11 @@ def dtype_of(kernel: Mapping[str, str]) -> str:
     return kernel["config"].partition("(")[2].partition(",")[0]
 
 
+def counts_tiles(kernel: Mapping[str, str]) -> bool:
+    """Whether it is for lengths that the device alone knows."""
+    return "tile_keys" in kernel["config"]
+
+
 def _save(path: Path, value: Any) -> None:
     new = path.with_name(path.name + ".new")
     new.write_text(json.dumps(value, indent=0))
@@ -181,9 +186,11 @@ def compare(arguments: argparse.Namespace) -> int:
     if arguments.prove:
         if dtype := arguments.dtype:
             outcomes = {key: o for key, o in outcomes.items() if dtype_of(json.loads(key)) == dtype}
+        if arguments.known_lengths:
+            outcomes = {key: o for key, o in outcomes.items() if not counts_tiles(json.loads(key))}
         made = proofs(before, after, outcomes, arguments.prove)
-        if dtype:
-            made = [{**proof, "dtypes": [dtype]} for proof in made]
+        said = {"dtypes": [dtype] if dtype else [], "known_lengths": arguments.known_lengths}
+        made = [proof | {name: held for name, held in said.items() if held} for proof in made]
         known = [*load(arguments.proofs), *TypeAdapter(list[Proof]).validate_python(made)]
         save(known, arguments.proofs)
         print(f"{len(made)} added to {arguments.proofs}")
@@ -254,6 +261,7 @@ def main() -> int:
     comparing.add_argument("after", type=Path)
     comparing.add_argument("--prove", metavar="WHAT", help="add a proof; say what has changed")
     comparing.add_argument("--dtype", choices=("FP16", "BF16"), help="prove kernels of it alone")
+    comparing.add_argument("--known-lengths", action="store_true", help="prove no others")
     comparing.add_argument(
         "--proofs", type=Path, default=ROOT / "profiles/equal_sources.json", help="the file of them"
     )

@@ -53,6 +53,9 @@ inline bool is_causal(const fa_tune_problem& problem) {
     return problem.mask != FA_TUNE_MASK_FULL && problem.mask != FA_TUNE_MASK_FULL_DIAGONAL;
 }
 
+// Rows that share a head of K and V: of so many at most reading these takes the time.
+constexpr std::int64_t kFewRows = 64;
+
 // Head dimension of V and O.
 inline std::int32_t d_v_of(const fa_tune_problem& problem) {
     return problem.d_head_v != 0 ? problem.d_head_v : problem.d_head;

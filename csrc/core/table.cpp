@@ -15,8 +15,7 @@ using namespace fa_tune::core;
 
 namespace {
 
-// Of rows that share a head of K and V: so many are few, and no tile has fewer.
-constexpr std::int64_t kFewRows = 64, kTileRows = 16;
+constexpr std::int64_t kTileRows = 16;  // no tile has fewer
 
 Sizes sizes_of(const fa_tune_problem& problem) {
     const auto log2 = [](std::int64_t size) { return std::log2(static_cast<double>(size)); };

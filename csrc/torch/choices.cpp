@@ -71,6 +71,16 @@ int nearest_log2_of_product(std::int64_t one, std::int64_t other) {
     return nearest_log2(std::min(one * other, kMaxSize));
 }
 
+// The exponent of what counts as its queries: few rows stay few and many many, since these want
+// other kernels.
+int nearest_log2_of_queries(const fa_tune_problem& p) {
+    const int nearest = nearest_log2(p.seq_len_q);
+    const std::int64_t group = p.heads / p.kv_heads;
+    const bool few = p.packed == 0 && p.seq_len_q * group <= fa_tune::core::kFewRows;
+    const bool counts_as_few = p.packed == 0 && (group << nearest) <= fa_tune::core::kFewRows;
+    return few == counts_as_few ? nearest : few ? nearest - 1 : nearest + 1;
+}
+
 // Of a problem whose mask is settled.  In the place of what only a packed batch has stands -1 where
 // an exact key has a size.
 Key bucket_key(const fa_tune_problem& p, int device) {
@@ -78,7 +88,7 @@ Key bucket_key(const fa_tune_problem& p, int device) {
                p.d_head_v,
                p.heads / p.kv_heads,
                nearest_log2_of_product(p.batch, p.packed != 0 ? 1 : p.heads),
-               nearest_log2(p.seq_len_q),
+               nearest_log2_of_queries(p),
                nearest_log2(p.seq_len_kv),
                -1,
                p.window_left,

@@ -5,7 +5,7 @@
 
 The digest covers everything the compiler saw.  The cubin is written first, then the JSON,
 each to a temporary file that is renamed: an entry is there completely or not at all, and any
-number of processes may write and read at once.
+number of processes may write and read at once.  What a power failure damages is written anew.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import platformdirs
 
 from fa_tune.build.ptxas_log import CompiledKernel, facts_from_json
 from fa_tune.core.errors import StorageError
+from fa_tune.core.files import replace_file
 from fa_tune.core.model import Outcome
 
 _FOLDER = "artifacts-v1"  # the version of the layout and of the JSON's fields
@@ -202,7 +203,8 @@ class ArtifactStore:
         now = time.time()
         groups: dict[str, list[Path]] = {}
         for path in files:
-            groups.setdefault(path.name.partition(".")[0].partition("-")[0], []).append(path)
+            digest = path.name.lstrip(".").partition(".")[0].partition("-")[0]
+            groups.setdefault(digest, []).append(path)
         by_age = sorted(groups.values(), key=lambda group: max(files[p].st_mtime for p in group))
         left_bytes = sum(stat.st_size for stat in files.values())
         entries = size_bytes = 0
@@ -287,26 +289,14 @@ def _write(root: Path, key: ArtifactKey, entry: Entry, cubin: bytes) -> Stored:
     value = {"key": asdict(key), **_entry_to_json(entry), "cubin_sha256": cubin_sha256}
     cubin_path = _cubin_path(path, cubin_sha256) if cubin else None
     if cubin_path is not None:
-        _replace(cubin_path, cubin)
-    _replace(path, json.dumps(value, indent=1).encode())
+        replace_file(cubin_path, cubin, synced=False)
+    replace_file(path, json.dumps(value, indent=1).encode(), synced=False)
     return Stored(entry, cubin_path)
 
 
 def _cubin_path(entry_path: Path, cubin_sha256: str) -> Path:
     # The hash in the name: writers whose code differs do not overwrite each other's.
     return entry_path.with_name(f"{entry_path.stem}-{cubin_sha256[:16]}.cubin")
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write `path` in one step.  The mode follows the umask, so that what root compiled (for
-    a profiler that needs root) can be read by the user."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}-{time.monotonic_ns()}.tmp")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _touch(path: Path) -> None:

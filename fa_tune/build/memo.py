@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from fa_tune.build.cache import default_cache_dir
+from fa_tune.core.files import replace_file
 
 _FOLDER = "facts-v1"
 
@@ -27,9 +26,6 @@ def remembered(subject: str, find: Callable[[], str], cache_dir: Path | None = N
     fact = find()
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, delete=False, encoding="utf-8"
-        ) as file:
-            json.dump({"subject": subject, "fact": fact}, file)
-        os.replace(file.name, path)
+        text = json.dumps({"subject": subject, "fact": fact})
+        replace_file(path, text.encode(), synced=False)
     return fact

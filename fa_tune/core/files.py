@@ -1,8 +1,11 @@
-"""Files that a user named: read whole, and asked before the work whether they can be written."""
+"""Files: read whole, replaced whole, and asked before the work whether they can be written."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from fa_tune.core.errors import StorageError
@@ -40,3 +43,66 @@ def check_writable(path: Path, instead: str, *, replaced: bool = False) -> None:
         raise StorageError(f"cannot write {path}: {around} is not a folder; {instead}")
     if not os.access(around, os.W_OK):
         raise StorageError(f"cannot write {path}: {around} is not writable; {instead}")
+
+
+def replace_file(path: Path, data: bytes, *, alone: bool = False, synced: bool = True) -> None:
+    """`replace_files` of one."""
+    replace_files({path: data}, alone=alone, synced=synced)
+
+
+def replace_files(
+    contents: Mapping[Path, bytes], *, alone: bool = False, synced: bool = True
+) -> None:
+    """Put data in the place of files, each whole or not at all; where one cannot be written, none
+    is replaced.  They are renamed in the order given.
+
+    A link stays a link and a file's mode stays; what is no file (`/dev/stdout`, a pipe) is
+    written to.  `alone`: the caller holds a lock that every writer takes, and what a killed one
+    left is overwritten.  Not `synced`: it may be lost if the power fails.  Raises OSError.
+    """
+    written = {}
+    try:
+        for path, data in contents.items():
+            if is_stream(path):
+                path.write_bytes(data)
+                continue
+            target = Path(os.path.realpath(path))
+            own = "" if alone else f"{os.getpid()}-{time.monotonic_ns()}."
+            temporary = target.with_name(f".{target.name}.{own}new")
+            written[temporary] = target
+            _write(temporary, data, like=target, synced=synced)
+        for temporary, target in written.items():
+            temporary.replace(target)
+    except BaseException:
+        for temporary in written:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+        raise
+    if synced:
+        for folder in {target.parent for target in written.values()}:
+            sync_folder(folder)
+
+
+def is_stream(path: Path) -> bool:
+    """Whether a path is a device, a pipe or what a shell opened, in whose place no file belongs."""
+    opened = str(path.absolute()).startswith(("/dev/std", "/dev/fd/", "/proc/"))
+    return opened or (path.exists() and not path.is_file() and not path.is_dir())
+
+
+def _write(path: Path, data: bytes, *, like: Path, synced: bool) -> None:
+    with path.open("wb") as file:
+        with contextlib.suppress(FileNotFoundError):
+            os.fchmod(file.fileno(), like.stat().st_mode & 0o777)
+        file.write(data)
+        if synced:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Until the names in a folder are on the disk."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -78,8 +78,11 @@ def is_digest(text: str) -> bool:
 
 
 def register(source: str | Path, twin: Twin | None = None) -> str:
-    """Make a hook known, by its text or its file; returns its digest.  Raises InvalidConfig for a
-    text without `score_hook` or in no UTF-8, StorageError for a file that cannot be read."""
+    """Make a hook known, by its text or its file, a `Path` or a line that ends in `.cu` or
+    `.cuh`; returns its digest.  Raises InvalidConfig for a text without `score_hook` or in no
+    UTF-8, StorageError for a file that cannot be read."""
+    if isinstance(source, str) and source.endswith((".cu", ".cuh")) and "\n" not in source:
+        source = Path(source)
     if isinstance(source, Path):
         try:
             source = source.read_text(encoding="utf-8")

@@ -359,11 +359,22 @@ class ProfileJob(_Job[ProfileItem]):
     def order(self, round_: int, names: Sequence[str], *, last: str = "") -> list[str]:
         """Items of a workload in the random order of a round.
 
-        `last` is the subject that was launched last on the workload before: if it is a library's,
-        it comes last here, so that its launches can be told from those.
+        One of our kernels follows each library call, while there are any left: by its symbol the
+        library's launches can be told from those of the next.  `last` is the subject that was
+        launched last on the workload before: if it is a library's, it comes last here.
         """
-        order = list(names)
-        random.Random(f"{self.seed}:{round_}").shuffle(order)
+        draw = random.Random(f"{self.seed}:{round_}")
+        shuffled = list(names)
+        draw.shuffle(shuffled)
+        libraries = [name for name in shuffled if is_reference(self.items[name].subject)]
+        ours = [name for name in shuffled if name not in libraries]
+        followers = draw.sample(range(len(ours)), min(len(libraries), len(ours)))
+        order = []
+        for place, name in enumerate(ours):
+            if place in followers:
+                order.append(libraries.pop())
+            order.append(name)
+        order += libraries
         if is_reference(last):
             order.sort(key=lambda name: self.items[name].subject == last)  # stable
         return order
@@ -372,11 +383,14 @@ class ProfileJob(_Job[ProfileItem]):
 @dataclass(frozen=True, kw_only=True)
 class CalibrateJob(_Job[VerifyItem | PairItem]):
     """A VerifyJob that times a pair of kernels at its end: the item CALIBRATION, whose result is
-    PairTimes."""
+    PairTimes.  `inputs` are the pair's; `verify_inputs` and the rest are those of a VerifyJob."""
 
     handler = "fa_tune.gpu.jobs.calibrate:handle"
     seed: int
     inputs: str = NORMAL
+    item_timeout_s: float | None = None
+    thorough: bool = False
+    verify_inputs: tuple[str, ...] = ()
 
     @classmethod
     def _item(cls, raw: Json) -> VerifyItem | PairItem:

@@ -195,6 +195,7 @@ class Measurement:
 
     - `relative`: each sample over the mean of the baseline's samples right before and after
       it, so that a drifting clock cancels out; one per sample, or empty.
+    - `baseline`: the subject that `relative` is over; empty without it, and in old journals.
     - `preference`: the place in the order of the tie-break, from 0; None if not known.
     - `host_launch_s`: what one launch took the process that made it, in seconds.
     - `search`: the search it belongs to; empty outside a search.
@@ -230,6 +231,7 @@ class Measurement:
     held_out_relative: tuple[float, ...] = ()
     to_own_inputs: tuple[float, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
+    baseline: str = ""
 
 
 @dataclass(frozen=True)

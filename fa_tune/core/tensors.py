@@ -26,6 +26,7 @@ def workload_of(
         raise InvalidConfig(
             f"Q and K differ in batch or d_head: {tuple(q.shape)} and {tuple(k.shape)}"
         )
+    check_columns(v)
     dtype = dtype_of(q)
     if {k.dtype, v.dtype} != {q.dtype}:
         raise InvalidConfig(f"Q, K, V must all be fp16 or all bf16, not {q.dtype}, {k.dtype}")
@@ -46,6 +47,12 @@ def workload_of(
 @lru_cache(maxsize=4096)  # most calls are of a problem that was there before
 def _made(**fields: Any) -> Workload:
     return Workload(**fields)
+
+
+def check_columns(v: torch.Tensor) -> None:
+    """Raise InvalidConfig for a V without columns: to a workload 0 is as many as Q has."""
+    if v.shape[-1] == 0:
+        raise InvalidConfig(f"V has no columns: {tuple(v.shape)}")
 
 
 def dtype_of(tensor: torch.Tensor) -> DType:

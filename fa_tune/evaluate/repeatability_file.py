@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fa_tune.core.errors import ProfileFormatError, StorageError
+from fa_tune.core.files import replace_file
 from fa_tune.core.stats import MARGIN, Interval, Ratio
 from fa_tune.evaluate.repeatability import Tuning
 
@@ -31,11 +32,9 @@ def save(path: Path, recorded: RecordedTunings) -> None:
         "whose": recorded.whose,
         "tunings": [_to_json(tuning) for tuning in recorded.tunings],
     }
-    temporary = path.with_name(f".{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        temporary.replace(path)
+        replace_file(path, (json.dumps(document, indent=1) + "\n").encode())
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror or error}") from None
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError
+from fa_tune.core.files import replace_files
 from fa_tune.core.model import Outcome
 from fa_tune.search.space_table import RecordedWorkload, SpaceMeta, SpaceRow, SpaceTable, knob_types
 from fa_tune.search.strategies.base import Knob
@@ -99,10 +100,13 @@ def export(recorded: RecordedWorkload, meta: SpaceMeta, folder: Path) -> tuple[P
     name = "".join(c if c.isalnum() else "_" for c in recorded.name)
     device = meta.device.name if meta.device else "unknown"
     results, cache = folder / f"{name}{T4_SUFFIX}", folder / f"{name}{CACHE_SUFFIX}"
+    documents = {
+        results: to_t4(recorded, meta.units),
+        cache: to_kernel_tuner(recorded, device),
+    }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        results.write_text(json.dumps(to_t4(recorded, meta.units)) + "\n", encoding="utf-8")
-        cache.write_text(json.dumps(to_kernel_tuner(recorded, device)) + "\n", encoding="utf-8")
+        replace_files({path: (json.dumps(d) + "\n").encode() for path, d in documents.items()})
     except OSError as error:
         raise StorageError(f"cannot write to {folder}: {error.strerror}") from error
     return results, cache

@@ -124,6 +124,13 @@ def fits(config: Config, workload: Workload) -> bool:
     return kind_of(config) == kind and is_kv_e4m3(config) == workload.kv_e4m3
 
 
+def carries_over(variant: Variant, measured: Workload, asked: Workload) -> bool:
+    """Whether how fast a variant was on one workload tells how fast it is on the other, whose sizes
+    are not far from it; also of a variant whose family is not known here."""
+    family = _FAMILIES.get(variant.family)
+    return family is None or family.carries_over(config_of(variant), measured, asked)
+
+
 def worth_trying(configs: Sequence[Config], workload: Workload) -> list[Config]:
     """Those that are for a workload's dtype and head dimensions and suit it; if none of them suits
     it, all that are for it."""

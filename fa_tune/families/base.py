@@ -86,6 +86,10 @@ class KernelFamily(Protocol):
         """Whether the family computes such a workload, and it or this config may be the fastest
         on it."""
 
+    def carries_over(self, config: Config, measured: Workload, asked: Workload) -> bool:
+        """Whether how fast a config was on one workload tells how fast it is on the other, whose
+        sizes are not far from it."""
+
     def compile_arch(self, limits: ArchLimits) -> str:
         """What to compile for on such a device: `limits.arch`, or `sm_90a` where the kernels
         need instructions of that very architecture."""

@@ -12,21 +12,30 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
 from fa_tune.core import paths
 from fa_tune.core.errors import ProfileFormatError
+from fa_tune.core.files import replace_file
 from fa_tune.core.workload import Workload
 
 FILE = "equal_sources.json"
 
-Kind = tuple[int, str]  # the head dimension of Q and K, and the type (`FP16`)
+
+class Kind(NamedTuple):
+    """What kernels of a workload are, as far as proofs tell them apart: the head dimension of Q and
+    K, the type (`FP16`), and whether the device alone knows how many keys there are."""
+
+    d_head: int
+    dtype: str
+    cached: bool = False
 
 
 def kind_of(workload: Workload) -> Kind:
-    """What kernels of a workload are, as far as proofs tell them apart."""
-    return workload.d_head, workload.dtype.name
+    """The kind of a workload's kernels."""
+    return Kind(workload.d_head, workload.dtype.name, workload.cached)
 
 
 @dataclass(frozen=True)
@@ -34,7 +43,8 @@ class Proof:
     """That kernels of `family` are the same from sources of any of the hashes `sources`, the
     oldest first.  `kernels`: how many were compared, 0 where the files were the same and only
     the way of hashing changed.  `d_heads` and `dtypes`: the head dimensions of Q and K and the
-    types (`FP16`) whose kernels they are; empty: all."""
+    types (`FP16`) whose kernels they are; empty: all.  `known_lengths`: only those of workloads
+    whose lengths the host knows."""
 
     family: str
     sources: tuple[str, ...]
@@ -44,15 +54,18 @@ class Proof:
     kernels: int = 0
     d_heads: tuple[int, ...] = ()
     dtypes: tuple[str, ...] = ()
+    known_lengths: bool = False
 
     def is_of(self, family: str, kind: Kind | None) -> bool:
         """Whether it holds for kernels of such workloads; None: for all of the family."""
         if family != self.family:
             return False
         if kind is None:
-            return not self.d_heads and not self.dtypes
-        d_head, dtype = kind
-        return d_head in (self.d_heads or (d_head,)) and dtype in (self.dtypes or (dtype,))
+            return not (self.d_heads or self.dtypes or self.known_lengths)
+        if kind.cached and self.known_lengths:
+            return False
+        right_d_head = kind.d_head in (self.d_heads or (kind.d_head,))
+        return right_d_head and kind.dtype in (self.dtypes or (kind.dtype,))
 
 
 def load(path: Path | None = None) -> tuple[Proof, ...]:
@@ -74,9 +87,10 @@ def load(path: Path | None = None) -> tuple[Proof, ...]:
 
 
 def save(proofs: Iterable[Proof], path: Path) -> None:
-    """Write a file that `load` reads: what a proof does not say is left out."""
+    """Write a file that `load` reads, whole or not at all: what a proof does not say is left out.
+    Raises OSError."""
     told = [{name: held for name, held in asdict(p).items() if held} for p in proofs]
-    path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    replace_file(path, (json.dumps(told, indent=1) + "\n").encode())
 
 
 def groups(proofs: Iterable[Proof]) -> Mapping[str, tuple[str, ...]]:

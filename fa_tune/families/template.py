@@ -95,6 +95,9 @@ class OneKernel(ABC):
     def suits(self, workload: Workload, config: Config | None = None) -> bool:
         return not computed.not_among(workload, self.computes)
 
+    def carries_over(self, config: Config, measured: Workload, asked: Workload) -> bool:
+        return True
+
     @abstractmethod
     def default_config(self, d_head: int, dtype: DType, *, d_head_v: int = 0) -> Config:
         """What a user without tuning results should run."""

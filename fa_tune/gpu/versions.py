@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import sys
 
 import torch
 
 from fa_tune.core.model import is_reference, reference_name
+from fa_tune.core.packages import installed_version
 
-# Names under which a package may be installed, the usual one first.
-DISTRIBUTIONS = {
-    "fa3": ("flash_attn_3", "flash_attn_interface"),
-    "fa4": ("flash-attn-4",),
-    "cupy": ("cupy-cuda13x", "cupy-cuda12x", "cupy"),
-}
 MODULES = {"fa3": "flash_attn_interface", "fa4": "flash_attn.cute", "cupy": "cupy"}
 UNKNOWN = "unknown"
 
@@ -28,7 +22,7 @@ def library_versions(subject: str) -> dict[str, str]:
     name = reference_name(subject)
     if name == "cudnn":
         found[name] = _cudnn(torch.backends.cudnn.version())
-    elif name in DISTRIBUTIONS:
+    elif name in MODULES:
         found[name] = _package(name)
     return found
 
@@ -42,9 +36,6 @@ def _cudnn(number: int | None) -> str:
 
 
 def _package(name: str) -> str:
-    for distribution in DISTRIBUTIONS[name]:
-        try:
-            return importlib.metadata.version(distribution)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return str(getattr(sys.modules.get(MODULES[name]), "__version__", UNKNOWN))
+    return installed_version(name) or str(
+        getattr(sys.modules.get(MODULES[name]), "__version__", UNKNOWN)
+    )

@@ -61,6 +61,8 @@ def attention(
     is wanted, and for a problem that is new while a graph is captured (`prepare`);
     NoUsableVariant where nothing runs it.  A compiled graph raises RuntimeError at run time.
     """
+    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
+        _refuse_others(q=q, k=k, v=v)
     if torch.is_autocast_enabled("cuda"):
         q, k, v = _cast(q), _cast(k), _cast(v)
     traits: tuple[Any, ...] = (causal, bottom_right, softmax_scale)
@@ -68,6 +70,7 @@ def attention(
     forward, forward_lse, forward_out = _PLAIN
     if sink is not None or alibi_slopes is not None or softcap is not None or window != _EVERY:
         forward, forward_lse, forward_out = _SCORED
+        _check_window(window)
         if sink is not None:
             sink = of_heads(sink, "sink")
             wants_grad = wants_grad or sink.requires_grad
@@ -123,7 +126,8 @@ def prepare(
 def explain(q: Tensor, k: Tensor, v: Tensor, **problem: Any) -> Choice:
     """What runs a call with these tensors, and why: a Choice, whose text is one line.  It is
     compiled if it was not.  `problem`: as in `prepare`.  Raises as `attention`."""
-    return state.operators().plans.choice(_workload(q, k, v, **problem), q.device.index)
+    workload = _workload(q, k, v, **problem)
+    return state.operators().plans.choice(workload, q.device.index)
 
 
 def _workload(
@@ -140,11 +144,37 @@ def _workload(
     alibi_slopes: Tensor | None = None,
     score_hook: str | None = None,
 ) -> Workload:
+    _refuse_others(q=q, k=k, v=v)
+    _check_window(window)
     if not q.is_cuda:
         raise InvalidConfig(f"Q, K, V must be on a GPU; Q is on {q.device}")
     scores = (*window, sink, softcap, alibi_slopes, score_hook)
     traits = Traits(causal, bottom_right, None, *scores)
     return workload_of(q, k, v, lse=return_lse, **traits.of_workload)
+
+
+def _refuse_others(**given: object) -> None:
+    """Raise InvalidConfig for an argument that is no tensor."""
+    for name, tensor in given.items():
+        if not isinstance(tensor, Tensor):
+            raise InvalidConfig(f"{name} must be a torch tensor, not {type(tensor).__name__}")
+
+
+def _check_window(window: object) -> None:
+    """Raise InvalidConfig for what is no pair of numbers of keys."""
+    if (
+        not isinstance(window, (tuple, list))
+        or len(window) != 2
+        or not all(_counts_keys(side) for side in window)
+    ):
+        raise InvalidConfig(
+            f"window must be two numbers of keys, (left, right), None for all, not {window!r}"
+        )
+
+
+def _counts_keys(side: object) -> bool:
+    # A compiled graph knows that its numbers are int, but not their attributes.
+    return side is None or isinstance(side, int) or hasattr(side, "__index__")
 
 
 def _cast(tensor: Tensor) -> Tensor:

@@ -31,18 +31,21 @@ from fa_tune.op.flash_fallback import (
     by_flash2,
     by_products,
     check,
+    check_dimensions,
     check_integers,
     check_kinds,
     check_options,
     refuse,
     suits_flash2,
+    with_whole_rows,
 )
 from fa_tune.op.operands import Lengths
 from fa_tune.op.packed import packed_attention
+from fa_tune.op.refusals import Refusals
 
 # Head dimensions are multiples of this in torch's FlashAttention 2 and of this in our kernels.
 _WHOLE, _OURS = 8, 32
-_refused: dict[tuple[int, int, torch.dtype], str] = {}
+_refusals = Refusals()
 
 
 def flash_attn_func(
@@ -70,6 +73,7 @@ def flash_attn_func(
     options = Options(
         causal, softmax_scale, dropout_p, window_size, softcap, alibi_slopes, score_hook
     )
+    check_dimensions((q, k, v), DENSE)
     check_options(options, q.shape[0], q.shape[-2])
     out, lse = dense(q, k, v, options, return_attn_probs)
     return (out, lse, None) if return_attn_probs else out
@@ -109,6 +113,7 @@ def flash_attn_varlen_func(
     options = Options(
         causal, softmax_scale, dropout_p, window_size, softcap, alibi_slopes, score_hook
     )
+    check_dimensions((q, k, v), PACKED)
     for name, bounds in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
         check_integers(name, bounds)
     check_options(options, len(cu_seqlens_q) - 1, q.shape[-2])
@@ -124,9 +129,11 @@ def dense(
     q: Tensor, k: Tensor, v: Tensor, options: Options, wants_lse: bool
 ) -> tuple[Tensor, Tensor | None]:
     """out, and the log-sum-exp at least where it is wanted."""
+    q, k, v = (with_whole_rows(t) for t in (q, k, v))
+    traits = options.traits
     reason = why_not_ours(q, k, v, options)
+    reason = reason or _refusals.reason(q, k, v, traits, lse=wants_lse)
     if not reason:
-        traits = options.traits
         try:
             found = attention(
                 *(q, k, v),
@@ -140,7 +147,8 @@ def dense(
                 score_hook=traits.score_hook,
             )
         except NoUsableVariant as error:
-            reason = _refused[q.shape[3], v.shape[3], q.dtype] = str(error)
+            reason = str(error)
+            _refusals.remember(q, k, v, traits, reason, lse=wants_lse)
         else:
             return found if wants_lse else (found, None)
     check(q, k, v, DENSE)
@@ -160,12 +168,16 @@ def dense(
 def _varlen(
     q: Tensor, k: Tensor, v: Tensor, options: Options, lengths: Lengths, wants_lse: bool
 ) -> tuple[Tensor, Tensor | None]:
+    q, k, v = (with_whole_rows(t) for t in (q, k, v))
+    traits = options.traits
     reason = why_not_ours(q, k, v, options)
+    reason = reason or _refusals.reason(q, k, v, traits, lse=wants_lse, of="packed")
     if not reason:
         try:
-            return packed_attention(q, k, v, lengths, options.traits, return_lse=wants_lse)
+            return packed_attention(q, k, v, lengths, traits, return_lse=wants_lse)
         except NoUsableVariant as error:
-            reason = _refused[q.shape[2], v.shape[2], q.dtype] = str(error)
+            reason = str(error)
+            _refusals.remember(q, k, v, traits, reason, lse=wants_lse, of="packed")
     check(q, k, v, PACKED)
     check_kinds(q, k, v)
     if suits_flash2(q, v, options, (lengths.longest_q, lengths.longest_kv)):
@@ -199,9 +211,11 @@ def why_not_ours(q: Tensor, k: Tensor, v: Tensor, options: Options) -> str:
         return "there is nothing to attend to"
     if any(t.shape[-1] % _WHOLE for t in (q, v)):
         return f"a head dimension that is no multiple of {_WHOLE}"
+    if not options.scales_up:
+        return "a scale that is not positive"
     if options.softcap > 0 and not MIN_SOFTCAP <= options.softcap <= MAX_SOFTCAP:
         return f"a soft cap of {options.softcap:g}"
-    return _refused.get((q.shape[-1], v.shape[-1], q.dtype), "")
+    return ""
 
 
 def _wider(q: Tensor, v: Tensor, options: Options) -> int | None:

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.workload import MAX_SCALE, MIN_SCALE
 from fa_tune.op import flash2
 from fa_tune.op.operands import Lengths
+from fa_tune.op.precision import without_autocast
 from fa_tune.op.traits import Traits
 
 Window = tuple[int, int]
@@ -51,6 +53,11 @@ class Options:
             alibi_slopes=self.alibi_slopes,
             score_hook=self.score_hook,
         )
+
+    @property
+    def scales_up(self) -> bool:
+        """Whether a greater product is a greater score, as kernels take for granted."""
+        return self.scale is None or MIN_SCALE <= self.scale <= MAX_SCALE
 
     def with_scale_of(self, d_head: int) -> Options:
         """With the scale that is usual for a head dimension, unless there is another."""
@@ -103,11 +110,28 @@ def refuse(what: str) -> NoReturn:
     raise InvalidConfig(f"{what}: FlashAttention 2 takes this, fa-tune does not")
 
 
+def check_dimensions(three: tuple[object, ...], layout: str) -> None:
+    """Raise InvalidConfig for what are no tensors of as many dimensions as `layout` has, `DENSE` or
+    `PACKED`."""
+    n_dims = layout.count(",") + 1
+    if not all(isinstance(t, Tensor) and t.ndim == n_dims for t in three):
+        given = ", ".join(
+            str([*t.shape]) if isinstance(t, Tensor) else type(t).__name__ for t in three
+        )
+        raise InvalidConfig(f"Q, K, V must be tensors {layout}, not {given}")
+
+
+def with_whole_rows(tensor: Tensor) -> Tensor:
+    """The same, copied where the last dimension is not contiguous."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
 def check(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
     """Raise InvalidConfig for tensors that make no problem, whatever their types; `layout` is
     `DENSE` or `PACKED`."""
     three = (q, k, v)
-    if any(t.ndim != layout.count(",") + 1 for t in three) or k.shape[:-1] != v.shape[:-1]:
+    check_dimensions(three, layout)
+    if k.shape[:-1] != v.shape[:-1]:
         shapes = ", ".join(str([*t.shape]) for t in three)
         raise InvalidConfig(f"Q, K, V must be {layout}, V like K but for d_head: {shapes}")
     if q.shape[-1] != k.shape[-1] or (layout == DENSE and q.shape[0] != k.shape[0]):
@@ -147,6 +171,7 @@ def suits_flash2(q: Tensor, v: Tensor, options: Options, longest: tuple[int, int
         and q.shape[-1] % 8 == 0
         and q.shape[-1] == v.shape[-1] <= FLASH2_D_HEAD
         and traits.masks_only
+        and options.scales_up
         and q.numel() > 0
         and v.numel() > 0
     )
@@ -170,6 +195,7 @@ def by_flash2(
     return found[0], found[1]
 
 
+@without_autocast
 def by_products(
     q: Tensor, k: Tensor, v: Tensor, options: Options, lengths: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:

@@ -18,14 +18,17 @@ from fa_tune.op.flash_fallback import (
     Window,
     by_products,
     check,
+    check_dimensions,
     check_floating,
     check_integers,
     check_options,
     refuse,
+    with_whole_rows,
 )
 from fa_tune.op.kv_cache import E4M3, Cache, attend, check_new_places, pages_suit
+from fa_tune.op.refusals import Refusals
 
-_refused_caches: dict[tuple[int, int, torch.dtype, torch.dtype], str] = {}
+_refusals = Refusals()
 
 
 def flash_attn_with_kvcache(
@@ -72,12 +75,11 @@ def flash_attn_with_kvcache(
     ):
         if given is not None:
             refuse(name)
-    if any(t.ndim != 4 for t in (q, k_cache, v_cache)):
-        shapes = ", ".join(str([*t.shape]) for t in (q, k_cache, v_cache))
-        raise InvalidConfig(f"Q and the caches must have four dimensions: {shapes}")
+    check_dimensions((q, k_cache, v_cache), DENSE)
     if _paged(block_table) and cache_seqlens is None:
         raise InvalidConfig("a block table needs cache_seqlens: pages may be partly filled")
     new = _new_keys(k, v, cache_seqlens)
+    q = with_whole_rows(q)
     lengths: int | Tensor = k_cache.shape[1] if cache_seqlens is None else cache_seqlens
     options = Options(causal, softmax_scale, 0.0, window_size, softcap, alibi_slopes)
     check_options(options, q.shape[0], q.shape[2])
@@ -113,7 +115,7 @@ def _new_keys(
         return None
     if lengths is None:
         raise InvalidConfig("k and v have no place in the cache without cache_seqlens")
-    return k, v
+    return with_whole_rows(k), with_whole_rows(v)
 
 
 def _with_new(
@@ -217,14 +219,15 @@ def _why_no_kernel(q: Tensor, cache: Cache, options: Options) -> str:
 def _cached(
     q: Tensor, cache: Cache, options: Options, wants_lse: bool
 ) -> tuple[Tensor, Tensor | None]:
+    problem = (q, cache.k, cache.v, options.traits)
     reason = why_not_ours(q, cache.k, cache.v, options) or _why_no_kernel(q, cache, options)
-    kind = (q.shape[3], cache.v.shape[3], q.dtype, cache.k.dtype)
-    reason = reason or _refused_caches.get(kind, "")
+    reason = reason or _refusals.reason(*problem, lse=wants_lse, of="cache")
     if not reason:
         try:
             return attend(q, cache, options.traits, return_lse=wants_lse)
         except NoUsableVariant as error:
-            reason = _refused_caches[kind] = str(error)
+            reason = str(error)
+            _refusals.remember(*problem, reason, lse=wants_lse, of="cache")
     cache.check_places(q)
     check_floating(q, cache.k, cache.v)
     tell("flash_attn_with_kvcache", reason)

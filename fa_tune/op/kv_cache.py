@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.tensors import dtype_of, score_tensors
+from fa_tune.core.tensors import check_columns, dtype_of, score_tensors
 from fa_tune.core.workload import PAGE_KEYS, Workload
 from fa_tune.families.launch import NOT_GIVEN, CacheArgs, LaunchArgs, TensorArg
 from fa_tune.op import python_op, state
@@ -151,6 +151,7 @@ def attend(
 
 
 def _workload(q: Tensor, cache: Cache, traits: Traits, lse: bool) -> Workload:
+    check_columns(cache.v)
     batch, n_q, heads, d_head = q.shape
     windowed = (traits.window_left, traits.window_right) != (None, None)
     return Workload(

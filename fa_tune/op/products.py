@@ -12,11 +12,13 @@ from torch import Tensor
 
 from fa_tune.core.hooks import twin_of
 from fa_tune.op.operands import Done, Gradients, Lengths
+from fa_tune.op.precision import without_autocast
 from fa_tune.op.traits import Traits, bounds
 
 SCORES_AT_ONCE = 2**26  # of all heads together: 256 MiB in fp32, a few times
 
 
+@without_autocast
 def gradients(
     done: Done, traits: Traits, *, sequence: int | None = None, at_once: int = SCORES_AT_ONCE
 ) -> Gradients:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.tensors import dtype_of, score_tensors, workload_of
+from fa_tune.core.tensors import check_columns, dtype_of, score_tensors, workload_of
 from fa_tune.core.workload import Workload
 from fa_tune.families.launch import NOT_GIVEN, LaunchArgs, TensorArg
 from fa_tune.op.library import room_for_lse, room_for_out
@@ -111,6 +111,7 @@ def _workload(
         )
     if q.shape[2] != k.shape[2] or {k.dtype, v.dtype} != {q.dtype}:
         raise InvalidConfig("Q, K, V must be of one type, Q and K of one d_head")
+    check_columns(v)
     return Workload(
         batch=lengths.cum_q.numel() - 1,
         heads=q.shape[1],

@@ -20,6 +20,8 @@ from fa_tune.core.workload import MAX_SCALE, MIN_SCALE
 from fa_tune.op import library  # noqa: F401  defines the operators
 from fa_tune.op.fallback_warning import tell
 from fa_tune.op.native import translated
+from fa_tune.op.refusals import Refusals
+from fa_tune.op.traits import Traits
 
 NAME = "fa_tune"
 _OP = "aten::_scaled_dot_product_flash_attention"
@@ -41,7 +43,7 @@ class Override:
                 "take; install one that is built for CUDA"
             ) from None
         self._order = _flash_first() if dispatch_key == "CUDA" else None
-        self._refused: dict[tuple[int, torch.dtype], str] = {}  # what no kernel runs
+        self._refusals = Refusals()
         self._library = torch.library.Library("aten", "IMPL")
         self._library.impl(
             "_scaled_dot_product_flash_attention",
@@ -73,7 +75,9 @@ class Override:
         scale: float | None = None,
     ) -> tuple[Any, ...]:
         """The operator: tensors are [batch, heads, seq_len, d_head]."""
+        problem = (query, key, value, Traits(is_causal))
         reason = self._reason(query, key, value, dropout_p, return_debug_mask, scale)
+        reason = reason or self._refusals.reason(*problem, lse=True)
         if not reason:
             out = torch.empty_like(query)
             lse = query.new_empty(query.shape[:3], dtype=torch.float32)
@@ -84,7 +88,7 @@ class Override:
                 found = translated(error) if isinstance(error, RuntimeError) else error
                 reason = str(found)
                 if isinstance(found, NoUsableVariant):
-                    self._refused[query.shape[3], query.dtype] = reason
+                    self._refusals.remember(*problem, reason, lse=True)
             else:
                 return _results(query, key, out, lse)
         tell(_WHO, reason)
@@ -119,7 +123,7 @@ class Override:
             return "a scale that is not positive"
         if any(not _has_whole_rows(t) for t in (query, key, value)):
             return f"rows that do not start at multiples of {_ROW_BYTES} bytes"
-        return self._refused.get((query.shape[3], query.dtype), "")
+        return ""
 
     def _suits_cudnn(
         self, query: Tensor, key: Tensor, value: Tensor, dropout_p: float, is_causal: bool

@@ -76,7 +76,10 @@ class Traits(NamedTuple):
 
 
 def of_heads(tensor: Tensor, name: str) -> Tensor:
-    """Sinks or slopes as the operators take them.  Raises InvalidConfig for integers."""
+    """Sinks or slopes as the operators take them.  Raises InvalidConfig for integers, and for what
+    is no tensor."""
+    if not isinstance(tensor, Tensor):
+        raise InvalidConfig(f"{name} must be a torch tensor, not {type(tensor).__name__}")
     if tensor.dtype is torch.float32 and tensor.is_contiguous():
         return tensor
     if not tensor.is_floating_point():

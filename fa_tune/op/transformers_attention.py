@@ -1,10 +1,11 @@
 """Attention of Hugging Face Transformers by our kernels, under a name of our own.
 
-A model's mask function says whether a mask is needed.  Ours gives None, which here means causal,
-within the layer's sliding window if it has one, and aligned bottom-right, where the mask is just
-that, nothing is padded, and the last query is the last key.  Anything else is torch's attention
-with Transformers' own mask, or where a layer has a soft cap or sinks, which torch's does not take,
-matrix products.
+A model's mask function says what is hidden, and its layers may not: some never pass their window,
+or do not know that they are causal.  So where the mask is causal, perhaps within a sliding window,
+nothing is padded, and the last query is the last key, ours gives a mask that says so and is made
+only if somebody looks into it.  Anything else is torch's attention with Transformers' own mask, or
+where a layer has a soft cap or sinks, which torch's does not take, matrix products.  What neither
+takes is refused.
 """
 
 from __future__ import annotations
@@ -18,14 +19,18 @@ from torch import Tensor
 from fa_tune.core.errors import FaTuneError, InvalidConfig, NoUsableVariant, ToolMissing
 from fa_tune.op.api import attention
 from fa_tune.op.fallback_warning import tell
+from fa_tune.op.lazy_mask import LazyMask, Rule
+from fa_tune.op.refusals import Refusals
+from fa_tune.op.traits import Traits
 
 _MASK = "a mask"  # which the model was asked for
 _WHO = "attention of Transformers"
-# What a model may ask for and torch's attention takes, too.
-_NOT_OURS = ("position_bias", "cache")
+# What a model may ask for and our kernels do not take: `sinks` are of each query.
+_NOT_OURS = ("position_bias", "cache", "sinks")
+_REFUSED = ("block_indices",)  # instead of a mask
 _DEVICES = ("cuda",)
 _DTYPES = (torch.float16, torch.bfloat16)
-_refused: dict[tuple[int, int, torch.dtype], str] = {}
+_refusals = Refusals()
 
 
 def register_transformers(name: str = "fa_tune") -> None:
@@ -55,31 +60,45 @@ def mask(
     attention_mask: Tensor | None = None,
     **others: Any,
 ) -> Tensor | None:
-    """None where `attend` needs no mask, else that of Transformers for torch's attention."""
+    """The mask of Transformers for torch's attention, a `LazyMask` where `attend` goes by its rule.
+
+    While a graph is compiled that is None instead, which means causal, aligned bottom-right, to
+    layers that say they are.  An encoder-decoder has layers that do not, and gets the mask.
+    """
     from transformers.masking_utils import causal_mask_function, sdpa_mask
 
-    plain = mask_function is None or mask_function is causal_mask_function
-    if plain and not _is_zero(kv_offset):
-        plain = False
-    if (
-        (plain or _is_sliding(mask_function))
+    mask_function = mask_function or causal_mask_function
+    skips = others.pop("allow_is_causal_skip", True)
+
+    def made() -> Any:
+        return sdpa_mask(
+            batch_size=batch_size,
+            q_length=q_length,
+            kv_length=kv_length,
+            q_offset=q_offset,
+            kv_offset=kv_offset,
+            mask_function=mask_function,
+            attention_mask=attention_mask,
+            allow_is_causal_skip=False,  # its None is aligned top-left
+            **others,
+        )
+
+    window = _window_of(mask_function)
+    plain = mask_function is causal_mask_function and _is_zero(kv_offset)
+    if not (
+        skips
+        and (plain or window is not None)
         and isinstance(kv_offset, int)
         and _ends_together(q_offset, q_length, kv_offset + kv_length)
         and not _is_padded(attention_mask, kv_offset + kv_length)
     ):
-        return None
-    others["allow_is_causal_skip"] = False  # its None is aligned top-left
-    found: Tensor | None = sdpa_mask(
-        batch_size=batch_size,
-        q_length=q_length,
-        kv_length=kv_length,
-        q_offset=q_offset,
-        kv_offset=kv_offset,
-        mask_function=causal_mask_function if mask_function is None else mask_function,
-        attention_mask=attention_mask,
-        **others,
-    )
-    return found
+        found: Tensor | None = made()
+        return found
+    if torch.compiler.is_compiling():
+        encoder = getattr(others.get("config"), "is_encoder_decoder", False)
+        return made() if encoder else None
+    rule = Rule(q_length, kv_length, window)
+    return LazyMask(batch_size, rule, others.get("device", "cpu"), made)
 
 
 def attend(
@@ -93,28 +112,46 @@ def attend(
     is_causal: bool | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of a layer: [batch, heads, seq_len, d_head] to [batch, seq_len, heads, d_head]."""
+    """Attention of a layer: [batch, heads, seq_len, d_head] to [batch, seq_len, heads, d_head].
+
+    Raises InvalidConfig where a layer hides keys by anything but a mask.
+    """
+    for name in _REFUSED:
+        if others.get(name) is not None:
+            raise InvalidConfig(f"attention of Transformers with {name} is not supported")
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
-    asked = _Asked.of(causal, key.shape[2], scaling, dropout, others)
+    window = others.get("sliding_window")
+    if isinstance(attention_mask, LazyMask):
+        rule = attention_mask.rule
+        if rule is not None and (rule.n_q, rule.n_kv) == (query.shape[2], key.shape[2]):
+            causal, window, attention_mask = True, rule.window, None
+        else:
+            attention_mask = attention_mask.tensor
+    window = window - 1 if causal and window is not None and window < key.shape[2] else None
+    sink = others.get("s_aux") if others.get("sinks") is None else others["sinks"]
+    bias, softcap = others.get("position_bias"), others.get("softcap")
+    asked = _Asked(causal, scaling, dropout, window, sink, softcap, bias)
     reason = _reason(query, key, value, attention_mask, dropout, others)
+    # One query sees every key, whatever the mask, but those outside its window.
+    masked, windowed = causal and query.shape[2] > 1, window is not None
+    traits = Traits(masked, masked or windowed, scaling, window, None, sink, softcap)
+    reason = reason or _refusals.reason(query, key, value, traits, lse=False)
     if not reason:
         three = (t.transpose(1, 2) for t in (query, key, value))
-        # One query sees every key, whatever the mask, but those outside its window.
-        masked, windowed = causal and query.shape[2] > 1, asked.window is not None
         try:
             found = attention(
                 *three,
-                causal=masked,
-                bottom_right=masked or windowed,
+                causal=traits.causal,
+                bottom_right=traits.bottom_right,
                 softmax_scale=scaling,
-                window=(asked.window, None),
-                sink=asked.sink,
-                softcap=asked.softcap,
+                window=(window, None),
+                sink=sink,
+                softcap=softcap,
             )
         except FaTuneError as error:
             reason = str(error)
             if isinstance(error, NoUsableVariant):
-                _refused[query.shape[3], value.shape[3], query.dtype] = reason
+                _refusals.remember(query, key, value, traits, reason, lse=False)
         else:
             return found, None
     if reason != _MASK and not torch.compiler.is_compiling():
@@ -128,7 +165,8 @@ def attend(
 
 @dataclass(frozen=True)
 class _Asked:
-    """What a layer asks for.  `window`: keys before its own that a query sees, None: all."""
+    """What a layer asks for.  `window`: keys before its own that a query sees, None: all.
+    `sink`: [heads], or [batch, heads, seq_len_q, 1]; `bias`: what is added to capped scores."""
 
     causal: bool
     scaling: float | None
@@ -136,19 +174,7 @@ class _Asked:
     window: int | None
     sink: Tensor | None
     softcap: float | None
-
-    @classmethod
-    def of(
-        cls,
-        causal: bool,
-        n_kv: int,
-        scaling: float | None,
-        dropout: float,
-        others: dict[str, Any],
-    ) -> _Asked:
-        size = others.get("sliding_window")
-        window = size - 1 if causal and size is not None and size < n_kv else None
-        return cls(causal, scaling, dropout, window, others.get("s_aux"), others.get("softcap"))
+    bias: Tensor | None
 
 
 def _own_mask(query: Tensor, key: Tensor, asked: _Asked) -> Tensor | None:
@@ -197,13 +223,16 @@ def _by_products(
     scores = (query @ key.transpose(2, 3)).float() * scale
     if asked.softcap is not None:
         scores = asked.softcap * torch.tanh(scores / asked.softcap)
+    if asked.bias is not None:
+        scores = scores + asked.bias
     if mask is not None:
         # No row is left without a key: its result is not looked at.
         hidden = torch.finfo(scores.dtype).min
         scores = scores.masked_fill(~mask, hidden) if mask.dtype == torch.bool else scores + mask
     if asked.sink is not None:
-        sink = asked.sink.float()[None, :, None, None].expand(*scores.shape[:3], 1)
-        scores = torch.cat((scores, sink), -1)
+        sink = asked.sink.float()
+        sink = sink if sink.ndim == 4 else sink[None, :, None, None]
+        scores = torch.cat((scores, sink.expand(*scores.shape[:3], 1)), -1)
     weights = scores.softmax(-1)[..., : key.shape[2]].to(value.dtype)
     weights = torch.nn.functional.dropout(weights, asked.dropout)
     return (weights @ value).transpose(1, 2).contiguous()
@@ -231,26 +260,31 @@ def _reason(
         return f"{query.dtype} is neither fp16 nor bf16"
     if key.shape[:3] != value.shape[:3]:
         return "K and V differ in batch, heads or length"
-    return _refused.get((query.shape[3], value.shape[3], query.dtype), "")
+    return ""
 
 
-def _is_sliding(mask_function: Any) -> bool:
-    """Whether it is Transformers' causal mask within a sliding window, and nothing more.  False
-    while a graph is compiled, which cannot look into functions."""
+def _window_of(mask_function: Any) -> int | None:
+    """The keys that a query sees, its own included, if it is Transformers' causal mask within a
+    sliding window, and nothing more.  None while a graph is compiled, which cannot look into
+    functions."""
     if torch.compiler.is_compiling():
-        return False
+        return None
     from transformers import masking_utils
 
     like = masking_utils.sliding_window_causal_mask_function(1)
     if getattr(mask_function, "__code__", None) is not like.__code__:
-        return False
+        return None
     (of_like,), (of_this,) = (
         [cell.cell_contents for cell in function.__closure__] for function in (like, mask_function)
     )
-    return len(of_this) == len(of_like) and all(
+    same = len(of_this) == len(of_like) and all(
         a is b or (a.__code__ is b.__code__ and a.__closure__ is not None)
         for a, b in zip(of_this, of_like, strict=True)
     )
+    if not same:
+        return None
+    (window,) = (cell.cell_contents for cell in of_this[0].__closure__)
+    return window if isinstance(window, int) and window > 0 else None
 
 
 def _is_zero(offset: Any) -> bool:
@@ -270,6 +304,8 @@ def _ends_together(q_offset: Any, q_length: int, kv_length: int) -> bool:
 def _is_padded(attention_mask: Tensor | None, kv_length: int) -> bool:
     if attention_mask is None:
         return False
+    if attention_mask.shape[-1] < kv_length:  # Transformers takes the rest for hidden
+        return True
     if torch.compiler.is_compiling():
         return True  # who knows
     return not bool(attention_mask[:, :kv_length].all())

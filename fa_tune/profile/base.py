@@ -47,6 +47,12 @@ class MeasurePlan:
         return tuple(reference_subject(r) for r in self.references) + tuple(self.artifacts)
 
     @property
+    def baseline(self) -> str:
+        """The subject that opens and closes every round: the first to keep that is measured here
+        (the default may have failed its check); none without."""
+        return next((subject for subject in self.keep if subject in self.artifacts), "")
+
+    @property
     def worker_device(self) -> int:
         """The GPU's number in the worker."""
         return 0 if self.gpu else self.device

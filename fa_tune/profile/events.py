@@ -58,7 +58,7 @@ class EventsProfiler(OneByOne):
             runs=plan.runs,
             seed=plan.seed,
             keep=plan.keep,
-            baseline="" if self.sustained_s else _baseline(plan),
+            baseline="" if self.sustained_s else plan.baseline,
             adaptive=plan.adaptive,
             order=plan.order,
             margin=plan.margin,
@@ -111,6 +111,7 @@ class EventsProfiler(OneByOne):
             held_out_s=result.held_out_s,
             held_out_relative=tuple(round(v, 6) for v in result.held_out_relative),
             versions=result.versions,
+            baseline=plan.baseline if result.relative else "",
         )
 
     def _conditions(self, result: TimeResult, plan: MeasurePlan) -> dict[str, str]:
@@ -137,7 +138,7 @@ class EventsProfiler(OneByOne):
         if drift is not None and abs(drift) > RUN_DRIFT:
             found["drift"] = f"{drift:+.4f}"
             self.notes.warn(
-                f"{plan.workload.key}: the run drifted, {_baseline(plan)} took "
+                f"{plan.workload.key}: the run drifted, {plan.baseline} took "
                 f"{100 * drift:+.1f} % at its end; ratios are of the same rounds and stand, "
                 "times do not"
             )
@@ -158,12 +159,6 @@ class SustainedProfiler(EventsProfiler):
 def of_regime(regime: str) -> EventsProfiler:
     """The profiler of a regime of `core.options.REGIMES`."""
     return SustainedProfiler() if regime == SustainedProfiler.method else EventsProfiler()
-
-
-def _baseline(plan: MeasurePlan) -> str:
-    """The subject that opens and closes every round: the first to keep that is measured here
-    (the default may have failed its check, or be in the journal); none without."""
-    return next((subject for subject in plan.keep if subject in plan.artifacts), "")
 
 
 def run_drift(opening_s: Sequence[float]) -> float | None:

@@ -31,6 +31,7 @@ from typing import Literal
 from pydantic import TypeAdapter, ValidationError
 
 from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError
+from fa_tune.core.files import replace_files
 from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import DeviceInfo, Outcome, Provenance
 from fa_tune.core.stats import median
@@ -175,7 +176,8 @@ def knob_types(knobs: Iterable[Mapping[str, Knob]]) -> dict[str, KnobType]:
 
 
 def save(path: Path, rows: Sequence[SpaceRow], meta: SpaceMeta) -> None:
-    """Write a table; the same rows give the same bytes.
+    """Write a table; the same rows give the same bytes.  Where a file cannot be written, both are
+    as they were.
 
     Raises InvalidConfig for a name without the suffix, and StorageError.
     """
@@ -199,11 +201,11 @@ def save(path: Path, rows: Sequence[SpaceRow], meta: SpaceMeta) -> None:
             + [_cell(row.facts.get(name)) for name in facts]
             + [_cell(row.counters.get(name)) for name in counters]
         )
+    packed = gzip.compress(text.getvalue().encode(), mtime=0)
     about = json.dumps(dataclasses.asdict(meta), indent=1, default=str)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
-        meta_path(path).write_text(about + "\n", encoding="utf-8")
+        replace_files({path: packed, meta_path(path): (about + "\n").encode()})
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
 

@@ -22,9 +22,11 @@ class Fingerprint:
     `method`                `ncu` or `events`; CRITERION or `build` by the methods below
     `profiler_version`      the profiler's own version, empty where there is none
     `metrics`               collected metrics; a set, kept sorted
-    `clock_policy`, `cache_policy`, `runs`   how the samples were taken
+    `clock_policy`, `cache_policy`, `runs`   how the samples were taken, and how many
     `inputs`                what Q, K and V held; empty for normal inputs, as all once were;
                             `X beside Y` where samples on X stand beside such on Y
+    `after`                 how many samples were taken before these, which continue them
+    `library`               what a reference's kernels come from: `torch 2.11.0, cudnn 9.13.0.50`
 
     The seed is not part of it: another order of measuring gives the same measurement.
     An empty text means that the condition does not apply.
@@ -42,6 +44,8 @@ class Fingerprint:
     cache_policy: str = ""
     runs: int = 0
     inputs: str = ""
+    library: str = ""
+    after: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metrics", tuple(sorted(set(self.metrics))))

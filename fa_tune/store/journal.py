@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from fa_tune.core.errors import JournalError
+from fa_tune.core.files import sync_folder
 from fa_tune.core.model import Attempt, Verdict
 from fa_tune.store.fingerprint import Fingerprint, explain_difference
 from fa_tune.store.journal_records import (
@@ -47,7 +48,7 @@ from fa_tune.store.journal_records import (
     parse_line,
     parse_lines,
 )
-from fa_tune.store.shared_files import locked, storage_errors, sync_folder
+from fa_tune.store.shared_files import locked, storage_errors
 
 __all__ = [
     "AttemptRecord",

@@ -280,9 +280,9 @@ def _fingerprint(body: Mapping[str, Any]) -> Fingerprint:
     for name, value in given.items():
         if name == "metrics":
             given[name] = tuple(_text(v) for v in _list(value))
-        elif name == "runs":
+        elif name in ("runs", "after"):
             if type(value) is not int:
-                raise ValueError(f"runs is {value!r}, not a whole number")
+                raise ValueError(f"{name} is {value!r}, not a whole number")
         else:
             _text(value)
     for f in dataclasses.fields(Fingerprint):

@@ -67,10 +67,11 @@ FIELDS: dict[str, Callable[[Any], Any]] = {
     "held_out_relative": _numbers,
     "to_own_inputs": _numbers,
     "versions": _texts,
+    "baseline": _text,
 }
 _NEW = {
     *("gpu_uuid", "scaled_by", "held_out_s", "held_out_relative", "to_own_inputs"),
-    *("versions", "inputs"),
+    *("versions", "inputs", "baseline"),
 }
 # Name among the conditions of an old line -> the field.
 _OLD_NAMES = {name: name for name in FIELDS if name not in _NEW} | {

@@ -9,7 +9,10 @@ Written by `fa-tune search --record`, read by replay and the tests, never edited
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import io
 import json
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -21,6 +24,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fa_tune import families
 from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError
+from fa_tune.core.files import read_bytes, replace_files
 from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import (
     REFERENCE_FAMILY,
@@ -35,16 +39,20 @@ from fa_tune.core.model import (
 from fa_tune.core.reference_kernels import REFERENCE_LABELS
 from fa_tune.core.workload import Workload
 from fa_tune.store import strict_json
+from fa_tune.store.shared_files import locked
 from fa_tune.store.table.checks import METHODS
 from fa_tune.store.table.columns import COUNTERS
 from fa_tune.store.table.from_attempts import CYCLES, rows_from_attempts
-from fa_tune.store.table.read_csv import read_rows
+from fa_tune.store.table.read_csv import parse_rows, text_of
 from fa_tune.store.table.rows import Row
 from fa_tune.store.table.write_csv import write_csv
 
 META_SUFFIX = ".meta.json"
 UNFINISHED = "_unfinished"  # how the name ends of what a search has measured so far
 SCHEMA = 1
+READS = 3  # of a recording that seems to be half replaced
+READ_AGAIN_S = 0.1
+_LOCK = ".recordings"  # of all recordings in a folder
 _GONE_FROM_DEVICE = ("l2_bytes", "sm_count")  # fields of older recordings
 SOURCES = "kernel_source_sha256_by_family"  # in `Provenance.extra`, with several families
 # How the packages of `MeasuredBy.versions` are called, in the order they are told.
@@ -125,7 +133,8 @@ class MeasuredBy:
 @dataclass(frozen=True)
 class Meta:
     """The `.meta.json` of a recording.  `decided`, by workload key, and `measured_by` are empty in
-    old ones; `inputs` is the text of what Q, K and V held."""
+    old ones; `inputs` is the text of what Q, K and V held.  `table_sha256` is of the CSV beside it,
+    so that the two are known to belong together; `save` fills it in, old ones have none."""
 
     # Holds for the dataclasses inside as well.
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -137,6 +146,7 @@ class Meta:
     decided: Mapping[str, Decided] = field(default_factory=dict)
     measured_by: MeasuredBy = MeasuredBy()
     inputs: str = str(NORMAL)
+    table_sha256: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -154,18 +164,17 @@ class Recording:
 
 
 def save(path: Path, attempts: Iterable[Attempt], resources: Mapping[str, Any], meta: Meta) -> None:
-    """Write a recording, each of its two files whole or not at all; `path` is the CSV.  Raises
-    StorageError."""
-    meta_path = path.with_suffix(META_SUFFIX)
-    new, new_meta = (p.with_name(f".{p.name}.new") for p in (path, meta_path))
+    """Write a recording; `path` is the CSV.  Both files are on the disk when this returns, or
+    where one cannot be written both are as they were.  Raises StorageError."""
+    table = io.StringIO(newline="")
+    write_csv(rows_from_attempts(attempts, resources), table)
+    data = table.getvalue().encode()
+    meta = dataclasses.replace(meta, table_sha256=hashlib.sha256(data).hexdigest())
+    text = json.dumps(dataclasses.asdict(meta), indent=1, sort_keys=True, default=str) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with new.open("w", encoding="utf-8", newline="") as stream:
-            write_csv(rows_from_attempts(attempts, resources), stream)
-        text = json.dumps(dataclasses.asdict(meta), indent=1, sort_keys=True, default=str)
-        new_meta.write_text(text + "\n", encoding="utf-8")
-        new.replace(path)
-        new_meta.replace(meta_path)
+        with locked(path.parent / _LOCK, "recordings"):
+            replace_files({path: data, path.with_suffix(META_SUFFIX): text.encode()}, alone=True)
     except OSError as error:
         raise StorageError(f"cannot write the recording {path}: {error.strerror}") from error
 
@@ -177,11 +186,9 @@ def load(path: Path) -> Recording:
 
 
 def _with_table(path: Path, meta: Meta) -> Recording:
-    if not path.exists():
-        beside = path.with_suffix(META_SUFFIX).name
-        raise StorageError(f"{path} is missing: bring it back, or remove {beside} beside it")
+    data, meta = _table_of(path, meta)
     attempts = []
-    for row in read_rows(path):
+    for row in parse_rows(text_of(data, path), str(path)):
         if wrong := _row_contradiction(row, meta):
             raise ProfileFormatError(f"{path}: {row.kernel}: {wrong}")
         attempts.append(_attempt(row, meta))
@@ -191,6 +198,29 @@ def _with_table(path: Path, meta: Meta) -> Recording:
         raise ProfileFormatError(f"{path.with_suffix(META_SUFFIX)}: decided: {error}") from None
     meta = dataclasses.replace(meta, decided=decided)
     return Recording(path, meta, tuple(attempts))
+
+
+def _table_of(path: Path, meta: Meta) -> tuple[bytes, Meta]:
+    """What a table holds, and the provenance that belongs to it: both are read again where they
+    do not, since a writer may have replaced one so far."""
+    beside = path.with_suffix(META_SUFFIX).name
+    for again in range(READS):
+        if again:
+            time.sleep(READ_AGAIN_S)
+            meta = load_meta(path)
+        try:
+            data = read_bytes(path)
+        except FileNotFoundError:
+            raise StorageError(
+                f"{path} is missing: bring it back, or remove {beside} beside it"
+            ) from None
+        if meta.table_sha256 in ("", hashlib.sha256(data).hexdigest()):
+            return data, meta
+    parse_rows(text_of(data, path), str(path))  # damage that shows has a better message
+    raise ProfileFormatError(
+        f"{path} is not the table that {beside} belongs to: one of them was changed or replaced "
+        "without the other; bring back both, or record it again"
+    )
 
 
 def _row_contradiction(row: Row, meta: Meta) -> str | None:
@@ -343,8 +373,9 @@ def _attempt(row: Row, meta: Meta) -> Attempt:
 def remove(path: Path) -> None:
     """Delete a recording that there may be; `path` is the CSV.  Raises StorageError."""
     try:
-        for file in (path.with_suffix(META_SUFFIX), path):
-            file.unlink(missing_ok=True)
+        with locked(path.parent / _LOCK, "recordings"):
+            for file in (path.with_suffix(META_SUFFIX), path):
+                file.unlink(missing_ok=True)
     except OSError as error:
         raise StorageError(f"cannot remove {path}: {error.strerror}") from error
 

@@ -1,10 +1,9 @@
-"""Files that several processes write: one at a time, until it is on the disk, and with what the
-disk refuses told in one line."""
+"""Files that several processes write: one at a time, and with what the disk refuses told in one
+line."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +16,12 @@ LOCK_TIMEOUT_S = 60.0
 
 @contextlib.contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Alone with a file, which messages call `what`.  Raises StorageError after a minute."""
-    lock = FileLock(f"{path}.lock", timeout=LOCK_TIMEOUT_S, poll_interval=0.01)
+    """Alone with a file, which messages call `what`.  Raises StorageError after a minute, and
+    OSError where no lock can be made."""
+    place = Path(f"{path}.lock")
+    if not place.exists():
+        place.touch(mode=0o644)  # FileLock would wait where a folder takes no files
+    lock = FileLock(place, timeout=LOCK_TIMEOUT_S, poll_interval=0.01)
     try:
         lock.acquire()
     except Timeout:
@@ -39,12 +42,3 @@ def storage_errors(action: str) -> Iterator[None]:
         yield
     except OSError as e:
         raise StorageError(f"{action}: {e.strerror or e}") from e
-
-
-def sync_folder(folder: Path) -> None:
-    """Until the names in a folder are on the disk."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

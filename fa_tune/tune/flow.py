@@ -238,8 +238,8 @@ def confirm(state: SearchState, decided: Decided) -> Decided:
 
 
 def write_outputs(state: SearchState, candidates: Candidates, decided: Decided) -> SearchResult:
-    """The CSV, the recording and the registry entries that are wanted; raises NoUsableVariant
-    where no workload has a decision."""
+    """The registry entries, the recording and the CSV that are wanted, in this order: no entry is
+    lost with a table.  Raises NoUsableVariant where no workload has a decision."""
     session, options = state.session, state.options
     result = SearchResult(
         results=decided.results,
@@ -254,20 +254,29 @@ def write_outputs(state: SearchState, candidates: Candidates, decided: Decided) 
         warnings=session.selection.profiler.warnings,
         disagreement=session.pool.disagreement,
     )
-    if options.csv is not None:
-        save_csv(options.csv, result)
+    is_decided = any(r.decision is not None for r in result.results)
+    if is_decided:
+        result = _kept(state, result, decided.verdicts)
     if state.recorder is not None:
         state.recorder.finish(result)
         session.progress.note(f"recorded in {state.recorder.path}")
-    if all(r.decision is None for r in result.results):
+    if options.csv is not None:
+        save_csv(options.csv, result)
+    if not is_decided:
         problems = "; ".join(dict.fromkeys(r.problem for r in result.results))
         raise NoUsableVariant(f"nothing was measured: {problems}")
+    return result
+
+
+def _kept(state: SearchState, result: SearchResult, verdicts: Verdicts) -> SearchResult:
+    """The result with its choices in the registry, or with why they are not."""
+    session = state.session
     try:
-        left_out = keep_in_registry(state.registry, result, session.selection, decided.verdicts)
+        refused = keep_in_registry(state.registry, result, session.selection, verdicts)
     except (StorageError, RegistryError) as error:  # the results are not lost with it
         return dataclasses.replace(result, registry=None, not_kept=error)
-    for refused in left_out:
-        session.progress.note(refused)
-    if len(left_out) == sum(found.decision is not None for found in decided.results):
+    for sentence in refused:
+        session.progress.note(sentence)
+    if len(refused) == sum(found.decision is not None for found in result.results):
         return dataclasses.replace(result, registry=None)
     return result

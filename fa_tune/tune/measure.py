@@ -8,7 +8,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from fa_tune.core import input_files
-from fa_tune.core.model import Artifact, Attempt, Outcome, Variant, is_reference, reference_subject
+from fa_tune.core.model import (
+    Artifact,
+    Attempt,
+    Outcome,
+    Variant,
+    is_reference,
+    reference_name,
+    reference_subject,
+)
+from fa_tune.core.packages import reference_versions
 from fa_tune.core.stats import MARGIN, median
 from fa_tune.core.workload import Workload
 from fa_tune.profile.base import MeasurePlan
@@ -140,12 +149,12 @@ def _final(asked: Asked, found: Attempts) -> Asked:
     plan, runs = asked.plan, asked.plan.runs
     finalists = _finalists(found, plan.keep)
     references = tuple(r for r in plan.references if reference_subject(r) in finalists)
-    return asked.only(finalists, references, runs - 1, filed_under=runs)
+    return asked.only(finalists, references, runs - 1, after=1)
 
 
 def _longer(final: Asked, found: Attempts) -> Asked:
     """More samples of those finalists for whom the order is open; of none where it is decided."""
-    plan, runs = final.plan, final.plan.runs + 1
+    plan, runs = final.plan, final.after + final.plan.runs
     times = {
         s: a.measurement.samples_s
         for s, a in found.items()
@@ -154,7 +163,7 @@ def _longer(final: Asked, found: Attempts) -> Asked:
     default = next((s for s in plan.keep if s in times), "")
     left = undecided(times, default, plan.order, plan.margin)
     wanted = {*left, *plan.keep} & set(times) if left else set()
-    return final.only(wanted, (), LONGER * runs, filed_under=(1 + LONGER) * runs)
+    return final.only(wanted, (), LONGER * runs, after=runs)
 
 
 def _join(everyone: Sequence[Attempts], more: Sequence[Attempts]) -> None:
@@ -188,25 +197,19 @@ Attempts = dict[str, Attempt]  # by subject
 @dataclass(frozen=True)
 class Asked:
     """A plan, and what it is part of: `families` are those of all variants of the workload,
-    whoever is in the plan; `filed_under` is the number of runs that the journal files it under
-    where it is one part of them (0: the plan's own)."""
+    whoever is in the plan; `after` is how many samples of each were taken before these."""
 
     plan: MeasurePlan
     sampling: Sampling
     families: tuple[str, ...]
-    filed_under: int = 0
-
-    @property
-    def runs(self) -> int:
-        """What the journal files it under."""
-        return self.filed_under or self.plan.runs
+    after: int = 0
 
     def with_runs(self, runs: int) -> Asked:
         """The same with another number of samples."""
         return dataclasses.replace(self, plan=dataclasses.replace(self.plan, runs=runs))
 
     def only(
-        self, subjects: Collection[str], references: tuple[str, ...], runs: int, *, filed_under: int
+        self, subjects: Collection[str], references: tuple[str, ...], runs: int, *, after: int
     ) -> Asked:
         """More samples of some, in another order."""
         plan = dataclasses.replace(
@@ -216,7 +219,7 @@ class Asked:
             runs=runs,
             seed=self.plan.seed + 1,
         )
-        return dataclasses.replace(self, plan=plan, filed_under=filed_under)
+        return dataclasses.replace(self, plan=plan, after=after)
 
 
 @dataclass(frozen=True)
@@ -236,7 +239,8 @@ class JournaledProfiler:
 
     A variant that any search has finished under the same fingerprint is not measured again.
     References and `keep`, which every ratio rests on, are measured again beside variants that
-    are new, unless it was this very search that measured them and was interrupted.
+    are new; not so where each sample stands alone and this very search took them before it was
+    interrupted.  Ratios to another baseline than that of the new ones are not taken over.
     """
 
     def __init__(self, session: Session) -> None:
@@ -265,14 +269,16 @@ class JournaledProfiler:
             digests = {subject: f.digest for subject, f in fingerprints.items()}
             for subject in plan.subjects:
                 old = journal.find(digests[subject], subject, plan.workload.key)
-                if old is not None:
+                if old is not None and not _lacks_samples(old, plan):
                     found[subject] = old
             known = reference_times(journal, plan.keep, plan.workload.key, digests)
             if not _is_complete(found, plan):
+                baseline = _baseline_beside(found, plan)
                 found = {
                     s: a
                     for s, a in found.items()
                     if self._can_normalise(a, known)
+                    and _baseline_of(a) in ("", baseline)
                     and not self._from_other_search(s, a, plan, search)
                 }
         self._session.tally.reused += len(found)
@@ -320,7 +326,8 @@ class JournaledProfiler:
         plan = asked.plan
 
         def fingerprint(*names: str) -> Fingerprint:
-            found = self._session.fingerprint(asked.runs, names)
+            found = self._session.fingerprint(plan.runs, names)
+            found = dataclasses.replace(found, after=asked.after)
             if plan.adaptive or self._session.capabilities.independent_samples:
                 return found
             # A few samples in a process of their own are no measurement beside the leader.
@@ -328,7 +335,12 @@ class JournaledProfiler:
 
         own = {name: fingerprint(name) for name in asked.families}
         of_references = fingerprint(*asked.families)
-        return {s: own.get(Variant.from_key(s).family, of_references) for s in plan.subjects}
+        return {
+            s: dataclasses.replace(of_references, library=reference_versions(reference_name(s)))
+            if is_reference(s)
+            else own[Variant.from_key(s).family]
+            for s in plan.subjects
+        }
 
     def _can_normalise(self, attempt: Attempt, known: Mapping[str, tuple[str, float]]) -> bool:
         """Whether an attempt may stand beside those of this GPU, as it is or scaled."""
@@ -338,12 +350,15 @@ class JournaledProfiler:
     def _from_other_search(
         self, subject: str, attempt: Attempt, plan: MeasurePlan, search: str
     ) -> bool:
-        """Whether a base of comparison was measured by another search, or on another GPU."""
+        """Whether a base of comparison was measured by another search, or on another GPU.  An
+        adaptive profiler's never stand beside samples of another run of it."""
         if not is_reference(subject) and subject not in plan.keep:
             return False
         measurement = attempt.measurement
         if measurement is None:
             return False
+        if self._session.capabilities.adaptive:
+            return True
         here = self._session.machine.gpu_uuid
         elsewhere = bool(here) and gpu_of(attempt) not in ("", here)
         return elsewhere or measurement.search != search
@@ -361,9 +376,32 @@ class JournaledProfiler:
         return dataclasses.replace(attempt, measurement=tagged)
 
 
+def _lacks_samples(attempt: Attempt, plan: MeasurePlan) -> bool:
+    """Whether it has fewer than it is filed under: older journals have parts of a measurement
+    under the number of the whole."""
+    measurement = attempt.measurement
+    return measurement is not None and len(measurement.samples_s) < plan.runs
+
+
 def _is_complete(found: Mapping[str, Attempt], plan: MeasurePlan) -> bool:
-    """Whether nothing is left to measure, and all was measured on one GPU."""
-    return all(s in found for s in plan.artifacts) and len(gpus_of(found)) < 2
+    """Whether nothing is left to measure, and all was measured on one GPU and has ratios to one
+    baseline."""
+    baselines = {_baseline_of(attempt) for attempt in found.values()} - {""}
+    return (
+        all(s in found for s in plan.artifacts) and len(gpus_of(found)) < 2 and len(baselines) < 2
+    )
+
+
+def _baseline_of(attempt: Attempt) -> str:
+    """What an attempt's ratios are over; empty without ratios, or where it is not known."""
+    return attempt.measurement.baseline if attempt.measurement is not None else ""
+
+
+def _baseline_beside(found: Attempts, plan: MeasurePlan) -> str:
+    """The baseline of what is measured beside `found`: who failed is not measured again."""
+    failed = {s for s, attempt in found.items() if attempt.measurement is None}
+    able = {s: a for s, a in plan.artifacts.items() if s not in failed}
+    return dataclasses.replace(plan, artifacts=able).baseline
 
 
 def reference_times(

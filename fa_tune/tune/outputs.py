@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -74,21 +75,23 @@ def check_writable(options: SearchOptions, registry: Path | None = None) -> None
             raise StorageError(f"{path} is a folder, where a file is to be written")
         if path is not None:
             files.check_writable(path, f"{option} names another place")
+        if path is not None and not files.is_stream(path):
+            files.check_writable(path, f"{option} names another place", replaced=True)
     if options.record is not None:
         if options.record.is_file():
             raise StorageError(f"cannot write {options.record}: {options.record} is not a folder")
         files.check_writable(options.record, "--record names another place")
     if registry is not None:
-        files.check_writable(registry, "--registry names another place", replaced=True)
         registry_file.load(registry)
 
 
 def save_csv(path: Path, result: SearchResult) -> None:
-    """The table of all workloads as CSV; raises StorageError."""
+    """The table of all workloads as CSV, whole or not at all; raises StorageError."""
+    table = io.StringIO(newline="")
+    write_csv(rows_from_attempts(result.attempts, result.resources), table)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", encoding="utf-8", newline="") as stream:
-            write_csv(rows_from_attempts(result.attempts, result.resources), stream)
+        files.replace_file(path, table.getvalue().encode())
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
 

@@ -163,7 +163,13 @@ def _run(
         with_pair: dict[str, VerifyItem | PairItem] = {**items}
         with_pair[CALIBRATION] = pool.pair.item()
         job = CalibrateJob(
-            items=with_pair, device=device, seed=measure.seed, inputs=str(measure.inputs)
+            items=with_pair,
+            device=device,
+            seed=measure.seed,
+            inputs=str(measure.inputs),
+            item_timeout_s=limit_s,
+            thorough=thorough,
+            verify_inputs=inputs,
         )
     else:
         job = VerifyJob(

@@ -108,12 +108,23 @@ struct Sequences {
     }
     // Of all tiles of the batch; first of all, since it tells whether there is `beside`.
     __device__ __forceinline__ int all() {
-        const int blocks = blocks_before(p.batch);
-        if constexpr (kBeside == 0) return blocks;
-        // Few tiles with few blocks for each CTA are better in equal parts.
-        const int every = p.batch * tiles();
-        const bool few = every < p.ctas && blocks < kBeside * p.ctas;
-        if (p.cache.lengths == nullptr || few) return blocks;
+        if (kBeside == 0 || p.cache.lengths == nullptr) return blocks_before(p.batch);
+        int sum = 0, longest = 0;
+        for (int b = threadIdx.x % 32; b < p.batch; b += 32) {
+            const int own = pitch(b);
+            sum += own;
+            longest = max(longest, own);
+        }
+#pragma unroll
+        for (int lanes = 1; lanes < 32; lanes *= 2) {
+            sum += __shfl_xor_sync(kAllLanes, sum, lanes);
+            longest = max(longest, __shfl_xor_sync(kAllLanes, longest, lanes));
+        }
+        // Tiles as long as one another are better in equal parts, if these have some blocks, and so
+        // are few tiles with few blocks for each CTA.
+        const int blocks = sum * tiles(), every = p.batch * tiles();
+        const bool alike = sum == longest * p.batch && blocks >= 3 * p.ctas;
+        if (alike || (every < p.ctas && blocks < kBeside * p.ctas)) return blocks;
         beside = kBeside;
         return blocks + every * kBeside;
     }

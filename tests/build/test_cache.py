@@ -217,7 +217,7 @@ for i in range(150):
     for writer in writers:
         _, stderr = writer.communicate(timeout=60)
         assert writer.returncode == 0, stderr
-    assert not list(tmp_path.rglob("*.tmp"))
+    assert not list(tmp_path.rglob("*.new"))
 
 
 def test_a_folder_that_cannot_be_written_costs_one_warning(
@@ -240,20 +240,16 @@ def test_a_folder_that_cannot_be_written_costs_one_warning(
 def test_a_folder_that_cannot_be_read_costs_one_warning(
     tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read_bytes, write_bytes = Path.read_bytes, Path.write_bytes
+    open_any = Path.open
 
-    def refused(function: Any) -> Any:
-        def call(path: Path, *args: Any) -> Any:
-            if path.is_relative_to(tmp_path):
-                raise PermissionError(13, "Permission denied", str(path))
-            return function(path, *args)
-
-        return call
+    def refused(path: Path, *args: Any, **options: Any) -> Any:
+        if path.is_relative_to(tmp_path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return open_any(path, *args, **options)
 
     for number in range(3):
         ArtifactStore(tmp_path).put(_key(number), GOOD, CUBIN)
-    monkeypatch.setattr(Path, "read_bytes", refused(read_bytes))
-    monkeypatch.setattr(Path, "write_bytes", refused(write_bytes))
+    monkeypatch.setattr(Path, "open", refused)
     store = ArtifactStore(tmp_path, warn=warnings.append)
     for number in range(3):
         assert store.get(_key(number)) is None
@@ -266,17 +262,17 @@ def test_a_read_only_folder_still_answers(
     tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ArtifactStore(tmp_path).put(KEY, GOOD, CUBIN)
-    write_bytes = Path.write_bytes
+    open_any = Path.open
 
-    def read_only(path: Path, *args: Any) -> int:
-        if path.is_relative_to(tmp_path):
+    def read_only(path: Path, mode: str = "r", *args: Any, **options: Any) -> Any:
+        if "w" in mode and path.is_relative_to(tmp_path):
             raise OSError(30, "Read-only file system")
-        return write_bytes(path, *args)
+        return open_any(path, mode, *args, **options)
 
     def no_utime(*_: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(Path, "write_bytes", read_only)
+    monkeypatch.setattr(Path, "open", read_only)
     monkeypatch.setattr(os, "utime", no_utime)
     store = ArtifactStore(tmp_path, warn=warnings.append)
     assert store.get(KEY) is not None
@@ -291,10 +287,10 @@ def test_a_read_only_folder_still_answers(
 def test_a_full_disk_is_one_line(
     store: ArtifactStore, warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> int:
+    def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(Path, "open", full)
     with pytest.raises(StorageError, match="No space left on device") as caught:
         store.put(KEY, GOOD, CUBIN)
     assert "\n" not in str(caught.value)

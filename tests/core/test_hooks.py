@@ -27,7 +27,7 @@ def test_a_hook_is_its_text(tmp_path: Path) -> None:
     file = tmp_path / "hook.cuh"
     file.write_text(TEXT)
     digest = hooks.register(TEXT)
-    assert hooks.register(file) == digest
+    assert hooks.register(file) == hooks.register(str(file)) == digest
     assert hooks.register(TEXT + "\n") != digest
     assert hooks.hook_of(digest).source == TEXT
 
@@ -46,6 +46,8 @@ def test_what_is_no_hook_is_refused(tmp_path: Path) -> None:
         hooks.register("__device__ float hook(float score) { return score; }")
     with pytest.raises(StorageError, match="cannot read"):
         hooks.register(tmp_path / "absent.cuh")
+    with pytest.raises(StorageError):
+        hooks.register(str(tmp_path / "absent.cu"))
     latin = tmp_path / "latin-1.cuh"
     latin.write_bytes(f"// é{TEXT}".encode("latin-1"))
     with pytest.raises(InvalidConfig, match="UTF-8"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 from dataclasses import replace
 from typing import Any
@@ -35,6 +36,7 @@ from fa_tune.core.jobs import (
     VerifyJob,
     to_json,
 )
+from fa_tune.core.model import is_reference
 from tests.project_files import ROOT
 
 KERNEL = KernelItem("sm80:a", "a.cubin", "kernel_a")
@@ -61,6 +63,14 @@ JOBS: list[Any] = [
     ProfileJob(items={"sm80:a": PROFILED}, device=0, rounds=3, seed=0),
     CalibrateJob(
         items={"x": VERIFY, CALIBRATION: PairItem(WORKLOAD, (KERNEL, KERNEL))}, device=0, seed=0
+    ),
+    CalibrateJob(
+        items={"x": VERIFY},
+        device=0,
+        seed=0,
+        item_timeout_s=9.0,
+        thorough=True,
+        verify_inputs=("sink", "peaked"),
     ),
     ABTestJob(items={WORKLOAD: ABTestItem("a", "b", "x", "y")}, device=0, seed=0, cache_dir="/c"),
     CompareInputsJob(
@@ -146,3 +156,24 @@ def test_a_library_does_not_follow_itself_from_workload_to_workload(seed: int) -
     assert sorted(bound) == sorted(free) == sorted(items)
     assert bound[-1] == "w ref:fa2"
     assert job.order(0, list(items), last="sm80:a") == free, "its symbol tells it"
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("n", [3, 4, 20])
+def test_one_of_ours_follows_each_library(seed: int, n: int) -> None:
+    """By its symbol the library's launches can be told from those of the next."""
+    subjects = ["ref:fa2", "ref:cudnn", "ref:flex", *(f"sm80:{i}" for i in range(n))]
+    items = {s: ProfileItem(s, workload=WORKLOAD) for s in subjects}
+    job = ProfileJob(items=items, device=0, rounds=2, seed=seed)
+    rounds = [job.order(i, subjects) for i in (0, 1)]
+    assert all(sorted(order) == sorted(subjects) for order in rounds)
+    assert n < 20 or rounds[0] != rounds[1]
+    launched = [is_reference(s) for order in rounds for s in order]
+    assert not any(pair == (True, True) for pair in itertools.pairwise(launched))
+
+
+def test_with_few_of_ours_all_are_launched() -> None:
+    subjects = ["ref:fa2", "ref:cudnn", "ref:flex", "sm80:a"]
+    items = {s: ProfileItem(s, workload=WORKLOAD) for s in subjects}
+    order = ProfileJob(items=items, device=0, rounds=1, seed=0).order(0, subjects)
+    assert sorted(order) == sorted(subjects)

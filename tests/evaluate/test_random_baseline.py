@@ -7,12 +7,13 @@ import math
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fa_tune.evaluate.random_baseline import best_after, draws_needed
 
 
+@settings(deadline=None)  # 5040 orders take their time
 @given(st.integers(1, 7), st.data())
 def test_draws_needed_agrees_with_enumeration(n: int, data: st.DataObject) -> None:
     good = data.draw(st.integers(1, n))

@@ -23,6 +23,7 @@ from fa_tune.search.space_table import (
     SpaceTable,
     recorded,
 )
+from tests.store.full_disk import refused_with_room
 
 WORKLOAD = "b16_h16_kv16_q4096_k4096_d128_fp16_full"
 FAILURES = (
@@ -76,6 +77,15 @@ def test_t4_is_read_back_as_it_was(tmp_path: Path) -> None:
     assert {r.knobs["flag"] for r in read.rows} == {0, 1}
     assert table.meta.units == {"l2": "%"}
     assert table.meta.knobs == {"tiles": "int", "flag": "int", "word": "str"}
+
+
+def test_a_full_disk_leaves_both_old_files(tmp_path: Path) -> None:
+    made = export(small(), META, tmp_path)
+    before = [path.read_bytes() for path in made]
+    room = min(map(len, before)) // 2
+    message = refused_with_room(room, lambda: export(small(), META, tmp_path))
+    assert message.startswith("cannot write to ")
+    assert [path.read_bytes() for path in made] == before
 
 
 def test_t4_times_are_milliseconds() -> None:

@@ -125,19 +125,23 @@ def test_a_proof_of_some_kernels_says_nothing_of_others(
         {**told, "sources": ["a", "b"], "kernels": 2},
         {**told, "sources": ["b", "c"], "kernels": 1, "d_heads": [64]},
         {**told, "sources": ["c", "d"], "kernels": 1, "dtypes": ["FP16"]},
+        {**told, "sources": ["d", "e"], "kernels": 1, "known_lengths": True},
     ]
     path.write_text(json.dumps(proofs))
     monkeypatch.setattr(equal_sources.paths, "profiles_dir", lambda: tmp_path)
     equal_sources._shipped.cache_clear()
     try:
-        half, other = (64, "FP16"), (64, "BF16")
+        half, other, wide = Kind(64, "FP16"), Kind(64, "BF16"), Kind(128, "FP16")
         assert equal("sm90", "a", "c", {half, other})
-        assert equal("sm90", "a", "b", {half, (128, "FP16")})
-        assert not equal("sm90", "a", "c", {half, (128, "FP16")})
+        assert equal("sm90", "a", "b", {half, wide})
+        assert not equal("sm90", "a", "c", {half, wide})
         assert not equal("sm80", "a", "c", {half})
         assert equal("sm90", "a", "d", {half})
         assert not equal("sm90", "a", "d", {half, other})
         assert not equal("sm90", "c", "d")
+        assert equal("sm90", "a", "e", {half})
+        assert not equal("sm90", "a", "e", {half._replace(cached=True)})
+        assert not equal("sm90", "d", "e")
         assert representative("sm90", "c") == "c", "attempts of all head dimensions hang on it"
     finally:
         equal_sources._shipped.cache_clear()

@@ -60,9 +60,11 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             taken.append(self.name)
             return {"sm80:a": 1e-3, "sm80:b": 2e-3}[self.name]
 
-    def verify(device: int, items: Mapping[str, Any], seed: int, report: Spoken) -> None:
+    def verify(
+        device: int, items: Mapping[str, Any], seed: int, report: Spoken, **how: object
+    ) -> None:
         for name in items:
-            report.done(name, "a verdict")
+            report.done(name, how)
 
     monkeypatch.setattr(time_events, "Subject", Subject)
     monkeypatch.setattr(time_events, "input_sets", lambda *_: 2)
@@ -89,6 +91,14 @@ def test_kernels_are_verified_before_the_pair_is_timed(order: list[str]) -> None
         ("begin", "calibration"),
         ("done", "calibration"),
     ]
+
+
+def test_kernels_are_verified_as_without_a_pair(order: list[str]) -> None:
+    how = {"item_timeout_s": 9.0, "thorough": True}
+    report = Spoken()
+    shared = {**SHARED, **how, "verify_inputs": ["sink"]}
+    calibrate.handle(shared, {"calibration": PAIR, "x": KERNEL}, report)  # type: ignore[arg-type]
+    assert report.values["x"] == {**how, "inputs": ("sink",)}
 
 
 def test_the_second_is_compared_with_the_first_before_and_after_it(order: list[str]) -> None:

@@ -13,6 +13,7 @@ from fa_tune.core.arch import limits
 from fa_tune.core.model import Outcome
 from fa_tune.core.workload import DType
 from fa_tune.families.decode.config import KVType
+from fa_tune.families.decode.reading import Tiles
 from fa_tune.families.decode.sets import ROWS, Heads, default_config
 from fa_tune.ops.traits import Traits
 from tests.tools.covering import pairs_of
@@ -28,7 +29,7 @@ HOPPER = "sm_90"
 def test_defaults_do_not_spill(capability: tuple[int, int], artifacts: ArtifactStore) -> None:
     arch = limits(capability)
     configs = [
-        default_config(heads, dtype, rows, arch)
+        default_config(heads, dtype, rows, Tiles(1, 0, arch))
         for heads, dtype in (
             (Heads(64), DType.FP16),
             (Heads(128), DType.BF16),

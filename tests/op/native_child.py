@@ -340,7 +340,9 @@ def partition(operators: Operators) -> str:
     for _ in range(300):
         kv_heads = dice.choice((1, 2, 3))
         heads, batch = kv_heads * dice.choice((1, 2, 3)), dice.choice((1, 2, 3, 5))
-        n_q, n_kv = (dice.choice((1, 2, 3, 45, 46, 64, 90, 91, 181, 182, 362)) for _ in range(2))
+        n_q, n_kv = (
+            dice.choice((1, 2, 3, 21, 22, 45, 46, 64, 90, 91, 181, 182, 362)) for _ in range(2)
+        )
         causal = dice.random() < 0.5
         bottom_right = causal and dice.random() < 0.5
         q, k = draw(batch, n_q, heads, 64), draw(batch, n_kv, kv_heads, 64)

@@ -12,12 +12,14 @@ if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: no operators")
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention.bias import causal_lower_right
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.hooks import register
-from fa_tune.op import flash_attn
+from fa_tune.op import flash_attn, flash_kv_cache
 from fa_tune.op.flash_attn import flash_attn_func, flash_attn_varlen_func
+from fa_tune.op.flash_fallback import Options, suits_flash2
 from fa_tune.op.flash_kv_cache import flash_attn_with_kvcache
 from fa_tune.op.traits import Traits
 from tests.op import twins
@@ -265,6 +267,80 @@ def test_ours_runs_what_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = twins.fwd_lse(q, k, k, True, True)
     assert torch.equal(out, expected[0])
     assert torch.equal(lse, expected[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_changes_no_matrix_product(dtype: torch.dtype) -> None:
+    q, k, v = (60 * draw(2, 9, heads, 16) for heads in (4, 2, 2))
+    lengths = torch.tensor([7, 9], dtype=torch.int32)
+
+    def run() -> list[torch.Tensor]:
+        out, lse, _ = flash_attn_func(q, k, v, causal=True, return_attn_probs=True)
+        return [out, lse, flash_attn_with_kvcache(q, k, v, cache_seqlens=lengths)]
+
+    expected = run()
+    with torch.autocast("cpu", dtype=dtype):
+        found = run()
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
+
+
+def transposed(*shape: int) -> torch.Tensor:
+    """With a last dimension that is not contiguous."""
+    return draw(*shape[:-2], shape[-1], shape[-2]).half().transpose(-1, -2)
+
+
+def test_a_last_dimension_in_pieces_is_copied_for_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[torch.Tensor] = []
+
+    def launched(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any, **__: Any) -> Any:
+        given.extend((q, k, v))
+        return q
+
+    def attended(q: torch.Tensor, cache: Any, *_: Any, **__: Any) -> Any:
+        given.extend((q, *cache.new))
+        return q, None
+
+    monkeypatch.setattr(flash_attn, "attention", launched)
+    monkeypatch.setattr(flash_attn, "packed_attention", lambda *a, **_: (launched(*a), None))
+    monkeypatch.setattr(flash_attn, "why_not_ours", lambda *_: "")
+    monkeypatch.setattr(flash_kv_cache, "attend", attended)
+    monkeypatch.setattr(flash_kv_cache, "why_not_ours", lambda *_: "")
+    q, k = transposed(2, 3, 4, 16), transposed(2, 3, 2, 16)
+    assert torch.equal(flash_attn_func(q, k, k), q)
+    starts = torch.tensor([0, 3], dtype=torch.int32)
+    flash_attn_varlen_func(q[0], k[0], k[0], starts, starts, 3, 3)
+    cache, lengths = draw(2, 8, 2, 16).half(), torch.tensor([2, 3], dtype=torch.int32)
+    flash_attn_with_kvcache(q, cache, cache, k, k, cache_seqlens=lengths)
+    assert len(given) == 9
+    assert all(t.stride(-1) == 1 for t in given)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, 1e-35])
+def test_scales_that_no_kernel_takes_are_matrix_products(scale: float) -> None:
+    options = Options(causal=True, scale=scale)
+    with FakeTensorMode():
+        q = torch.empty(2, 128, 4, 64, dtype=torch.float16, device="cuda")
+        assert flash_attn.why_not_ours(q, q, q, options)
+        assert not flash_attn.why_not_ours(q, q, q, Options(causal=True))
+        assert not suits_flash2(q, q, options, (128, 128))
+    q, k = draw(2, 5, 4, 16), draw(2, 5, 2, 16)
+    seen = torch.ones(5, 5).tril().bool()
+    found = flash_attn_func(q, k, k, causal=True, softmax_scale=scale)
+    assert torch.allclose(found, by_torch(scale * q, k, k, scale=1.0, attn_mask=seen), atol=1e-5)
+
+
+@pytest.mark.parametrize("given", [torch.zeros(4), torch.zeros(()), [[1.0]], None])
+def test_what_has_no_dimensions_of_a_problem_is_refused_by_all_three(given: Any) -> None:
+    starts = torch.tensor([0, 2, 5], dtype=torch.int32)
+    q = draw(2, 5, 4, 16)
+    for three in ((given,) * 3, (q, given, given)):
+        with pytest.raises(InvalidConfig):
+            flash_attn_func(*three)
+        with pytest.raises(InvalidConfig):
+            flash_attn_varlen_func(*three, starts, starts, 3, 3)
+        with pytest.raises(InvalidConfig):
+            flash_attn_with_kvcache(*three)
 
 
 NO_PROBLEMS = {

@@ -209,6 +209,22 @@ def test_gradients_of_all_traits(
             assert torch.allclose(found, exact, atol=2e-5)
 
 
+def test_autocast_changes_no_gradient_by_products() -> None:
+    q, k, v, g = (torch.randn(2, 9, heads, 16) for heads in (4, 2, 2, 4))
+    hook = register(
+        "__device__ float score_hook(float s, int b, int h, int q, int k) { return 2 * s * s; }",
+        lambda score, *_: torch.einsum("...,...->...", 2 * score, score),
+    )
+    traits = Traits(True, softcap=5.0, score_hook=hook)
+    out, lse = twins.fwd_lse(q, k, v, *traits)
+    done = Done(g, q, k, v, out, lse)
+    expected = products.gradients(done, traits)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = products.gradients(done, traits)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
+
+
 def test_score_hooks_have_gradients_by_their_function_in_torch() -> None:
     torch.manual_seed(0)
     text = "__device__ float score_hook(float s, int b, int h, int q, int k) { return /* %s */ s; }"
@@ -406,6 +422,17 @@ def test_no_graph_breaks_with_traits(run: Callable[..., Any], dynamic: bool) -> 
         found = grads(compiled, (q, k, sink), torch.ones_like(run(q, k, sink)))
         for mine, exact in zip(found, right, strict=True):
             assert torch.allclose(mine, exact, atol=1e-2)
+
+
+def test_a_window_of_a_length_that_is_not_fixed_is_compiled() -> None:
+    def run(q: torch.Tensor) -> Any:
+        return attention(q, q, q, window=(q.shape[1] - 2, 0)) * 2
+
+    torch.compiler.reset()
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager", dynamic=True)
+    for n in (10, 13):
+        q = draw(2, n, 4, 16)
+        assert torch.allclose(compiled(q), run(q), atol=2e-3)
 
 
 def test_a_gradient_is_never_lost() -> None:

@@ -16,9 +16,11 @@ from fa_tune import families
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.hooks import register
+from fa_tune.core.tensors import workload_of
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.launch import LaunchArgs
 from fa_tune.op import plans
+from fa_tune.op.kv_cache import Cache, attend
 from fa_tune.op.operands import Lengths
 from fa_tune.op.plans import Memo, Plans
 from fa_tune.op.python_op import PythonOp
@@ -132,6 +134,22 @@ def test_tensors_become_a_launch(made: Plans, monkeypatch: pytest.MonkeyPatch) -
         op.fwd_out(q, k, k, k, None)
     with pytest.raises(InvalidConfig, match="lse must be"):
         op.fwd_out(q, k, k, out, lse[:1])
+
+
+def test_a_v_without_columns_is_refused(made: Plans) -> None:
+    """A workload would take it for one of Q's."""
+    op = PythonOp(Memo(made).kernel)
+    q = torch.zeros(1, 64, 2, 128).half()
+    v = q[..., :0]
+    ends = torch.tensor([0, 64], dtype=torch.int32)
+    with pytest.raises(InvalidConfig):
+        op.fwd(q, q, v)
+    with pytest.raises(InvalidConfig):
+        op.packed_fwd(q[0], q[0], v[0], ends, ends, 64, 64, *Traits())
+    with pytest.raises(InvalidConfig):
+        workload_of(q, q, v)
+    with pytest.raises(InvalidConfig):
+        attend(q, Cache(q, v, ends[1:]))
 
 
 def test_a_packed_batch_with_a_score_hook_becomes_a_launch(

@@ -128,7 +128,9 @@ def test_what_no_kernel_runs_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.warns(fallback_warning.FallbackWarning, match="no kernel runs it"):
             assert is_torchs(call(q, q, q))
         assert is_torchs(call(q, q, q))
-    assert len(asked) == 1, "asked again for what nothing runs"
+        assert len(asked) == 1, "asked again for what nothing runs"
+        assert is_torchs(call(q, q, q, 0.0, True))
+    assert len(asked) == 2, "another mask is another kernel"
 
 
 def test_another_implementation_is_active_again_afterwards() -> None:

@@ -14,12 +14,15 @@ if not TYPE_CHECKING:
     pytest.importorskip("transformers", reason="transformers is not installed: no models")
 
 import torch
+from transformers import DynamicCache
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.op import register_transformers, transformers_attention
+from fa_tune.op.refusals import Refusals
+from fa_tune.op.traits import Traits
 from tests.op import tiny_models, twins
 
-KINDS = ("llama", "mistral", "qwen", "gemma", "gpt-oss")
+KINDS = ("llama", "mistral", "qwen", "gemma", "gpt-oss", "qwen-moe", "phimoe")
 calls: list[tuple[int, int]] = []  # lengths of what ran by ours
 
 
@@ -68,6 +71,62 @@ def test_a_prompt_in_two_parts(kind: str, static: bool) -> None:
         assert 4 in [n_q for n_q, _ in calls]
 
 
+@pytest.mark.parametrize("kind", ["doge", "nllb"])
+def test_no_token_sees_a_later_one(kind: str) -> None:
+    """The one lays its own mask over that of Transformers, the other's layers do not say that they
+    are causal."""
+    model = tiny_models.make(kind)
+    tokens = tiny_models.prompts("cpu", padded=False)["input_ids"]
+    others = tokens.clone()
+    others[:, -1] = 2 + tokens[:, -1] % (tiny_models.SIZES["vocab_size"] - 2)
+    encoded = {"input_ids": tokens} if kind == "nllb" else {}
+    name = "decoder_input_ids" if encoded else "input_ids"
+
+    def logits(implementation: str, given: torch.Tensor) -> torch.Tensor:
+        model.set_attn_implementation(implementation)
+        with torch.no_grad():
+            found: torch.Tensor = model(**encoded, **{name: given}).logits
+        return found
+
+    expected, found = logits("eager", tokens), logits("fa_tune", tokens)
+    assert torch.allclose(found, expected, atol=1e-4)
+    assert torch.allclose(logits("fa_tune", others)[:, :-1], found[:, :-1], atol=1e-5)
+    assert bool(calls) == (kind == "nllb"), "a mask on top is not ours"
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral"])
+def test_keys_that_the_mask_does_not_reach_are_hidden(kind: str) -> None:
+    model = tiny_models.make(kind)
+    given = tiny_models.prompts("cpu", padded=False)
+    given["attention_mask"] = given["attention_mask"][:, :7]
+    found = []
+    for name in ("eager", "fa_tune"):
+        model.set_attn_implementation(name)
+        with torch.no_grad():
+            cache = DynamicCache(config=model.config)
+            found.append(model(**given, past_key_values=cache, use_cache=True).logits)
+    assert torch.allclose(*found, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["mistral", "nllb"])
+def test_layers_compiled_one_by_one(kind: str) -> None:
+    """The mask is made outside of what is compiled."""
+    torch.compiler.reset()
+    model = tiny_models.make(kind)
+    given = tiny_models.prompts("cpu", padded=False)
+    if kind == "nllb":
+        given["decoder_input_ids"] = given["input_ids"]
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        expected = model(**given, use_cache=False).logits
+        model.set_attn_implementation("fa_tune")
+        for part in model.modules():
+            if type(part).__name__.endswith("DecoderLayer"):
+                part.compile(backend="aot_eager")
+        found = model(**given, use_cache=False).logits
+    assert torch.allclose(found, expected, atol=1e-4)
+
+
 @pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize("scores", ["plain", "sinks", "softcap"])
 @pytest.mark.parametrize("n_q", [1, 7, 9])
@@ -95,7 +154,10 @@ def test_torch_computes_the_same_in_our_place(
 
 
 @pytest.mark.parametrize("padded", [False, True])
-def test_no_graph_breaks(padded: bool) -> None:
+def test_no_graph_breaks(padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusals = Refusals()
+    refusals.remember(*(torch.ones(1, 1, 1, 8),) * 3, Traits(), "of others", lse=False)
+    monkeypatch.setattr(transformers_attention, "_refusals", refusals)
     torch.compiler.reset()
     model = tiny_models.make("llama")
     given = tiny_models.prompts("cpu", padded=padded)
@@ -123,6 +185,42 @@ def test_gradients_reach_the_weights(kind: str) -> None:
         grads.append([p.grad.clone() for p in model.parameters()])
     for one, other in zip(*grads, strict=True):
         assert torch.allclose(one, other, atol=1e-4 * float(one.abs().max()) + 1e-6)
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_sinks_of_each_query_and_a_bias(hidden: bool) -> None:
+    """As Inkling 2 has them."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, heads, 9, 16) for heads in (4, 2, 2))
+    module = SimpleNamespace(is_causal=True, num_key_value_groups=2, training=False)
+    seen = torch.ones(9, 9).tril().bool().expand(2, 1, 9, 9)
+    if hidden:
+        seen = seen.clone()
+        seen[1, ..., :3] = False
+        seen[1, ..., range(3), range(3)] = True
+    asked: dict[str, Any] = {
+        "scaling": 0.25,
+        "sinks": torch.randn(2, 4, 9, 1),
+        "position_bias": torch.randn(2, 4, 9, 9),
+    }
+    keys, values = (t.repeat_interleave(2, 1) for t in (k, v))
+    scores = (0.25 * q @ keys.transpose(2, 3) + asked["position_bias"]).masked_fill(~seen, -1e30)
+    weights = torch.cat((scores, asked["sinks"]), -1).softmax(-1)[..., :-1]
+    expected = (weights @ values).transpose(1, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        given = seen if hidden else None
+        found, _ = transformers_attention.attend(module, q, k, v, given, **asked)
+    assert torch.allclose(found, expected, atol=1e-5)
+    assert not calls
+
+
+def test_keys_that_are_hidden_without_a_mask_are_refused() -> None:
+    q = torch.randn(2, 4, 9, 16)
+    module = SimpleNamespace(is_causal=True, num_key_value_groups=1, training=False)
+    blocks = torch.zeros(2, 1, 9, 1, dtype=torch.long)
+    with pytest.raises(InvalidConfig):
+        transformers_attention.attend(module, q, q, q, None, block_indices=blocks)
 
 
 def test_names_that_transformers_knows_are_refused() -> None:

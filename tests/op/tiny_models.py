@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 from transformers import (
+    DogeConfig,
+    DogeForCausalLM,
     DynamicCache,
     Gemma2Config,
     Gemma2ForCausalLM,
@@ -15,8 +17,14 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    NllbMoeConfig,
+    NllbMoeForConditionalGeneration,
+    PhimoeConfig,
+    PhimoeForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
     StaticCache,
 )
 
@@ -33,6 +41,7 @@ SIZES: dict[str, Any] = {
     "eos_token_id": None,
     "initializer_range": 0.2,
 }
+EXPERTS: dict[str, Any] = {"num_local_experts": 2, "num_experts_per_tok": 1}
 NEW_TOKENS = 12
 WINDOW = 6
 
@@ -48,8 +57,43 @@ def make(kind: str) -> Any:
         config.attn_logit_softcapping = 5.0
         model = Gemma2ForCausalLM(config)
     elif kind == "gpt-oss":  # sinks, too
-        sizes = SIZES | {"num_local_experts": 2, "num_experts_per_tok": 1}
+        sizes = SIZES | EXPERTS
         model = GptOssForCausalLM(GptOssConfig(**sizes, head_dim=64, sliding_window=WINDOW))
+    elif kind == "qwen-moe":  # a window in every other layer, which its attention is not told of
+        config = Qwen2MoeConfig(
+            **SIZES,
+            use_sliding_window=True,
+            sliding_window=WINDOW,
+            max_window_layers=2,
+            num_experts=2,
+            num_experts_per_tok=1,
+            moe_intermediate_size=64,
+            shared_expert_intermediate_size=64,
+        )
+        model = Qwen2MoeForCausalLM(config)
+    elif kind == "phimoe":  # the same in every layer
+        model = PhimoeForCausalLM(PhimoeConfig(**SIZES, **EXPERTS, sliding_window=WINDOW))
+    elif kind == "doge":  # puts a mask of its own on top
+        model = DogeForCausalLM(DogeConfig(**SIZES))
+    elif kind == "nllb":  # its decoder's layers do not say that they are causal
+        config = NllbMoeConfig(
+            vocab_size=SIZES["vocab_size"],
+            d_model=SIZES["hidden_size"],
+            num_experts=2,
+            max_position_embeddings=SIZES["max_position_embeddings"],
+            **{
+                f"{part}_{name}": size
+                for part in ("encoder", "decoder")
+                for name, size in (
+                    ("layers", 2),
+                    ("attention_heads", 4),
+                    ("ffn_dim", 128),
+                    ("sparse_step", 0),
+                    ("layerdrop", 0.0),
+                )
+            },
+        )
+        model = NllbMoeForConditionalGeneration(config)
     else:
         model = Qwen2ForCausalLM(Qwen2Config(**SIZES))
     return model.eval()

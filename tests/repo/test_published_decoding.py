@@ -28,6 +28,7 @@ from tests.store.test_recordings import ORIGIN
 from tests.tune.fakes import H200
 
 SHIPPED = ROOT / "profiles" / "nvidia_h200"
+H100 = ROOT / "profiles" / "nvidia_h100_80gb_hbm3"
 MARGIN = 0.01
 READ, LIBRARIES = "bare read", ("FA2", "cuDNN", "FA3", "FA4")
 TILE = "decode(BF16, 128, 16, 128, 8): stages_2"
@@ -237,13 +238,14 @@ def _default(problem: Problem) -> str:
     return next((name for name in names if name in problem.rows), "")
 
 
-def test_what_the_page_says_of_decoding_is_what_was_recorded() -> None:
-    text = block("docs/results.md", "decoding")
-    cells = check_grid(text, SHIPPED)
-    assert (cells > 0) == bool(list(SHIPPED.glob("decode_*_events.csv")))
-    check_fixed(text, SHIPPED)
-    check_lengths(text, SHIPPED)
-    check_rule(text, SHIPPED)
+@pytest.mark.parametrize(("name", "folder"), [("decoding", SHIPPED), ("decoding h100", H100)])
+def test_what_the_page_says_of_decoding_is_what_was_recorded(name: str, folder: Path) -> None:
+    text = block("docs/results.md", name)
+    cells = check_grid(text, folder)
+    assert (cells > 0) == bool(list(folder.glob("decode_*_events.csv")))
+    check_fixed(text, folder)
+    check_lengths(text, folder)
+    check_rule(text, folder)
 
 
 def test_what_the_readme_says_of_decoding_is_what_was_recorded() -> None:

@@ -27,6 +27,7 @@ from fa_tune.search.space_table import (
     save,
 )
 from fa_tune.search.strategies.base import Knob
+from tests.store.full_disk import refused_with_room
 
 WORKLOAD = "b16_h16_kv16_q4096_k4096_d128_fp16_full"
 H200 = DeviceInfo("NVIDIA H200", (9, 0), "580.65.06", 150_000_000_000)
@@ -186,6 +187,17 @@ def test_what_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot write"):
         save(tmp_path / "file" / f"x{SUFFIX}", simple([1.0]), META)
+
+
+def test_a_full_disk_leaves_the_old_table(tmp_path: Path) -> None:
+    path = tmp_path / f"x{SUFFIX}"
+    save(path, simple([1.0]), META)
+    before = load(path)
+    longer = replace(META, note="long " * 1000)
+    room = path.stat().st_size + 200  # enough for the rows alone
+    message = refused_with_room(room, lambda: save(path, simple([2.0]), longer))
+    assert message.startswith(f"cannot write {path}: ")
+    assert load(path) == before
 
 
 def test_places_are_searched_to_any_depth(tmp_path: Path) -> None:

@@ -156,6 +156,7 @@ EVERY_FIELD = Measurement(
     held_out_s=(1.05e-3,),
     held_out_relative=(0.99,),
     versions={"torch": "2.11.0", "cudnn": "9.13.0"},
+    baseline=subject(2),
 )
 
 
@@ -166,7 +167,9 @@ def test_every_field_of_a_measurement_round_trips() -> None:
 
 def test_a_line_of_an_older_version_gives_the_same_measurement() -> None:
     """There the fields were texts among the conditions, and some were not kept."""
-    older = dataclasses.replace(EVERY_FIELD, versions={}, held_out_s=(), held_out_relative=())
+    older = dataclasses.replace(
+        EVERY_FIELD, versions={}, held_out_s=(), held_out_relative=(), baseline=""
+    )
     record, line = measured_line(older)
     body = parse_line(line)
     body["measurement"] = {
@@ -235,7 +238,7 @@ def test_a_fingerprint_ignores_the_order_of_metrics_and_nothing_else() -> None:
     assert a.digest == dataclasses.replace(FP, metrics=("y", "x")).digest
     digests = {FP.digest}
     for f in dataclasses.fields(Fingerprint):
-        changed = {"metrics": ("other",), "runs": 6}.get(f.name, "other")
+        changed = {"metrics": ("other",), "runs": 6, "after": 1}.get(f.name, "other")
         other = dataclasses.replace(FP, **{f.name: changed})  # type: ignore[arg-type]
         digests.add(other.digest)
         assert explain_difference(FP, other) == [f.name]

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ from fa_tune.core.workload import MASKS, DType, Workload
 from fa_tune.families.sm80.sets import get_kernel_configs
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Confirmed, Decided, Meta
+from tests.store.full_disk import FORK, refused_with_room
 
 H200 = DeviceInfo("NVIDIA H200", (9, 0), "580.65.06", 150_000_000_000, "GPU-1")
 ORIGIN = Provenance(
@@ -336,3 +338,101 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="cannot write the recording"):
         save(tmp_path / "file", "tune", "2026-02-01T00:00:00+00:00")
+
+
+# Several writers, and killed ones ---------------------------------------------------------------
+
+FEW, MORE = ([measured(s, 1e-3) for s in SUBJECTS[4 : 4 + n]] for n in (2, 9))
+FEW_META, MORE_META = (dataclasses.replace(META, note=note) for note in ("few", "more"))
+
+
+def is_whole(recording: recordings.Recording) -> bool:
+    return len(recording.attempts) == len({"few": FEW, "more": MORE}[recording.meta.note])
+
+
+def save_often(path: Path, saved: list[Attempt], meta: Meta) -> None:
+    for _ in range(30):
+        recordings.save(path, saved, {}, meta)
+
+
+def test_of_two_writers_one_recording_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "gpu" / "a.csv"
+    recordings.save(path, FEW, {}, FEW_META)
+    pairs = ((FEW, FEW_META), (MORE, MORE_META))
+    children = [FORK.Process(target=save_often, args=(path, *pair)) for pair in pairs]
+    for child in children:
+        child.start()
+    while any(child.is_alive() for child in children):
+        assert is_whole(recordings.load(path))
+    for child in children:
+        child.join()
+        assert child.exitcode == 0
+    assert is_whole(recordings.load(path))
+    assert {p.name for p in path.parent.iterdir() if p.suffix != ".lock"} == {
+        "a.csv",
+        "a.meta.json",
+    }
+
+
+class Killed(BaseException):
+    """As if the process had ended there."""
+
+
+@pytest.fixture
+def half_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A recording whose second writer was killed between its two files."""
+    path = tmp_path / "gpu" / "a.csv"
+    recordings.save(path, FEW, {}, FEW_META)
+    rename = os.replace
+
+    def killed(source: Path, target: Path) -> None:
+        if str(target).endswith(".json"):
+            raise Killed
+        rename(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", killed)
+        with pytest.raises(Killed):
+            recordings.save(path, MORE, {}, MORE_META)
+    return path
+
+
+def test_a_table_with_the_provenance_of_another_is_refused(half_saved: Path) -> None:
+    message = refused(half_saved)
+    assert str(half_saved) in message
+    assert "a.meta.json" in message
+    recordings.save(half_saved, MORE, {}, MORE_META)
+    assert is_whole(recordings.load(half_saved))
+
+
+def test_a_reader_waits_for_a_writer_between_its_two_files(
+    half_saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        recordings.time, "sleep", lambda _: recordings.save(half_saved, MORE, {}, MORE_META)
+    )
+    assert is_whole(recordings.load(half_saved))
+
+
+def test_a_table_that_was_changed_is_refused(path: Path) -> None:
+    path.write_text(path.read_text().replace("FA2", "FA3", 1))
+    assert "tune.meta.json" in refused(path)
+
+
+def test_a_recording_of_old_has_no_hash_of_its_table(path: Path) -> None:
+    damage_meta(path, table_sha256=None)
+    assert recordings.load(path).attempts
+
+
+def test_a_full_disk_leaves_the_old_recording(path: Path) -> None:
+    before = recordings.load(path)
+    room = path.stat().st_size + 100  # enough for the table alone
+    message = refused_with_room(
+        room, lambda: recordings.save(path, before.attempts, {}, long_note(before.meta))
+    )
+    assert message.startswith(f"cannot write the recording {path}: ")
+    assert recordings.load(path) == before
+
+
+def long_note(meta: Meta) -> Meta:
+    return dataclasses.replace(meta, note="long " * 1000)

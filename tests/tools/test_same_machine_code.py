@@ -25,12 +25,16 @@ def _tree(sources: str, code: dict[int, str]) -> dict[str, Any]:
 
 
 def _compare(
-    folder: Path, before: dict[str, Any], after: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    folder: Path,
+    before: dict[str, Any],
+    after: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    *options: str,
 ) -> int:
     names = [str(folder / name) for name in ("before.json", "after.json", "equal_sources.json")]
     for name, tree in zip(names, (before, after), strict=False):
         Path(name).write_text(json.dumps(tree))
-    arguments = ["compare", *names[:2], "--prove", "a flag", "--proofs", names[2]]
+    arguments = ["compare", *names[:2], "--prove", "a flag", "--proofs", names[2], *options]
     monkeypatch.setattr(sys, "argv", ["same_machine_code.py", *arguments])
     return same_machine_code.main()
 
@@ -57,6 +61,23 @@ def test_a_head_dimension_with_other_or_unknown_code_is_left_out(
     assert status == bool(at_128)
     (proof,) = load(tmp_path / "equal_sources.json")
     assert proof.d_heads == (64,)
+
+
+def test_kernels_for_lengths_on_the_device_may_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after = (_tree(sources, {128: "same"}) for sources in (A, B))
+    counting = _key(128, "decode").replace('4)"', '4): tile_keys_64"')
+    for tree, code in ((before, "one"), (after, "other")):
+        told = tree[_key(128)]
+        tree[_key(128, "decode")] = told
+        tree[counting] = {**told, "code": code, "ptx": code}
+    del before[_key(128)], after[_key(128)]
+    assert _compare(tmp_path, before, after, monkeypatch) == 1
+    assert load(tmp_path / "equal_sources.json") == ()
+    assert _compare(tmp_path, before, after, monkeypatch, "--known-lengths") == 0
+    (proof,) = load(tmp_path / "equal_sources.json")
+    assert (proof.known_lengths, proof.d_heads, proof.kernels) == (True, (128,), 1)
 
 
 def test_unchanged_sources_need_no_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,8 @@ from fa_tune.core.options import MeasureOptions
 from fa_tune.core.workload import DType, Workload
 from fa_tune.core.workload import benchmark_workload as benchmark
 from fa_tune.profile.base import MeasurePlan
-from fa_tune.store.journal import Journal
+from fa_tune.search.decide import decide
+from fa_tune.store.journal import AttemptRecord, Journal
 from fa_tune.tune.measure import Sampling, measure_workload
 from fa_tune.tune.session import Tally
 from tests.tune import fakes
@@ -41,6 +44,7 @@ class Bench:
         reuse: bool = True,
         journal: bool = True,
         keep: tuple[str, ...] = (),
+        adaptive: bool = True,
         **options: object,
     ) -> dict[str, Attempt]:
         self.tally = Tally()
@@ -52,7 +56,7 @@ class Bench:
             reuse=reuse,
             tally=self.tally,
         )
-        sampling = Sampling(keep=keep, journaled=journal)
+        sampling = Sampling(keep=keep, adaptive=adaptive, journaled=journal)
         attempts = measure_workload(session, workload, fakes.artifacts(n), sampling)
         found = {a.subject: a for a in attempts}
         assert len(found) == len(attempts), "one attempt each"
@@ -96,20 +100,25 @@ def test_under_ncu_everyone_gets_one_sample_and_finalists_the_rest(bench: Bench)
     assert len(bench.progress.steps) == 16
 
 
+class Noisy(FakeProfiler):
+    """The first two of `keys` take turns in being faster: the first is ahead in a single sample,
+    the second in several."""
+
+    def attempt(self, subject: str, plan: MeasurePlan) -> Attempt:
+        found = super().attempt(subject, plan)
+        signs = dict(zip(fakes.keys(2), (1, -1), strict=True))
+        sign = signs.get(subject, 0) * (1 if plan.runs > 1 else -1)
+        assert found.measurement is not None
+        samples = tuple(s * (1 + 0.004 * sign) for s in found.measurement.samples_s)
+        return dataclasses.replace(
+            found, measurement=dataclasses.replace(found.measurement, samples_s=samples)
+        )
+
+
 def test_where_the_order_is_open_those_for_whom_it_is_get_more(bench: Bench) -> None:
     """Two that take turns in being faster, one clearly behind, and the default far away."""
     first, second, behind, default = fakes.keys(4)
     times = {first: 1.0e-3, second: 1.0e-3, behind: 1.013e-3, default: 1.5e-3}
-
-    class Noisy(FakeProfiler):
-        def attempt(self, subject: str, plan: MeasurePlan) -> Attempt:
-            found = super().attempt(subject, plan)
-            sign = {first: 1, second: -1}.get(subject, 0) * (1 if plan.runs > 1 else -1)
-            assert found.measurement is not None
-            samples = tuple(s * (1 + 0.004 * sign) for s in found.measurement.samples_s)
-            return dataclasses.replace(
-                found, measurement=dataclasses.replace(found.measurement, samples_s=samples)
-            )
 
     profiler = Noisy(lambda s, _: times.get(s, 9e-3))
     found = bench.measure(profiler, 4, keep=(default,))
@@ -122,6 +131,36 @@ def test_where_the_order_is_open_those_for_whom_it_is_get_more(bench: Bench) -> 
     again = bench.measure(profiler, 4, keep=(default,))
     assert again == found
     assert len(profiler.plans) == 3, "all three parts are in the journal"
+
+
+def open_order() -> Noisy:
+    """Two are as fast as one another, the default is far behind."""
+    first, second, default = fakes.keys(3)
+    times = {first: 1e-3, second: 1e-3, default: 1.5e-3}
+    return Noisy(lambda s, _: times.get(s, 9e-3))
+
+
+def test_more_runs_are_so_many_whatever_was_measured_before(bench: Bench) -> None:
+    first, second, default = fakes.keys(3)
+    assert n_samples(bench.measure(open_order(), 3, keep=(default,)))[first] == 9
+    counts = n_samples(bench.measure(open_order(), 3, keep=(default,), runs=9))
+    assert (counts[first], counts[second], counts[default]) == (27, 27, 27)
+    assert counts["ref:fa2"] == 9
+
+
+def test_a_fixed_number_of_samples_is_not_made_of_parts(bench: Bench) -> None:
+    bench.measure(open_order(), 3, keep=fakes.keys(3)[2:])
+    assert set(n_samples(bench.measure(open_order(), 3, adaptive=False)).values()) == {3}
+
+
+def test_parts_that_an_older_journal_has_under_the_whole_are_not_taken_for_it(bench: Bench) -> None:
+    (only,) = fakes.keys(1)
+    session = fakes.session(bench.folder)
+    plan = MeasurePlan(WORKLOAD, fakes.artifacts(1), runs=2)
+    part = FakeProfiler().attempt(only, plan)
+    session.journal.append(AttemptRecord(session.fingerprint(3, ("sm80",)), part))
+    found = bench.measure(FakeProfiler(), 1, adaptive=False, references=())
+    assert n_samples(found) == {only: 3}
 
 
 def test_samples_of_both_parts_stand_in_the_order_they_were_taken(bench: Bench) -> None:
@@ -245,6 +284,20 @@ def test_other_conditions_are_another_measurement(bench: Bench, changed: dict[st
     assert len(other.measured) == 4
 
 
+def test_a_reference_of_another_release_is_measured_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = {"torch": "2.11.0", "nvidia-cudnn-cu13": "9.13.0.50"}
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: installed[name])
+    bench.measure(FakeProfiler(), 2, runs=1)
+    again = FakeProfiler()
+    bench.measure(again, 2, runs=1)
+    assert again.plans == []
+    installed["nvidia-cudnn-cu13"] = "9.19.0.1"
+    bench.measure(again, 2, runs=1)
+    assert [s for s, _, _ in again.measured] == ["ref:cudnn"]
+
+
 def test_the_order_of_measuring_is_no_condition(bench: Bench) -> None:
     bench.measure(FakeProfiler(), 2, seed=0)
     again = FakeProfiler()
@@ -278,3 +331,74 @@ def test_an_error_of_the_profiler_keeps_what_was_finished(bench: Bench) -> None:
     rest = FakeProfiler()
     bench.measure(rest, 2, runs=1)
     assert [s for s, _, _ in rest.measured] == fakes.keys(2)[1:]
+
+
+# Ratios to a baseline ---------------------------------------------------------------------------
+
+D90, A, D80, B = fakes.keys(4)  # the defaults of two families, each before a config of its own
+RACE_S = {D90: 1.0e-3, A: 0.9e-3, D80: 1.5e-3, B: 1.2e-3}
+
+
+class Race(FakeProfiler):
+    """As `events`: each sample over the baseline's beside it.  `pace` is how slow the GPU is."""
+
+    def __init__(self, *, pace: float = 1.0, **changes: Any) -> None:
+        super().__init__(lambda s, _: pace * RACE_S[s], method="events", **changes)
+
+    def attempt(self, subject: str, plan: MeasurePlan) -> Attempt:
+        found = super().attempt(subject, plan)
+        if found.measurement is None:
+            return found
+        ratio = RACE_S[subject] / RACE_S[plan.baseline]
+        measurement = dataclasses.replace(
+            found.measurement,
+            relative=tuple(ratio for _ in found.measurement.samples_s),
+            baseline=plan.baseline,
+        )
+        return dataclasses.replace(found, measurement=measurement)
+
+
+def chosen(found: dict[str, Attempt]) -> str:
+    measurements = [a.measurement for a in found.values() if a.measurement is not None]
+    return decide(measurements, D90).chosen.subject
+
+
+def baselines(found: dict[str, Attempt]) -> set[str]:
+    return {a.measurement.baseline for a in found.values() if a.measurement is not None}
+
+
+def test_an_interrupted_race_goes_on_beside_the_same_baseline(bench: Bench) -> None:
+    asked: dict[str, Any] = {"keep": (D90, D80), "references": ()}
+    with pytest.raises(KeyboardInterrupt):
+        bench.measure(Race(interrupt_after=2), 4, **asked)
+    found = bench.measure(Race(), 4, **asked)
+    assert (baselines(found), chosen(found)) == ({D90}, A)
+
+
+def test_one_more_config_races_beside_the_default(bench: Bench) -> None:
+    bench.measure(Race(), 3, keep=(D90,), references=())
+    later = Race(pace=0.7)
+    found = bench.measure(later, 4, keep=(D90,), references=())
+    assert later.plans[0].subjects == (D90, B)
+    assert chosen(found) == A
+
+
+def test_ratios_to_another_baseline_are_measured_again(bench: Bench) -> None:
+    bench.measure(Race(), 3, keep=(D90,), references=())
+    other = Race()
+    found = bench.measure(other, 4, keep=(D80, D90), references=())
+    assert set(other.plans[0].subjects) == {D90, A, D80, B}
+    assert baselines(found) == {D80}
+    again = Race()
+    assert bench.measure(again, 4, keep=(D80, D90), references=()) == found
+    assert again.plans == []
+
+
+def test_a_baseline_that_failed_leaves_its_ratios_behind(bench: Bench) -> None:
+    """It ran beside the others and was found wrong afterwards."""
+    failures = {D90: (Outcome.WRONG_RESULT, "so it ended")}
+    bench.measure(Race(failures=failures), 3, keep=(D90, D80), references=())
+    later = Race()
+    found = bench.measure(later, 4, keep=(D90, D80), references=())
+    assert baselines(found) == {D80}
+    assert later.plans[0].subjects == (A, D80, B)

@@ -30,6 +30,7 @@ from fa_tune.tune.measure import MeasuredWorkload
 from fa_tune.tune.results import SearchResult, WorkloadResult
 from fa_tune.tune.session import ProfilerSelection
 from fa_tune.tune.tie_break import TieBreak
+from tests.store.full_disk import refused_with_room
 from tests.tune import fakes
 from tests.tune.fakes import H200, FakeProfiler
 
@@ -330,6 +331,35 @@ def test_a_csv_that_cannot_be_written_after_all_is_one_line(tmp_path: Path) -> N
     with pytest.raises(StorageError, match=r"cannot write .*table\.csv: ") as caught:
         outputs.save_csv(tmp_path / "file" / "table.csv", search_result(result()))
     assert "\n" not in str(caught.value)
+
+
+def test_a_full_disk_leaves_the_old_csv(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    outputs.save_csv(path, search_result(result()))
+    before = path.read_bytes()
+    both = search_result(result(), result(CAUSAL))
+    message = refused_with_room(len(before) + 100, lambda: outputs.save_csv(path, both))
+    assert message.startswith(f"cannot write {path}: ")
+    assert path.read_bytes() == before
+
+
+def test_a_csv_is_replaced_by_a_file_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
+    (tmp_path / "kept.csv").touch()
+    options = dataclasses.replace(OPTIONS, csv=tmp_path / "kept.csv")
+    with pytest.raises(StorageError, match="is not writable; --csv"):
+        outputs.check_writable(options)
+
+
+def test_a_csv_may_go_where_the_shell_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of devices is not written to."""
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != Path("/dev"))
+    options = dataclasses.replace(OPTIONS, csv=Path("/dev/stdout"))
+    outputs.check_writable(options)
+    outputs.save_csv(Path("/dev/null"), search_result(result()))
+    assert not Path("/dev/null").is_file()
 
 
 def test_a_replayed_entry_names_the_recording_of_its_own_numbers(tmp_path: Path) -> None:

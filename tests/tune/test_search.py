@@ -18,7 +18,8 @@ from fa_tune.core.workload import DType, Workload, benchmark_workload
 from fa_tune.search.decide import Rule
 from fa_tune.store.registry import file as store
 from fa_tune.store.table.read_csv import read_rows
-from fa_tune.tune import profilers
+from fa_tune.tune import flow, profilers
+from fa_tune.tune.outputs import Recorder
 from fa_tune.tune.results import SearchResult
 from tests.tune import fakes
 from tests.tune.conftest import World, only, search
@@ -202,6 +203,23 @@ def test_one_workload_that_fails_does_not_cost_the_others(world: World) -> None:
     assert bad.problem == fakes.WRONG.reason
     assert good.decision is not None
     assert [e.workload for e in store.load(world.registry).entries] == [good.workload]
+
+
+@pytest.mark.parametrize("what", ["csv", "record"])
+def test_a_table_that_cannot_be_written_after_all_costs_no_entry(
+    world: World, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The disk is full."""
+
+    def full(*_: object) -> None:
+        raise StorageError("no space left")
+
+    monkeypatch.setattr(flow, "save_csv", full)
+    monkeypatch.setattr(Recorder, "finish", full)
+    with pytest.raises(StorageError, match="no space left"):
+        search(world, 1024, **{what: world.folder / "out"})
+    (entry,) = store.load(world.registry).entries
+    assert entry.chosen.key == FAST
 
 
 # What ends it -----------------------------------------------------------------------------------

@@ -69,6 +69,7 @@ TABLES: dict[str, dict[str, Callable[[Recorded], str]]] = {
         "decoding": recorded_decode.section,
         "sm90 h100": lambda _: recorded_grid.section(Recorded(recorded_grid.H100), "sm90"),
         "sm80 h100": lambda _: recorded_grid.section(Recorded(recorded_grid.H100), "sm80"),
+        "decoding h100": lambda _: recorded_decode.section(Recorded(recorded_grid.H100)),
     },
     "README.md": {
         "speed": recorded_grid.small_table,

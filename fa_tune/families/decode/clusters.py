@@ -40,28 +40,36 @@ SMALL_RING_BYTES, SMALL_CTA_WARPS = 64 << 10, 4
 # Of a tile with small CTAs.  Fewer were not measured; with more, whole tiles and few pairs are
 # slower.
 SMALL_CTA_BYTES, MOST_SMALL_CTA_BYTES = 256 << 10, 2 << 20
+# Of a tile whose length the device alone knows: a cluster of 2 reads so many in 16 us.
+MOST_UNEVEN_BYTES = 2 << 20
 # Of a CTA: to read them twice, for two tiles of half of the rows, is faster than larger tiles.
 HALF_KEYS = 512
 
 
-def default(
-    shared: DecodeConfig, arch: ArchLimits, tiles: int, n_keys: int | None
-) -> DecodeConfig | None:
-    """`shared`, whose CTAs share all tiles, with a cluster or a CTA for each of `tiles` that have
-    `n_keys`, where that is faster; else None, also where no more is known."""
-    if n_keys is None or arch.compute_capability != MEASURED or not _is_measured(shared):
+def default(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
+    """`shared`, whose CTAs share all tiles, with a cluster or a CTA for each of these, where that
+    is faster; else None, also where it may be much slower than equal shares."""
+    if tiles.arch.compute_capability != MEASURED or not _is_measured(shared):
         return None
-    all_tiles = Tiles(tiles, n_keys, arch)
-    found = _of_small_ctas(shared, all_tiles)
-    if found is None or constraints(found, arch) is not None:
-        found = _of_clusters(shared, all_tiles)
-    return found if found is not None and constraints(found, arch) is None else None
+    found = _of_small_ctas(shared, tiles) if tiles.keys else None
+    if found is None or constraints(found, tiles.arch) is not None:
+        found = _of_clusters(shared, _at_most(shared, tiles))
+    return found if found is not None and constraints(found, tiles.arch) is None else None
+
+
+def _at_most(shared: DecodeConfig, tiles: Tiles) -> Tiles:
+    """The tiles with as many keys as they may have, where the device alone knows how many; with
+    none where a cluster could be at work on the longest long after all others are done."""
+    if tiles.keys:
+        return tiles
+    bounded = tiles.sequences == 1 or tiles.most_keys * key_bytes(shared) <= MOST_UNEVEN_BYTES
+    return replace(tiles, keys=tiles.most_keys if bounded else 0)
 
 
 def _of_clusters(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
     """A cluster for each, a CTA for a multiprocessor."""
     blocks = -(-tiles.keys // shared.B_c)
-    if replace(tiles, keys=blocks * shared.B_c).read_ns(shared) > MOST_NS[shared.B_r]:
+    if not blocks or replace(tiles, keys=blocks * shared.B_c).read_ns(shared) > MOST_NS[shared.B_r]:
         return None
     if shared.B_r > MMA_M and (halves := _halves(shared, tiles)) is not None:
         shared, tiles = halves, tiles.halves()
@@ -81,6 +89,11 @@ def _of_clusters(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
     if _keys(found, tiles) > FEW_KEYS and not _gains(found, shared, tiles):
         return None
     return found
+
+
+def all_at_once(config: DecodeConfig, tiles: Tiles) -> bool:
+    """Whether the clusters of all tiles run at a time."""
+    return tiles.number <= config.ctas_per_sm * _room(config.cluster, tiles.arch)
 
 
 def _room(cluster: int, arch: ArchLimits) -> int:

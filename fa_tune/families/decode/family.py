@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fa_tune.core.arch import ArchLimits
+from fa_tune.core.arch import ArchLimits, limits
 from fa_tune.core.model import Rejected
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import KernelSpec
+from fa_tune.families.decode import clusters, launch, names, sets
 from fa_tune.families.decode import constraints as rules
-from fa_tune.families.decode import launch, names, sets
 from fa_tune.families.decode.config import MMA_M, Combine, DecodeConfig, KVType
+from fa_tune.families.decode.reading import Tiles
 from fa_tune.families.fields import is_kv_e4m3
 from fa_tune.families.launch import GridShape, LaunchArgs, LaunchDevice, LaunchGeometry, LaunchStep
 from fa_tune.families.plan import CallPlan
@@ -58,6 +59,16 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         small = config.B_r == MMA_M or config.B_r < 2 * workload.rows_of_kv_head
         return small and (workload.cached or config.tile_keys == 0)
 
+    def carries_over(self, config: DecodeConfig, measured: Workload, asked: Workload) -> bool:
+        """Not from clusters that all run at a time to more than can."""
+        if config.cluster == 1:
+            return True
+        arch = limits((9, 0))  # the only one with clusters
+        first, second = (
+            clusters.all_at_once(config, _tiles_of(w, config.B_r, arch)) for w in (measured, asked)
+        )
+        return first == second
+
     def compile_arch(self, limits: ArchLimits) -> str:
         return limits.arch
 
@@ -85,12 +96,12 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         former.append(replace(former[-1], dependent=False))
         return [c for c in dict.fromkeys(former) if c != config]
 
-    def default_for(self, workload: Workload, limits: ArchLimits) -> DecodeConfig:
-        tiles = workload.batch * workload.kv_heads
-        heads = sets.Heads(workload.d_head, workload.d_head_v, KVType(workload.kv_e4m3))
-        n_keys = None if workload.cached else workload.seq_len_kv
-        rows = workload.rows_of_kv_head
-        return sets.default_config(heads, workload.dtype, rows, limits, tiles=tiles, n_keys=n_keys)
+    def default_for(self, workload: Workload, arch: ArchLimits) -> DecodeConfig:
+        w = workload
+        heads = sets.Heads(w.d_head, w.d_head_v, KVType(w.kv_e4m3))
+        n_keys = 0 if w.cached else w.seq_len_kv
+        tiles = Tiles(w.batch * w.kv_heads, n_keys, arch, w.seq_len_kv, w.batch)
+        return sets.default_config(heads, w.dtype, w.rows_of_kv_head, tiles)
 
     def traits(self, config: DecodeConfig, workload: Workload, *, lse: bool = False) -> str:
         """Always ragged: one kernel serves every length."""
@@ -178,6 +189,12 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
             )
             for number, (shape, cache) in enumerate(caches)
         )
+
+
+def _tiles_of(workload: Workload, rows: int, arch: ArchLimits) -> Tiles:
+    """Its tiles of so many rows."""
+    row_tiles = -(-workload.rows_of_kv_head // rows)
+    return Tiles(workload.batch * workload.kv_heads * row_tiles, workload.seq_len_kv, arch)
 
 
 def _listed(block: int) -> str:

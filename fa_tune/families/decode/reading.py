@@ -19,11 +19,15 @@ def key_bytes(config: DecodeConfig) -> int:
 
 @dataclass(frozen=True)
 class Tiles:
-    """Tiles on a GPU, all of as many keys; of 0 where the device alone knows how many."""
+    """Tiles on a GPU, all of as many keys; of 0 where the device alone knows how many.  Then no
+    tile has more than `most_keys`, and all have as many as one another if they are of one
+    sequence."""
 
     number: int
     keys: int
     arch: ArchLimits
+    most_keys: int = 0
+    sequences: int = 0
 
     @property
     def density(self) -> float:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from fa_tune.core.arch import ArchLimits, limits
+from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType
 from fa_tune.families.decode import clusters
@@ -40,7 +40,7 @@ WIDE_KEYS, WIDE_KEY_BYTES, WIDE_ROWS = 256, 256, 32
 WARPS = 8  # of a multiprocessor: more have too few registers
 TILE_BYTES = 128 << 10  # that a multiprocessor reads while a CTA begins and ends a tile
 # Fewer tiles for a multiprocessor are in parts anyway; what is between tiles counts little.
-COUNTED = 0.75
+COUNTED = 0.2
 # Parts of a tile times the quads of columns of its rows: up to so many one CTA combines as fast as
 # all do together.  The kernel decides that anew when it knows lengths (decode/together.cuh, kFew).
 FEW_QUADS = 9216
@@ -82,32 +82,24 @@ def tile_of(
 
 
 def default_config(
-    heads: Heads,
-    dtype: DType,
-    rows: int = MMA_M,
-    arch: ArchLimits | None = None,
-    *,
-    tiles: int = 1,
-    n_keys: int | None = None,
+    heads: Heads, dtype: DType, rows: int = MMA_M, tiles: Tiles | None = None
 ) -> DecodeConfig:
-    """What was fastest or near it on an H200 at nearly every length for so many rows, of which more
-    than fit are several tiles; a smaller ring where `arch` has no room for that one, and without
-    `arch` one for every device.  Clusters where they are faster for so many tiles of `n_keys`,
-    which None leaves open, since the device alone knows them; where launches can, they begin before
-    the one in front is done."""
-    if arch is None:
+    """What was fastest or near it at nearly every length for so many rows, of which more than fit
+    are several tiles; a smaller ring where the GPU has no room for that one, and without `tiles`
+    one for every device.  Clusters where they are faster; where launches can, they begin before the
+    one in front is done."""
+    if tiles is None:
         return replace(tile_of(heads, dtype, MMA_M, SMALL_RING_BYTES), aligned=True)
-    all_tiles = Tiles(tiles, n_keys or 0, arch)
-    shared = _with_combine(_of_equal_shares(heads, dtype, rows, all_tiles), rows, all_tiles)
-    clustered = clusters.default(shared, arch, tiles, n_keys)
+    shared = _with_combine(_of_equal_shares(heads, dtype, rows, tiles), rows, tiles)
+    clustered = clusters.default(shared, tiles)
     if clustered is not None:
         return clustered
-    shared = _of_few_keys(shared, rows, all_tiles)
-    if n_keys is None and all_tiles.density >= COUNTED:
+    shared = _of_few_keys(shared, rows, tiles)
+    if not tiles.keys and tiles.density >= COUNTED and tiles.sequences != 1:
         shared = counting(shared)
     shared = _with_end(shared)
-    early = replace(shared, dependent=all_tiles.read_ns(shared) <= EARLY_NS)
-    return early if constraints(early, arch) is None else shared
+    early = replace(shared, dependent=tiles.read_ns(shared) <= EARLY_NS)
+    return early if constraints(early, tiles.arch) is None else shared
 
 
 def _of_equal_shares(heads: Heads, dtype: DType, rows: int, tiles: Tiles) -> DecodeConfig:
@@ -134,13 +126,14 @@ def _best(heads: Heads, dtype: DType, rows: int, ring_bytes: int = RING_BYTES) -
 
 def _of_many_tiles(heads: Heads, dtype: DType, rows: int, tiles: Tiles) -> DecodeConfig | None:
     """Small CTAs; None where tiles are few.  Where lengths are known on the device alone they
-    differ, which three CTAs for a multiprocessor even out best, of 32 rows two."""
-    many = tiles.density >= MANY
-    if not tiles.keys and rows == MMA_M:
-        return of_three(heads, dtype) if many else None
-    two = of_two(heads, dtype, rows)
-    short = 0 < tiles.keys * key_bytes(two) < LONG_BYTES
-    if rows > MANY_ROWS or not (many or (short and tiles.density >= clusters.TWO)):
+    may differ, which two CTAs for a multiprocessor even out best."""
+    if rows > MANY_ROWS:
+        return None
+    many, two = tiles.density >= MANY, of_two(heads, dtype, rows)
+    if not tiles.keys:
+        return two if tiles.density >= clusters.TWO else None
+    short = tiles.keys * key_bytes(two) < LONG_BYTES
+    if not (many or (short and tiles.density >= clusters.TWO)):
         return None
     return of_four(heads, dtype, rows) if short and many else two
 

@@ -36,7 +36,12 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
     job = CalibrateJob.read(shared, items)
     kernels = {name: item for name, item in job.items.items() if isinstance(item, VerifyItem)}
     if kernels:
-        verify.verify_items(job.device, kernels, job.seed, report)
+        verify.verify_items(
+            *(job.device, kernels, job.seed, report),
+            item_timeout_s=job.item_timeout_s,
+            thorough=job.thorough,
+            inputs=job.verify_inputs,
+        )
     pair = job.items.get(CALIBRATION)
     if isinstance(pair, PairItem):
         report.begin(CALIBRATION, timeout_s=TIMEOUT_S)

@@ -1,14 +1,15 @@
 """Which profiled launch belongs to which subject.  Pure.
 
-Our kernels are known by their mangled symbol.  A library's kernel is known by its place: ncu
-numbers launches in the order in which the program reported them.
+Our kernels are known by their mangled symbol.  A library's kernels are known by their place,
+between two of ours or before the first that is named after the next library: ncu numbers launches
+in the order in which the program reported them.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from operator import itemgetter
 
 from fa_tune.core.errors import ProfileFormatError
@@ -32,37 +33,70 @@ def assign_launches(
     mangled names of their launches, one after another; those of library calls in `libraries`, with
     the library's short name (`fa2`).  A prefix of the launches may be all there is (the program
     was killed).  A library call of several kernels gives several launches, and two items of one
-    library must not follow one another.  Raises ProfileFormatError if a launch is nobody's.
+    library must not follow one another.  Raises ProfileFormatError if a launch is nobody's, or
+    could be of either of two library calls.
     """
     ours = {symbol for launched in symbols.values() for symbol in launched}
     assigned: dict[str, list[Launch]] = {item: [] for item in order}
     position = 0
-    for previous, item in pairwise(("", *order)):
-        if position >= len(launches):
-            break
-        if item in libraries and item == previous:
-            continue  # last of one round, first of the next: its launches went to the call before
-        if item in symbols:
+    for are_libraries, calls in groupby(order, key=libraries.__contains__):
+        if are_libraries:
+            items = [item for item, _ in groupby(calls)]  # the last of a round may begin the next
+            end = position
+            while end < len(launches) and launches[end].kernel_name not in ours:
+                end += 1
+            for item, share in _shares(items, libraries, launches[position:end]):
+                if not share and end < len(launches):
+                    raise ProfileFormatError(f"no kernel of {item} was profiled")
+                assigned[item] += share
+            position = end
+            continue
+        for item in calls:
             call = launches[position : position + len(symbols[item])]
             for launch, symbol in zip(call, symbols[item], strict=False):
                 if launch.kernel_name != symbol:
-                    raise ProfileFormatError(
-                        f"launch {position} is {launch.kernel_name}, where {item} was launched; "
-                        "another program used the GPU under this ncu, or rows are missing"
-                    )
+                    raise _foreign(launch, item)
                 assigned[item].append(launch)
                 position += 1
-            continue
-        label = libraries[item]
-        first = position
-        while position < len(launches) and launches[position].kernel_name not in ours:
-            if position > first and reference_label(launches[position].kernel_name) != label:
-                break
-            position += 1
-        if position == first:
-            raise ProfileFormatError(f"no kernel of {item} was profiled")
-        assigned[item] += launches[first:position]
     return assigned
+
+
+def _foreign(launch: Launch, item: str) -> ProfileFormatError:
+    return ProfileFormatError(
+        f"launch {launch.launch_id} is {launch.kernel_name}, where {item} was launched; "
+        "another program used the GPU under this ncu, or rows are missing"
+    )
+
+
+def _shares(
+    items: Sequence[str], libraries: Mapping[str, str], launches: Sequence[Launch]
+) -> Iterator[tuple[str, Sequence[Launch]]]:
+    """The launches of library calls that follow one another, by call.
+
+    Helpers without a label come behind their library's own kernels: they are its own until the
+    next library's kernels begin.  Raises ProfileFormatError for a launch of another library, and
+    where the next one's kernels have no label either.
+    """
+    rest = launches
+    for place, item in enumerate(items, start=1):
+        labels = [reference_label(launch.kernel_name) for launch in rest]
+        own, later = libraries[item], len(items) - place
+        if not later:
+            count = len(rest)
+        elif libraries[items[place]] in labels:
+            count = labels.index(libraries[items[place]])
+        else:
+            count = len(rest) - labels[::-1].index(own) if own in labels else min(1, len(rest))
+            if len(rest) - count > later:  # not one for each call
+                raise ProfileFormatError(
+                    f"{rest[count].kernel_name} may be of {item} or of {items[place]}, which were "
+                    "launched one after the other: measure one of them at a time"
+                )
+        for launch, label in zip(rest[:count], labels, strict=False):
+            if label not in (None, own):
+                raise _foreign(launch, item)
+        yield item, rest[:count]
+        rest = rest[count:]
 
 
 def measurement(

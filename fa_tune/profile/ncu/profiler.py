@@ -3,6 +3,7 @@ workloads."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -351,6 +352,8 @@ class NcuProfiler:
                 capture_output=True,
                 text=True,
                 timeout=QUESTION_TIMEOUT_S,
+                # The parsers expect decimal points and messages as in these.
+                env={**os.environ, "LC_ALL": "C"},
                 check=False,
             )
         except subprocess.TimeoutExpired:

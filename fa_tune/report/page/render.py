@@ -11,6 +11,7 @@ from typing import Any
 
 from fa_tune import __version__
 from fa_tune.core.errors import StorageError
+from fa_tune.core.files import replace_file
 from fa_tune.report.page.sections import sections_of
 from fa_tune.report.page.source import Source
 
@@ -23,7 +24,7 @@ def write_page(path: Path, sources: Sequence[Source], against: Sequence[Source] 
     """Write the page of `sources` to a file, compared with `against`; raises StorageError."""
     text = page(sources, against)
     try:
-        path.write_text(text, encoding="utf-8")
+        replace_file(path, text.encode())
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}") from None
 

@@ -5,7 +5,8 @@ on how many tiles and how many keys of each there are for its multiprocessors.  
 points of a plane, by the logarithms of both.  Each of the nearest tuned ones tells how much time a
 config takes over its choice.  Between them this is taken to change evenly, the nearer the more
 weight, and the config that loses least serves.  The default of the problem itself is one of them:
-it is as good there as the defaults of the tuned problems are where they are.
+it is as good there as the defaults of the tuned problems are where they are, and as in a search it
+stays unless another one is expected to be clearly faster.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from fa_tune.store.registry.schema import Entry
 
 TILE_ROWS = 16  # rows that no tile is smaller than
 ASKED = 4  # of the nearest problems
+CLEAR = 0.01  # of the time, by which another config has to be faster than the default
 WEIGHT = 4  # power of the distance: with 2, regimes that are far apart are mixed
 
 
@@ -47,9 +49,12 @@ class Tuned:
             default = 1.0 / entry.ratio_to_default.value
         return cls(entry.workload, entry.chosen, ratios, default)
 
-    def loss(self, variant: Variant) -> float:
-        """The time of a config over the choice's; one that is not known is behind all that are."""
-        return self.ratios.get(variant, max(self.ratios.values()))
+    def loss(self, variant: Variant, asked: Workload) -> float:
+        """The time of a config over the choice's, as far as it tells of a problem that is asked
+        for; one that is not known is behind all that are."""
+        known = families.carries_over(variant, self.workload, asked)
+        worst = max(self.ratios.values())
+        return self.ratios.get(variant, worst) if known else worst
 
     @property
     def loss_of_default(self) -> float:
@@ -93,18 +98,26 @@ def between(
 
     def expected(variant: Variant) -> float:
         told = zip(weights, near, strict=True)
-        return sum(weight * t.loss(variant) for weight, t in told) / sum(weights)
+        return sum(weight * t.loss(variant, asked) for weight, t in told) / sum(weights)
 
-    # Of two that lose as much, the choice of the nearer problem.
-    known = dict.fromkeys([t.chosen for t in near])
-    known |= dict.fromkeys(sorted({v for t in near for v in t.ratios}))
-    best = min(known, key=lambda variant: round(expected(variant), 3))
+    known = _known(near, asked)
+    best = min(known, key=lambda variant: round(expected(variant), 3), default=None)
     if default is not None:
         told = zip(weights, near, strict=True)
         lost = sum(weight * t.loss_of_default for weight, t in told) / sum(weights)
-        if round(lost, 3) <= round(expected(best), 3):
+        if best is None or round(lost, 3) <= round(expected(best) + CLEAR, 3):
             return Between(default, lost, tuple(near))
-    return Between(best, expected(best), tuple(near))
+    return None if best is None else Between(best, expected(best), tuple(near))
+
+
+def _known(near: Sequence[Tuned], asked: Workload) -> list[Variant]:
+    """What tuned problems tell of for this one.  Of two that lose as much there, the choice of the
+    nearer problem is in front."""
+    chosen = [(t.chosen, t) for t in near]
+    others = sorted((v, n) for n, t in enumerate(near) for v in t.ratios)
+    told = chosen + [(v, near[n]) for v, n in others]
+    found = (v for v, t in told if families.carries_over(v, t.workload, asked))
+    return list(dict.fromkeys(found))
 
 
 def filled(entries: Sequence[Entry]) -> list[Entry]:
@@ -122,8 +135,11 @@ def filled(entries: Sequence[Entry]) -> list[Entry]:
     lines: dict[tuple[object, ...], list[Entry]] = {}
     for e in entries:
         if e.workload.few_rows:
-            alike = replace(e.workload, seq_len_kv=e.workload.seq_len_q, bottom_right=False)
-            lines.setdefault((e.gpu, e.method, alike), []).append(e)
+            w = e.workload
+            # Of so few keys a window would be none.
+            window = w.window_left, w.window_right
+            alike = replace(w, seq_len_kv=w.seq_len_q, bottom_right=False)
+            lines.setdefault((e.gpu, e.method, alike, window), []).append(e)
     for members in lines.values():
         members.sort(key=lambda e: e.workload.seq_len_kv)
         tuned = [Tuned.of(e) for e in members]

@@ -140,13 +140,14 @@ def _with_rows_of(workload: Workload, like: Workload) -> Workload:
 def representative(workload: Workload) -> Workload:
     """The workload that stands for all of its bucket: batch·heads and lengths are the nearest
     powers of two in doublings, the heads one group.  So growing lengths need a choice per
-    doubling.  csrc/torch/choices.cpp has the same buckets."""
+    doubling.  Few rows stay few and many many, since these want other kernels.
+    csrc/torch/choices.cpp has the same buckets."""
     group = workload.heads // workload.kv_heads
     if workload.packed:
         return _representative_packed(workload, group)
     work = 1 << _nearest_log2(workload.batch * workload.heads)
     q, kv = (1 << _nearest_log2(n) for n in (workload.seq_len_q, workload.seq_len_kv))
-    return replace(
+    found = replace(
         workload,
         batch=max(1, work // group),
         heads=group,
@@ -155,6 +156,9 @@ def representative(workload: Workload) -> Workload:
         seq_len_kv=kv,
         softmax_scale=None,
     )
+    if found.few_rows != workload.few_rows:
+        found = replace(found, seq_len_q=q // 2 if workload.few_rows else 2 * q)
+    return found
 
 
 def _representative_packed(workload: Workload, group: int) -> Workload:

@@ -7,17 +7,16 @@ be read is never overwritten.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from platformdirs import user_data_path
 
-from fa_tune.core.files import read_bytes
+from fa_tune.core.files import read_bytes, replace_file
 from fa_tune.store.registry.combine import Found, combined
 from fa_tune.store.registry.schema import Registry, from_json, to_json
-from fa_tune.store.shared_files import locked, storage_errors, sync_folder
+from fa_tune.store.shared_files import locked, storage_errors
 
 VARIABLE = "FA_TUNE_REGISTRY"
 
@@ -58,7 +57,7 @@ def update(path: Path | str, change: Callable[[Registry], Registry]) -> Registry
         target.parent.mkdir(parents=True, exist_ok=True)
         with locked(target, "registry"):
             registry = change(load(path))
-            _replace(target, to_json(registry).encode())
+            replace_file(target, to_json(registry).encode(), alone=True)
     return registry
 
 
@@ -86,23 +85,3 @@ def put(path: Path | str, found: Sequence[Found]) -> tuple[str, ...]:
 
     update(path, add)
     return tuple(kept)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Put `data` in the place of a file, whole or not at all; call it under the lock."""
-    # One name serves every writer, since only the lock's holder uses it; what a killed
-    # writer left there is overwritten.
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        with open(temporary, "wb") as f:
-            with contextlib.suppress(FileNotFoundError):
-                os.fchmod(f.fileno(), path.stat().st_mode & 0o777)
-            f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    sync_folder(path.parent)

@@ -40,7 +40,7 @@ CLOCK_HZ = 1_755_000_000.25
 def main(arguments: list[str]) -> int:
     options, program = split(arguments)
     call = {"arguments": arguments, "TMPDIR": os.environ.get("TMPDIR"), "program": bool(program)}
-    call["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES")
+    call |= {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "LC_ALL")}
     with open(os.environ["FAKE_NCU_CALLS"], "a") as calls:
         calls.write(json.dumps(call) + "\n")
     if arguments == ["--version"]:

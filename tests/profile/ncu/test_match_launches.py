@@ -13,11 +13,12 @@ from fa_tune.profile.ncu.match_launches import PASSES, assign_launches, measurem
 from fa_tune.profile.ncu.metrics import CYCLES, DURATION, REGISTERS
 
 SYMBOLS = {"sm80:a": ("_Z1a",), "sm80:b": ("_Z1b",), "split:c": ("_Z1c", "_Z7combine")}
-LIBRARIES = {"ref:fa2": "fa2", "ref:cudnn": "cudnn", "ref:read": "read"}
+LIBRARIES = {"ref:fa2": "fa2", "ref:cudnn": "cudnn", "ref:read": "read", "ref:flex": "flex"}
 FA2 = "_ZN13pytorch_flash16flash_fwd_kernelIN23Flash_fwd_kernel_traitsE"
 SPLIT = "_ZN13pytorch_flash24flash_fwd_splitkv_kernelE"
 COMBINE = "_ZN13pytorch_flash32flash_fwd_splitkv_combine_kernelE"
 READ = "bare_read"
+FLEX, HELPER = "triton_tem_fused_flex_attention_0", "triton_poi_fused__to_copy_1"
 CUDNN = "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7"
 
 
@@ -73,6 +74,35 @@ def test_a_library_call_of_several_kernels(
     assert places(order, kernels) == expected
 
 
+@pytest.mark.parametrize(
+    ("order", "kernels", "expected"),
+    [
+        (["ref:flex", "sm80:a"], [FLEX, HELPER, "_Z1a"], {"ref:flex": [0, 1], "sm80:a": [2]}),
+        (
+            ["ref:flex", "ref:cudnn"] * 2,
+            [FLEX, HELPER, CUDNN] * 2,
+            {"ref:flex": [0, 1, 3, 4], "ref:cudnn": [2, 5]},
+        ),
+        (["ref:flex", "ref:flex"], [FLEX, HELPER] * 2, {"ref:flex": [0, 1, 2, 3]}),
+        (["ref:fa2", "ref:cudnn"], [FA2, "renamed"], {"ref:fa2": [0], "ref:cudnn": [1]}),
+        (["ref:fa2", "ref:cudnn"], ["renamed", CUDNN], {"ref:fa2": [0], "ref:cudnn": [1]}),
+        (["ref:flex", "ref:cudnn"], [HELPER, FLEX, CUDNN], {"ref:flex": [0, 1], "ref:cudnn": [2]}),
+    ],
+)
+def test_kernels_without_a_label_belong_to_the_call_before_the_next_library(
+    order: list[str], kernels: list[str], expected: dict[str, list[int]]
+) -> None:
+    assert places(order, kernels) == expected
+
+
+@pytest.mark.parametrize(
+    "kernels", [[FLEX, HELPER, "renamed"], ["renamed", "renamed", "renamed"], [FLEX, HELPER, FA2]]
+)
+def test_kernels_that_may_be_of_either_library_are_refused(kernels: list[str]) -> None:
+    with pytest.raises(ProfileFormatError, match="ref:flex"):
+        places(["ref:flex", "ref:cudnn", "sm80:a"], [*kernels, "_Z1a"])
+
+
 def test_a_variant_of_several_kernels() -> None:
     order = ["split:c", "sm80:a", "split:c", "split:c"]
     call = ["_Z1c", "_Z7combine"]
@@ -116,6 +146,8 @@ def test_any_prefix_may_be_all_there_is(length: int) -> None:
         (["sm80:a", "sm80:b"], ["_Z1a", "_Z7foreign"], "launch 1 is _Z7foreign"),
         (["sm80:a", "sm80:b"], ["_Z7foreign", "_Z1a"], "another program used the GPU"),
         (["ref:fa2", "sm80:a"], ["_Z1a"], "no kernel of ref:fa2 was profiled"),
+        (["ref:fa2", "ref:cudnn"], [FA2, CUDNN, FLEX], f"launch 2 is {FLEX}"),
+        (["ref:fa2", "ref:cudnn", "sm80:a"], [FA2, "_Z1a"], "no kernel of ref:cudnn"),
     ],
 )
 def test_a_launch_that_is_nobodys_is_refused(

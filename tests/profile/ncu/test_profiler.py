@@ -229,6 +229,14 @@ def test_a_report_is_kept_and_read_back(fake: FakeNcu, tmp_path: Path) -> None:
     assert any("--import" in call["arguments"] for call in fake.calls)
 
 
+def test_ncu_writes_decimal_points_whatever_the_users_language(
+    fake: FakeNcu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    measure(NcuProfiler(ncu=fake.path, export=tmp_path / "kept.ncu-rep"), plan("5000"))
+    assert {call["LC_ALL"] for call in fake.calls} == {"C"}
+
+
 def test_an_old_report_is_not_taken_for_a_new_one(fake: FakeNcu, tmp_path: Path) -> None:
     report = tmp_path / "kept.ncu-rep"
     report.write_text(fake_log("_Z1b", 1))

@@ -87,6 +87,26 @@ def test_a_default_is_as_good_as_the_defaults_nearby(
     assert found.variant == serves
 
 
+def test_the_default_stays_unless_another_config_is_clearly_faster() -> None:
+    for lost, serves in ((1.008, SAFE), (1.03, A)):
+        given = [dataclasses.replace(tuned(4096, A, b=1.2), default=lost)]
+        found = between(given, decode(4097), SAFE)
+        assert found is not None
+        assert found.variant == serves
+
+
+def test_clusters_that_all_ran_at_a_time_tell_nothing_of_more_than_can() -> None:
+    clusters = Variant("decode", "decode(FP16, 128, 16, 128, 8): stages_2+cluster_4")
+    given = [tuned(8192, clusters, batch=2, safe=1.1), tuned(8192, B, batch=16, safe=1.02)]
+    assert chosen(given, decode(8192, batch=3)) == clusters  # 24 of 30
+    assert chosen(given, decode(8192, batch=4)) == B
+    alone = [Tuned(decode(8192, 2), clusters, {clusters: 1.0})]
+    assert between(alone, decode(8192, batch=4)) is None
+    found = between(alone, decode(8192, batch=4), SAFE)
+    assert found is not None
+    assert found.variant == SAFE
+
+
 def test_an_entry_tells_what_its_default_loses(make_entry: MakeEntry) -> None:
     entry = dataclasses.replace(
         make_entry(1024), chosen=A, tie_set=(A,), runners_up=(), confirmation=None
@@ -145,3 +165,11 @@ def test_a_cache_counts_as_sequences_of_its_mean_length(make_entry: MakeEntry) -
     entry = dataclasses.replace(make_entry(1024), workload=cached, chosen=A, confirmation=None)
     (made,) = filled([entry])
     assert made.workload == decode(200, batch=3)
+
+
+def test_a_windowed_problem_is_not_between_two_without(registry: Registry) -> None:
+    window = dataclasses.replace(
+        registry.entries[0], workload=decode(8192, window_left=1023, bottom_right=True)
+    )
+    plain = {e.key for e in filled(registry.entries)}
+    assert {e.key for e in filled([*registry.entries, window])} == plain | {window.key}

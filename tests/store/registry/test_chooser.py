@@ -44,11 +44,33 @@ def test_a_representative_is_near_and_stands_for_itself(workload: Workload) -> N
     found = representative(workload)
     assert found.heads // found.kv_heads == workload.heads // workload.kv_heads
     assert (found.causal, found.lse) == (workload.causal, workload.lse)
+    assert found.few_rows == workload.few_rows
     for n in (found.seq_len_q, found.seq_len_kv):
         assert n & (n - 1) == 0
     # Half a doubling for each of lengths and batch·heads; a group that is no power of two, more.
     assert distance(found, workload) <= 2.6
     assert representative(found).seq_len_q == found.seq_len_q
+
+
+@pytest.mark.parametrize(
+    ("queries", "group", "stands"),
+    [
+        (5, 16, 8),
+        (6, 10, 4),
+        (6, 11, 8),
+        (22, 3, 32),
+        (21, 3, 16),
+        (45, 2, 64),
+        (1, 64, 1),
+        (1, 65, 1),
+    ],
+)
+def test_few_rows_count_as_few_and_many_as_many(queries: int, group: int, stands: int) -> None:
+    workload = Workload(4, 2 * group, 2, queries, 8192, 128, DType.FP16)
+    found = representative(workload)
+    assert found.seq_len_q == stands
+    asked, counted = (families.defaults_for(w, limits((9, 0)))[0] for w in (workload, found))
+    assert families.of(asked) is families.of(counted)
 
 
 @given(st.integers(1, 1 << 30))

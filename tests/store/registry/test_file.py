@@ -186,6 +186,15 @@ def test_a_lock_held_too_long_is_one_line(
 # Disks that refuse
 
 
+def test_where_no_lock_can_be_made_it_is_said_at_once(make_entry: MakeEntry) -> None:
+    """Of /proc the system says that a new file does not exist."""
+    began = time.monotonic()
+    with pytest.raises(StorageError, match=r"cannot write registry /proc/q\.json") as caught:
+        registry_file.put(Path("/proc/q.json"), found(make_entry()))
+    assert "\n" not in str(caught.value)
+    assert time.monotonic() - began < 10.0
+
+
 def test_a_full_disk_is_one_line_and_leaves_the_old_file(path: Path, make_entry: MakeEntry) -> None:
     registry_file.put(path, found(make_entry()))
     before = path.read_bytes()

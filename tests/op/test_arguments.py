@@ -1,0 +1,44 @@
+"""What `attention` and its companions refuse before an operator sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy
+import pytest
+
+if not TYPE_CHECKING:
+    pytest.importorskip("torch", reason="torch is not installed: no operators")
+
+import torch
+
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.op import attention, explain
+
+NO_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "window as a number": {"window": 5},
+    "window of three sides": {"window": (1, 2, 3)},
+    "window of half a key": {"window": (1.5, 0)},
+    "window as words": {"window": ("1", "2")},
+    "q": {"q": numpy.zeros((2, 5, 4, 16))},
+    "k": {"k": None},
+    "v": {"v": [[1.0]]},
+    "sink": {"sink": numpy.zeros(4)},
+    "alibi_slopes": {"alibi_slopes": [0.5] * 4},
+}
+
+
+@pytest.mark.parametrize("name", NO_ARGUMENTS)
+@pytest.mark.parametrize("function", [attention, explain])
+def test_what_is_no_such_argument_is_refused_by_its_name(
+    name: str, function: Callable[..., Any]
+) -> None:
+    q = torch.zeros(2, 5, 4, 16, dtype=torch.float16)
+    given = {"q": q, "k": q, "v": q} | NO_ARGUMENTS[name]
+    three = [given.pop(one) for one in "qkv"]
+    with pytest.raises(InvalidConfig) as told:
+        function(*three, **given)
+    assert "\n" not in str(told.value)
+    if function is attention:
+        assert str(told.value).startswith(name.split()[0])
