@@ -77,16 +77,16 @@ class Plans:
                 self._choosers[device] = self._chooser_of(device)
             return self._choosers[device]
 
-    def choice(self, workload: Workload, device: int, *, takes_cache: bool = False) -> Choice:
-        """What runs a workload on a device, and why; compiled if need be.  `takes_cache`: of a
-        family whose launches take one.  Raises NoUsableVariant."""
+    def choice(self, workload: Workload, device: int) -> Choice:
+        """What runs a workload on a device, and why; compiled if need be.  Raises
+        NoUsableVariant."""
         plain = replace(workload, softmax_scale=None)
         with self._lock:
             chooser = self.chooser(device)
             like = plain if plain in chooser.tuned else representative(plain)
-            return chooser.choose(plain, like, takes_cache=takes_cache)
+            return chooser.choose(plain, like)
 
-    def kernel(self, workload: Workload, device: int, *, takes_cache: bool = False) -> Kernel:
+    def kernel(self, workload: Workload, device: int) -> Kernel:
         """The kernel of `choice`, loaded on the device.  Raises InvalidConfig while torch captures
         a graph, NoUsableVariant, DriverError."""
         if is_capturing():
@@ -95,7 +95,7 @@ class Plans:
                 "fa_tune.op.prepare() for it before"
             )
         with self._lock:
-            choice = self.choice(workload, device, takes_cache=takes_cache)
+            choice = self.choice(workload, device)
             kernel = self._kernels.get(choice.artifact)
             if kernel is None:
                 kernel = self._kernels[choice.artifact] = self._load(choice.artifact)
@@ -107,11 +107,13 @@ MOST_SERVED = 4096  # problems that are remembered one by one
 
 
 class Memo:
-    """`Plans.kernel` remembered, for callers in Python; C++ has a memo of its own."""
+    """`Plans.kernel` remembered, for callers in Python; C++ has a memo of its own.  `cached`: of
+    workloads whose K and V are a cache with room for seq_len_kv keys of each sequence; how many
+    there are the device alone knows."""
 
-    def __init__(self, plans: Plans, *, takes_cache: bool = False) -> None:
+    def __init__(self, plans: Plans, *, cached: bool = False) -> None:
         self._plans = plans
-        self._takes_cache = takes_cache
+        self._cached = cached
         self._found: dict[tuple[Workload, int], list[Kernel]] = {}
         self._served: dict[tuple[Workload, int], Kernel] = {}
 
@@ -126,11 +128,12 @@ class Memo:
 
     def _kernel(self, workload: Workload, device: int) -> Kernel:
         plain = replace(workload, softmax_scale=None)
-        tuned = plain in self._plans.chooser(device).tuned
-        served = self._found.setdefault((plain if tuned else representative(plain), device), [])
+        asked = replace(plain, cache_lengths="equal") if self._cached else plain
+        tuned = asked in self._plans.chooser(device).tuned
+        served = self._found.setdefault((asked if tuned else representative(asked), device), [])
         for kernel in served:
             # Of problems in one bucket some are ragged, or have windows as wide as their keys.
             if kernel.plan.has_traits_of(plain):
                 return kernel
-        served.append(self._plans.kernel(plain, device, takes_cache=self._takes_cache))
+        served.append(self._plans.kernel(asked, device))
         return served[-1]

@@ -44,7 +44,7 @@ class Operators:
         self._former: list[Plans] = []  # whose kernels cannot be unloaded
         self.plans = Plans(self.load)
         self._memo = Memo(self.plans)
-        self._with_cache = Memo(self.plans, takes_cache=True)
+        self._with_cache = Memo(self.plans, cached=True)
         if self.native is not None:
             self.native.start(
                 self._handle, lambda device: self.plans.chooser(device).tuned, dispatch_key
@@ -85,7 +85,7 @@ class Operators:
         self._former.append(self.plans)
         self.plans = self.plans.anew()
         self._memo = Memo(self.plans)
-        self._with_cache = Memo(self.plans, takes_cache=True)
+        self._with_cache = Memo(self.plans, cached=True)
         if self.native is not None:
             self.native.forget()
 

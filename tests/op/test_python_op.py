@@ -56,10 +56,11 @@ class OneTuned:
     def __init__(self) -> None:
         self.asked: list[tuple[Workload, Workload]] = []
 
-    def choose(self, workload: Workload, like: Workload, *, takes_cache: bool) -> Any:
-        assert not takes_cache
+    def choose(self, workload: Workload, like: Workload) -> Any:
         self.asked.append((workload, like))
-        config = families.defaults(workload.d_head, workload.dtype, limits((8, 0)))[0]
+        arch = limits((8, 0))
+        usual = families.defaults(workload.d_head, workload.dtype, arch)
+        config = (families.defaults_for(workload, arch) if workload.cached else usual)[0]
         return SimpleNamespace(artifact=(config, families.of(config).traits(config, workload)))
 
 
@@ -98,6 +99,17 @@ def test_a_tuned_workload_is_asked_for_by_itself(made: Plans, chooser: OneTuned)
     memo.kernel(TUNED, 0)
     memo.kernel(TUNED, 0)
     assert [like for _, like in chooser.asked][1:] == [TUNED]
+
+
+def test_a_cache_is_asked_for_as_such(made: Plans, chooser: OneTuned) -> None:
+    """Its sequences may differ in length, which other configs suit."""
+    memo = Memo(made, cached=True)
+    kernels = [memo.kernel(workload(1, 8000, lse=lse), 0) for lse in (False, True)]
+    assert [like.cached for _, like in chooser.asked] == [True, True]
+    assert kernels[0] is not kernels[1]
+    assert memo.kernel(workload(1, 8001), 0) is kernels[0]
+    assert memo.kernel(workload(1, 20_000), 0) is kernels[0], "the same default"
+    assert [like.seq_len_kv for _, like in chooser.asked] == [8192, 8192, 16384]
 
 
 def test_nothing_is_chosen_during_a_capture(

@@ -77,17 +77,12 @@ class Chooser:
             if entry.gpu.name == self.gpu
         )
 
-    def choose(
-        self, workload: Workload, like: Workload | None = None, *, takes_cache: bool = False
-    ) -> Choice:
-        """What runs a workload, compiled; `like` is the one to look up in its place.
-        `takes_cache`: of a family whose launches take one.  Raises NoUsableVariant, StorageError,
-        ToolMissing."""
+    def choose(self, workload: Workload, like: Workload | None = None) -> Choice:
+        """What runs a workload, compiled; `like` is the one to look up in its place.  Raises
+        NoUsableVariant, StorageError, ToolMissing."""
         reasons = []
-        for config, why, from_registry in self._candidates(workload, like or workload, takes_cache):
+        for config, why, from_registry in self._candidates(workload, like or workload):
             family = families.of(config)
-            if takes_cache and not family.takes_cache:
-                continue
             if (rejected := family.constraints(config, self._limits)) is not None:
                 reasons.append(rejected.reason)
                 continue
@@ -105,9 +100,7 @@ class Chooser:
         told = "; ".join(dict.fromkeys(reasons))
         raise NoUsableVariant(f"no kernel runs {workload.key} on {self.gpu}: {told or 'none'}")
 
-    def _candidates(
-        self, workload: Workload, like: Workload, takes_cache: bool
-    ) -> Iterator[tuple[Config, str, bool]]:
+    def _candidates(self, workload: Workload, like: Workload) -> Iterator[tuple[Config, str, bool]]:
         """Configs to try, in order, each with the reason why and whether it was looked up."""
         known: Mapping[str, str] = {name: _sources(name) for name in families.family_names()}
         found = serving(self._registry, Target(self.gpu, kernel_source_sha256=known), like)
@@ -121,11 +114,7 @@ class Chooser:
             yield config, "; ".join((match.explanation, *match.warnings)), True
         why = f"the default: the registry has nothing for {like.key} on {self.gpu}"
         workload = _with_rows_of(workload, like)
-        defaults = families.defaults_for(workload, self._limits)
-        if takes_cache:  # whatever the workload
-            able = (f for f in families.runnable(self._limits, workload.op) if f.takes_cache)
-            defaults += [f.default_for(workload, self._limits) for f in able]
-        for config in defaults:
+        for config in families.defaults_for(workload, self._limits):
             yield config, why, False
 
 
@@ -140,18 +129,22 @@ def _with_rows_of(workload: Workload, like: Workload) -> Workload:
 def representative(workload: Workload) -> Workload:
     """The workload that stands for all of its bucket: batch·heads and lengths are the nearest
     powers of two in doublings, the heads one group.  So growing lengths need a choice per
-    doubling.  Few rows stay few and many many, since these want other kernels.
-    csrc/torch/choices.cpp has the same buckets."""
+    doubling.  Few rows stay few and many many, since these want other kernels, and one sequence
+    with a cache stays one, since its length is that of all its heads.
+    csrc/torch/choices.cpp has the same buckets, and no caches."""
     group = workload.heads // workload.kv_heads
     if workload.packed:
         return _representative_packed(workload, group)
     work = 1 << _nearest_log2(workload.batch * workload.heads)
     q, kv = (1 << _nearest_log2(n) for n in (workload.seq_len_q, workload.seq_len_kv))
+    batch, kv_heads = max(1, work // group), 1
+    if workload.cached and workload.batch == 1:
+        batch, kv_heads = kv_heads, batch
     found = replace(
         workload,
-        batch=max(1, work // group),
-        heads=group,
-        kv_heads=1,
+        batch=batch,
+        heads=group * kv_heads,
+        kv_heads=kv_heads,
         seq_len_q=q,
         seq_len_kv=kv,
         softmax_scale=None,

@@ -136,8 +136,15 @@ def matches(registry: Registry, here: Target, workload: Workload) -> tuple[Match
 
 def alike(found: Iterable[Match], workload: Workload) -> tuple[Match, ...]:
     """Those of them that were tuned for few rows where the workload has few, for many where it has
-    many."""
-    return tuple(m for m in found if m.entry.workload.few_rows == workload.few_rows)
+    many; for caches of several sequences those that were tuned for caches, since what is fastest
+    for sequences of one length may be slow where one is much longer."""
+    uneven = workload.cached and workload.batch > 1
+    return tuple(
+        m
+        for m in found
+        if m.entry.workload.few_rows == workload.few_rows
+        and (m.entry.workload.cached or not uneven)
+    )
 
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:

@@ -135,28 +135,49 @@ def test_the_default_of_a_bucket_goes_by_whether_tiles_are_whole(
         assert found.variant == families.variant(default)
 
 
+@pytest.mark.parametrize(("batch", "keys"), [(1, 8000), (1, 70_000), (3, 2000), (9, 8000)])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(64, 8), (8, 1), (32, 32)])
+def test_the_default_of_a_bucket_of_caches_is_that_of_its_problems(
+    batch: int, keys: int, heads: int, kv_heads: int
+) -> None:
+    """One sequence has one length, several may have several."""
+    w = Workload(batch, heads, kv_heads, 1, keys, 128, DType.BF16, cache_lengths="equal")
+    stands = representative(w)
+    assert (stands.batch == 1) == (batch * kv_heads == 1 or batch == 1)
+    of_both = (families.get("decode").default_for(one, limits((9, 0))) for one in (w, stands))
+    one, other = ((c.cluster > 1, c.combine, c.tile_keys > 0) for c in of_both)
+    assert one == other
+
+
 def test_what_was_tuned_with_lengths_on_the_device_serves_calls_with_them(
     make_entry: MakeEntry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Such calls are looked up by what the cache has room for; many queries are another matter."""
+    """Such calls are looked up by what the cache has room for; many queries are another matter, and
+    what was tuned for one length serves no sequences of several."""
     monkeypatch.setattr(
         chooser, "build", lambda *_, **__: [SimpleNamespace(artifact="made", reason="")]
     )
     few = Workload(8, 32, 8, 1, 8192, 128, DType.FP16)
     (config, *_) = families.get("decode").configs("fast", dtypes=(DType.FP16,))
+    cache = replace(few, cache_lengths="equal")
     tuned = replace(
         make_entry(),
-        workload=replace(few, cache_lengths="equal"),
+        workload=cache,
         chosen=families.variant(config),
         confirmation=None,
     )
     path = tmp_path / "registry.json"
     registry_file.save(path, Registry.of([tuned]))
     made = Chooser(tuned.gpu.name, limits((9, 0)), path, cache_dir=tmp_path)
-    found = made.choose(few, takes_cache=True)
+    found = made.choose(cache)
     assert found.from_registry
     assert found.variant == tuned.chosen
+    assert made.choose(few).from_registry
     assert not made.choose(replace(few, seq_len_q=1024)).from_registry
+    registry_file.save(path, Registry.of([replace(tuned, workload=few)]))
+    made = Chooser(tuned.gpu.name, limits((9, 0)), path, cache_dir=tmp_path)
+    assert not made.choose(cache).from_registry
+    assert made.choose(replace(cache, batch=1)).from_registry
 
 
 def test_a_damaged_registry_is_told_at_the_first_choice(tmp_path: Path) -> None:
