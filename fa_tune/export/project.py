@@ -11,7 +11,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,9 @@ def export(
 
 def choose(made: Export, gpu: str, capability: int, workload: Workload) -> str | None:
     """The config that the library is to run a workload with on a GPU, whose compute capability is
-    ten times the major version and the minor; None if nothing computes it."""
+    ten times the major version and the minor; None if nothing computes it.  A cache, which the
+    library does not take, counts as sequences that fill it."""
+    workload = replace(workload, cache_lengths="", page_size=0)
     able = {
         kernel.variant.key
         for kernel in made.kernels

@@ -193,6 +193,7 @@ def _extra(
 
 
 PLAIN = (Traits(), Traits(causal=True))
+LONG_CACHE = 131_072  # keys
 
 
 def _add(
@@ -260,11 +261,11 @@ def _add_defaults(
 
 
 def _for_few_queries(heads: tuple[int, int], dtype: DType, arch: ArchLimits) -> list[Config]:
-    """What runs few queries after many keys untuned, the largest tile first: those of caches whose
-    lengths only the device knows, which do not count on any length."""
+    """What runs few queries after many keys untuned, the largest tile first: those of large caches
+    of several sequences, which do not count on any length."""
     found: dict[Config, None] = {}
     for rows in FEW_QUERIES:
-        sizes = (1, rows, 1, 1, families.USUAL_LENGTH)
+        sizes = (2, rows, 1, 1, LONG_CACHE)
         workload = Workload(*sizes, heads[0], dtype, d_head_v=heads[1], cache_lengths="equal")
         found |= dict.fromkeys(families.defaults_for(workload, arch)[:1])
     return list(found)

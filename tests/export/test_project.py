@@ -151,7 +151,13 @@ def by_python(gpu: str, capability: tuple[int, int], workload: Workload) -> str:
         # An export has one for each tile.
         rows = min(n for n in FEW_QUERIES if n >= workload.rows_of_kv_head)
         one = dataclasses.replace(
-            workload, batch=1, heads=1, kv_heads=1, seq_len_q=rows, cache_lengths="equal"
+            workload,
+            batch=2,
+            heads=1,
+            kv_heads=1,
+            seq_len_q=rows,
+            seq_len_kv=100_000,
+            cache_lengths="equal",
         )
         # Code for 8.0 runs on later minor versions, too.
         able = limits((9, 0) if capability == (9, 0) else (8, 6))
