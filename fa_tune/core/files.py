@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from fa_tune.core.errors import StorageError
+from fa_tune.core.errors import ProfileFormatError, StorageError
 
 MAX_BYTES = 1 << 30
 
@@ -30,6 +32,17 @@ def read_bytes(path: Path, what: str = "") -> bytes:
     if len(data) > MAX_BYTES:
         raise StorageError(f"cannot read {shown}: it has more than {MAX_BYTES >> 20} MiB")
     return data
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds.  Raises StorageError for one that cannot be read, ProfileFormatError
+    for one that is no JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror or error}") from None
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise ProfileFormatError(f"{path} cannot be read as JSON: {error}") from None
 
 
 def check_writable(path: Path, instead: str, *, replaced: bool = False) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError
-from fa_tune.core.files import replace_files
+from fa_tune.core.files import read_json, replace_files
 from fa_tune.core.model import Outcome
 from fa_tune.search.space_table import RecordedWorkload, SpaceMeta, SpaceRow, SpaceTable, knob_types
 from fa_tune.search.strategies.base import Knob
@@ -114,12 +114,7 @@ def export(recorded: RecordedWorkload, meta: SpaceMeta, folder: Path) -> tuple[P
 
 def read_t4(path: Path, workload: str) -> SpaceTable:
     """A T4 results file as a table with one workload; raises ProfileFormatError."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror or error}") from None
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise ProfileFormatError(f"{path} cannot be read as JSON: {error}") from None
+    document = read_json(path)
     results = document.get("results") if isinstance(document, dict) else None
     if not isinstance(results, list) or not results:
         raise ProfileFormatError(f"{path} has no T4 results")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
-from fa_tune.core.errors import ProfileFormatError, StorageError
+from fa_tune.core.errors import ProfileFormatError
+from fa_tune.core.files import read_json
 from fa_tune.core.model import Measurement, Quantity
 from fa_tune.core.workload import Workload
 
@@ -42,12 +42,7 @@ def load(path: Path) -> tuple[Measurement, ...]:
 
 
 def _document(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror or error}") from None
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise ProfileFormatError(f"{path} cannot be read as JSON: {error}") from None
+    document = read_json(path)
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise ProfileFormatError(f"{path} is not the output of fa-tune profile --json ({SCHEMA})")
     return document
