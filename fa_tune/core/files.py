@@ -98,7 +98,7 @@ def replace_files(
 
 def is_stream(path: Path) -> bool:
     """Whether a path is a device, a pipe or what a shell opened, in whose place no file belongs."""
-    opened = str(path.absolute()).startswith(("/dev/std", "/dev/fd/", "/proc/"))
+    opened = str(path.absolute()).startswith(("/dev/std", "/dev/fd/", "/proc/self/fd/"))
     return opened or (path.exists() and not path.is_file() and not path.is_dir())
 
 
