@@ -209,7 +209,7 @@ def test_it_is_for_few_rows_alone() -> None:
         (31, 8, 1, 4096, "stages_2+ctas_3+min_blocks_1024+aligned"),
         (31, 8, 1, 8192, "stages_2+aligned"),
         (1, 8, 4, 1024, "stages_2+dependent+cluster_4"),  # two tiles of 16 rows
-        (1, 8, 4, 8192, "stages_2+row_warps_2+cluster_8"),
+        (1, 8, 4, 8192, "stages_2+row_warps_2+aligned+combine_all+dependent+by_rows"),
         (1, 8, 4, 32768, "stages_2+row_warps_2+aligned+combine_all+dependent+by_rows"),
         (1, 8, 8, 1024, "stages_2+row_warps_4+aligned+combine_all+dependent+by_rows"),  # 64 rows
         (16, 8, 1, 8192, "stages_2+aligned"),
@@ -217,7 +217,17 @@ def test_it_is_for_few_rows_alone() -> None:
         (1, 1, 1, 8192, "stages_4+aligned+combine_all+dependent"),
         (1, 2, 1, 8192, "stages_2+aligned+combine_all+dependent"),
         (1, 1, 4, 32768, "stages_2+aligned+combine_all+dependent"),  # two tiles of 16 rows
+        (1, 1, 4, 8192, "stages_4+aligned+combine_all+dependent"),  # with blocks of 64 keys
+        (1, 1, 1, 1024, "stages_2+dependent+cluster_8"),  # few tiles: 128 keys for a CTA
         (4, 1, 4, 8192, "stages_2+row_warps_2+aligned+combine_all+dependent+by_rows"),
+        (8, 8, 1, 32768, "stages_2+dependent+cluster_2"),  # 64 of 66 that run at a time
+        (16, 8, 1, 65536, "stages_2+ctas_2+cluster_2"),  # 128 of 132
+        (128, 8, 1, 8192, "stages_2+ctas_2+cluster_2"),
+        (133, 8, 1, 8192, "stages_2+ctas_2+aligned"),  # the last 8 of 1064 would be alone
+        (128, 8, 4, 8192, "stages_2+row_warps_2+ctas_2+aligned+by_rows"),
+        (128, 8, 4, 32768, "stages_2+row_warps_2+ctas_2+cluster_2"),
+        (128, 32, 1, 1024, "stages_2+ctas_2+cluster_2"),
+        (64, 32, 1, 1024, "stages_2+ctas_4+aligned"),
         (1, 1, 4, 131072, "stages_2+row_warps_2+aligned+combine_all+dependent+by_rows"),
         (1, 2, 1, 131072, "stages_2+aligned+combine_all+dependent"),
     ],
@@ -240,17 +250,24 @@ def test_the_default_has_clusters_where_little_is_read(
         (1, 8, 1, 2048, "stages_2+dependent+cluster_8"),  # tiles of one sequence are alike
         (1, 8, 1, 65536, "stages_2+aligned+dependent"),
         (1, 1, 1, 32768, "stages_2+aligned+combine_all+dependent"),
-        (1, 64, 1, 32768, "stages_2+aligned+dependent"),
+        (1, 64, 1, 32768, "stages_2+dependent+cluster_2"),
         (2, 1, 1, 32768, "stages_2+aligned+combine_all+dependent"),
         (3, 8, 1, 2048, "stages_2+dependent+cluster_4"),
-        (3, 8, 1, 8192, "stages_2+aligned+dependent"),
+        (4, 1, 1, 8192, "stages_2+dependent+cluster_8"),
+        (3, 8, 1, 8192, "stages_2+aligned+dependent+tile_keys_256"),
+        (3, 4, 1, 8192, "stages_2+dependent+cluster_8"),
+        (3, 4, 1, 16384, "stages_2+aligned+dependent"),
         (4, 8, 1, 8192, "stages_2+aligned+dependent+tile_keys_256"),
-        (8, 8, 1, 4096, "stages_2+dependent+cluster_2"),
-        (8, 8, 1, 4097, "stages_2+aligned+dependent+tile_keys_256"),  # one may be much longer
-        (16, 8, 1, 1024, "stages_2+aligned+dependent+tile_keys_256"),
+        (8, 8, 1, 2304, "stages_2+dependent+cluster_2"),
+        (8, 8, 1, 2305, "stages_2+aligned+dependent+tile_keys_256"),  # one may be much longer
+        (16, 8, 1, 1024, "stages_2+ctas_2+cluster_2"),
+        (16, 8, 1, 2305, "stages_2+aligned+dependent+tile_keys_256"),
+        (24, 8, 1, 1024, "stages_2+ctas_2+aligned+dependent+tile_keys_128"),
+        (24, 8, 1, 1025, "stages_2+aligned+dependent+tile_keys_256"),
         (32, 8, 1, 8192, "stages_2+ctas_2+aligned+dependent+tile_keys_128"),
         (64, 8, 1, 8192, "stages_2+ctas_2+aligned+dependent+tile_keys_128"),
-        (16, 8, 4, 1024, "stages_2+row_warps_2+aligned+dependent+tile_keys_256+by_rows"),
+        (16, 8, 4, 1024, "stages_2+row_warps_2+ctas_2+cluster_2"),
+        (16, 8, 4, 4096, "stages_2+row_warps_2+aligned+dependent+tile_keys_256+by_rows"),
         (32, 8, 4, 1024, "stages_2+row_warps_2+ctas_2+aligned+dependent+tile_keys_128+by_rows"),
     ],
 )
@@ -335,14 +352,14 @@ def test_what_counts_are_the_tiles_of_a_multiprocessor(
 ) -> None:
     one, two = (limits((9, 0), multiprocessors=n) for n in (132, 264))
     found = set()
-    for batch in range(2, 70):  # tiles of one sequence are alike
-        workload = Workload(batch, 64, 8, queries, keys, 128, DType.BF16, cache_lengths=lengths)
+    for batch in range(3, 140):  # tiles of one sequence are alike, and few ones clusters of 8
+        workload = Workload(batch, 32, 4, queries, keys, 128, DType.BF16, cache_lengths=lengths)
         config = _FAMILY.default_for(workload, one)
         assert config == _FAMILY.default_for(replace(workload, batch=2 * batch), two)
         found.add(config)
     assert len(found) > 2
     narrow = limits((9, 0), multiprocessors=78)
-    same_tiles = [replace(workload, batch=batch) for batch in (24, 36)]
+    same_tiles = [replace(workload, batch=batch) for batch in (24, 48, 72)]
     assert any(_FAMILY.default_for(w, one) != _FAMILY.default_for(w, narrow) for w in same_tiles)
 
 

@@ -184,8 +184,8 @@ def test_of_two_pairs_one_gains_and_one_loses() -> None:
 
 def test_one_of_two_pairs_gains_by_interleave() -> None:
     little, gain = sorted(DATA.effects("128x64", CHANGES["interleave"]), key=abs)
-    assert gain < -1, "docs/why-this-wins.md says so"
-    assert abs(little) < 0.5, "as long"
+    assert round(gain) == -6, "docs/why-this-wins.md says so"
+    assert -1 < little < 0, "less than 1 %"
 
 
 def test_events_do_not_tell_steps_3_to_7_apart() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import hashlib
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -159,6 +161,10 @@ def test_both_masks_are_named_where_both_were_recorded(tmp_path: Path) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         file.write(header)
         csv.writer(file, lineterminator="\n").writerows(kept)
+    meta = path.with_suffix(".meta.json")
+    told = json.loads(meta.read_text(encoding="utf-8"))
+    told["table_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    meta.write_text(json.dumps(told), encoding="utf-8")
     data = Recorded(folder)
     masks = {d: {c for other, c, _ in grid.lines(data) if other == d} for d in (64, 128, 192, 256)}
     assert masks == {d: {False, True} if d != 256 else {False} for d in masks}

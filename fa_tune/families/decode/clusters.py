@@ -17,13 +17,15 @@ SIZES = (2, 4, 8)  # CTAs of a cluster
 # of 132 there are 66 groups of 2, but 30 of 4 and 15 of 8.
 LARGE, LARGE_ROOM = 4, (10, 11)
 MOST_NS = {MMA_M: 32_000.0, 2 * MMA_M: 16_000.0}  # of reading, by rows: equal shares are as good
-FEW_KEYS = 256  # of a CTA: to divide these among more of them gains nothing
+# Of a CTA: to divide these among more of them gains nothing, but half of them do with few tiles.
+FEW_KEYS = 256
+FEW_TILES = 2
 # What a CTA reads in a ns: bound by its ring, of which there is more or less, or by widening e4m3.
 CTA_BYTES_PER_NS, DEEP_CTA_BYTES_PER_NS, E4M3_CTA_BYTES_PER_NS = 64.0, 70.0, 40.0
 DEEP_BLOCKS = 4  # of a CTA: where there are more, a deeper ring, if few CTAs read
 # For parts of 16 rows to go through memory, and more for each of them.
 PARTS_NS, PART_NS = 350.0, 75.0
-TOGETHER_NS = 2500.0  # for any number that the CTAs of a tile combine together
+TOGETHER_NS = 1400.0  # for any number that the CTAs of a tile combine together
 DEPENDENT_NS = 950.0  # that a launch gains which begins before the one in front of it is done
 # Clusters of launches that overlap crowd some of the multiprocessors' groups, where tiles with more
 # bytes than these lose more than they gain, unless both launches have room or the first has all.
@@ -34,14 +36,23 @@ DEPENDENT_BYTES, ALL = 1 << 20, 0.9
 # shares where there are many keys.
 PAIRED = {MMA_M: 0.8, 2 * MMA_M: 0.74}
 FEW_PAIRED = 2 / 3
+# Clusters of 2 that leave no multiprocessor without work are faster with any number of keys.
+FULL = 0.95
+# And with so much to read, by rows, clusters of 2 with two CTAs for a multiprocessor: half as much
+# with so many tiles for each.  All tiles run at a time, or each multiprocessor has some and the
+# last of them, which may not fill the GPU, take no longer than a part of the whole.
+LARGE_NS = {MMA_M: 900_000.0, 2 * MMA_M: 1_900_000.0}
+MANY_TILES, SOME_TILES = 30.0, 3.0
+MOST_TAIL = 0.016
 # From so many to so many CTAs of one each are faster, three for a multiprocessor.
 WHOLE, TWO = 1.2, 1.9
 SMALL_RING_BYTES, SMALL_CTA_WARPS = 64 << 10, 4
 # Of a tile with small CTAs.  Fewer were not measured; with more, whole tiles and few pairs are
 # slower.
 SMALL_CTA_BYTES, MOST_SMALL_CTA_BYTES = 256 << 10, 2 << 20
-# Of a tile whose length the device alone knows: a cluster of 2 reads so many in 16 us.
-MOST_UNEVEN_BYTES = 2 << 20
+# Of a CTA of a cluster, where the device alone knows how long tiles are: it reads them in 9 us.
+MOST_UNEVEN_BYTES = 576 << 10
+FEW_UNEVEN_TILES = 4
 # Of a CTA: to read them twice, for two tiles of half of the rows, is faster than larger tiles.
 HALF_KEYS = 512
 
@@ -51,44 +62,66 @@ def default(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
     is faster; else None, also where it may be much slower than equal shares."""
     if tiles.arch.compute_capability != MEASURED or not _is_measured(shared):
         return None
-    found = _of_small_ctas(shared, tiles) if tiles.keys else None
-    if found is None or constraints(found, tiles.arch) is not None:
-        found = _of_clusters(shared, _at_most(shared, tiles))
+    if not tiles.keys and tiles.sequences != 1:
+        found = _of_uneven(shared, replace(tiles, keys=tiles.most_keys))
+    else:
+        found = _of_small_ctas(shared, tiles) if tiles.keys else None
+        if found is None or constraints(found, tiles.arch) is not None:
+            found = _of_clusters(shared, replace(tiles, keys=tiles.keys or tiles.most_keys))
     return found if found is not None and constraints(found, tiles.arch) is None else None
 
 
-def _at_most(shared: DecodeConfig, tiles: Tiles) -> Tiles:
-    """The tiles with as many keys as they may have, where the device alone knows how many; with
-    none where a cluster could be at work on the longest long after all others are done."""
-    if tiles.keys:
-        return tiles
-    bounded = tiles.sequences == 1 or tiles.most_keys * key_bytes(shared) <= MOST_UNEVEN_BYTES
-    return replace(tiles, keys=tiles.most_keys if bounded else 0)
+def _of_uneven(shared: DecodeConfig, longest: Tiles) -> DecodeConfig | None:
+    """A cluster for each, where the device alone knows how long they are: none where that of the
+    longest could be at work long after all others are done."""
+    tile_bytes = longest.keys * key_bytes(shared)
+    if _room(2, longest.arch) < longest.number <= longest.arch.multiprocessors:
+        found = _of_two(shared)
+    else:
+        shared, longest = _halved(shared, longest)
+        few_keys = FEW_KEYS // 2 if longest.number <= FEW_UNEVEN_TILES else FEW_KEYS
+        cluster = _cluster(shared, longest, few_keys)
+        found = replace(_with_cluster(shared, longest, cluster), dependent=True)
+    even = tile_bytes <= MOST_UNEVEN_BYTES * found.cluster
+    return found if found.cluster > 1 and even else None
 
 
 def _of_clusters(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
     """A cluster for each, a CTA for a multiprocessor."""
     blocks = -(-tiles.keys // shared.B_c)
-    if not blocks or replace(tiles, keys=blocks * shared.B_c).read_ns(shared) > MOST_NS[shared.B_r]:
+    read_ns = replace(tiles, keys=blocks * shared.B_c).read_ns(shared)
+    if not blocks or (read_ns > MOST_NS[shared.B_r] and not _fill(shared, tiles)):
         return None
-    if shared.B_r > MMA_M and (halves := _halves(shared, tiles)) is not None:
-        shared, tiles = halves, tiles.halves()
-    cluster = _cluster(shared, tiles)
-    if cluster is None:
+    shared, tiles = _halved(shared, tiles)
+    few_keys = FEW_KEYS // 2 if tiles.number <= FEW_TILES else FEW_KEYS
+    cluster = _cluster(shared, tiles, few_keys)
+    if cluster == 1:
         return None
-    found = replace(shared, cluster=cluster, aligned=False, combine=Combine.LAST)
-    if _wants_depth(found, tiles):
-        found = replace(found, stages=shared.stages + 1)
-    room = _room(cluster, tiles.arch)
-    if (
-        blocks * _block_bytes(shared) <= DEPENDENT_BYTES
-        or 2 * tiles.number <= room
-        or tiles.number >= ALL * room
-    ):
-        found = replace(found, dependent=True)
+    deep = _wants_depth(replace(shared, cluster=cluster), tiles)
+    deeper = replace(shared, stages=shared.stages + 1) if deep else shared
+    found = _with_cluster(deeper, tiles, cluster)
     if _keys(found, tiles) > FEW_KEYS and not _gains(found, shared, tiles):
         return None
     return found
+
+
+def _halved(shared: DecodeConfig, tiles: Tiles) -> tuple[DecodeConfig, Tiles]:
+    """Tiles of half the rows, twice as many, where these are faster in clusters."""
+    if shared.B_r > MMA_M and (halves := _halves(shared, tiles)) is not None:
+        return halves, tiles.halves()
+    return shared, tiles
+
+
+def _with_cluster(shared: DecodeConfig, tiles: Tiles, cluster: int) -> DecodeConfig:
+    """`shared` with clusters, whose launch begins early where that gains."""
+    room = _room(cluster, tiles.arch)
+    dependent = (
+        _blocks(shared, tiles) * _block_bytes(shared) <= DEPENDENT_BYTES
+        or 2 * tiles.number <= room
+        or tiles.number >= ALL * room
+    )
+    found = replace(shared, cluster=cluster, aligned=False, combine=Combine.LAST)
+    return replace(found, dependent=True) if dependent else found
 
 
 def all_at_once(config: DecodeConfig, tiles: Tiles) -> bool:
@@ -107,19 +140,50 @@ def _of_small_ctas(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
     tile_bytes = tiles.keys * key_bytes(shared)
     if tile_bytes < SMALL_CTA_BYTES:
         return None
-    keys = SMALL_RING_BYTES // 2 // key_bytes(shared)
-    tile = replace(shared, B_c=keys, n_warps=SMALL_CTA_WARPS, stages=2, combine=Combine.LAST)
     few_keys = tile_bytes <= MOST_SMALL_CTA_BYTES
+    if _is_large(shared, tiles):
+        return _of_two(shared)
     if (
         tiles.number > _room(2, tiles.arch)
         and tiles.density <= PAIRED[shared.B_r]
         and (few_keys or tiles.density >= FEW_PAIRED)
     ):
-        return replace(tile, ctas_per_sm=2, cluster=2, aligned=False)
+        return _of_two(shared)
     whole = shared.B_r == MMA_M and shared.kv_type is KVType.SAME  # else bound by widening
     if whole and few_keys and WHOLE <= tiles.density < TWO:
-        return replace(tile, ctas_per_sm=3, min_blocks=MOST_BLOCKS)
+        return replace(_small(shared), ctas_per_sm=3, min_blocks=MOST_BLOCKS)
     return None
+
+
+def _small(shared: DecodeConfig) -> DecodeConfig:
+    """The tile of small CTAs."""
+    keys = SMALL_RING_BYTES // 2 // key_bytes(shared)
+    return replace(shared, B_c=keys, n_warps=SMALL_CTA_WARPS, stages=2, combine=Combine.LAST)
+
+
+def _of_two(shared: DecodeConfig) -> DecodeConfig:
+    """A cluster of 2 for each tile, two CTAs for a multiprocessor."""
+    return replace(_small(shared), ctas_per_sm=2, cluster=2, aligned=False)
+
+
+def _fill(config: DecodeConfig, tiles: Tiles) -> bool:
+    """Whether clusters of 2 are as many as run at a time, or nearly."""
+    room = _room(2, tiles.arch)
+    return _is_wide(config) and FULL * room <= tiles.number <= room
+
+
+def _is_large(config: DecodeConfig, tiles: Tiles) -> bool:
+    """Whether there is so much to read that clusters of 2, two CTAs for a multiprocessor, are
+    faster than shares."""
+    least_ns = LARGE_NS[config.B_r] / (2 if tiles.density >= MANY_TILES else 1)
+    if not _is_wide(config) or tiles.read_ns(config) < least_ns:
+        return False
+    if tiles.density < SOME_TILES:
+        return FULL <= tiles.density <= 1.0
+    last = tiles.number % tiles.arch.multiprocessors / tiles.arch.multiprocessors
+    # Both CTAs of the last ones may be on one multiprocessor, and read no faster than one.
+    alone = tiles.bytes_per_ns / tiles.arch.multiprocessors / CTA_BYTES_PER_NS
+    return last == 0.0 or alone - last <= MOST_TAIL * tiles.density
 
 
 def _blocks(config: DecodeConfig, tiles: Tiles) -> int:
@@ -148,22 +212,21 @@ def _halves(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
     if not _is_wide(shared):
         return None
     half = replace(shared, B_r=MMA_M, row_warps=1)
-    cluster = _cluster(half, tiles.halves())
-    if cluster is None or _keys(replace(half, cluster=cluster), tiles) > HALF_KEYS:
-        return None
-    return half
+    cluster = _cluster(half, tiles.halves(), FEW_KEYS)
+    few = cluster > 1 and _keys(replace(half, cluster=cluster), tiles) <= HALF_KEYS
+    return half if few else None
 
 
-def _cluster(shared: DecodeConfig, tiles: Tiles) -> int | None:
+def _cluster(shared: DecodeConfig, tiles: Tiles, few_keys: int) -> int:
     """The smallest whose CTAs have few keys, else the one that reads fastest; of those that have
-    room and a block for each CTA."""
+    room and a block for each CTA.  1 without these."""
     possible = [
         c for c in SIZES if tiles.number <= _room(c, tiles.arch) and c <= _blocks(shared, tiles)
     ]
-    small = [c for c in possible if _keys(replace(shared, cluster=c), tiles) <= FEW_KEYS]
+    small = [c for c in possible if _keys(replace(shared, cluster=c), tiles) <= few_keys]
     if small:
         return small[0]
-    return min(possible, key=lambda c: _read_ns(shared, tiles, c), default=None)
+    return min(possible, key=lambda c: _read_ns(shared, tiles, c), default=1)
 
 
 def _wants_depth(config: DecodeConfig, tiles: Tiles) -> bool:

@@ -31,6 +31,8 @@ SMALL_RING_BYTES = 64 << 10
 # Tiles for a multiprocessor that are several for each of its CTAs.  With few bytes they end so
 # often that smaller CTAs gain, from two of them on.
 MANY, MANY_ROWS, LONG_BYTES = 3.0, 32, 2 << 20
+# Where the device alone knows lengths, already from so many on if a tile has no more than these.
+FEW_SMALL, SMALL_BYTES = 1.0, 512 << 10
 EARLY_NS = 68_000.0  # of reading: with more a launch gains nothing by beginning early
 ROWS = (16, 32, 64)  # of tiles
 KEYS = 128  # of blocks
@@ -40,7 +42,7 @@ WIDE_KEYS, WIDE_KEY_BYTES, WIDE_ROWS = 256, 256, 32
 WARPS = 8  # of a multiprocessor: more have too few registers
 TILE_BYTES = 128 << 10  # that a multiprocessor reads while a CTA begins and ends a tile
 # Fewer tiles for a multiprocessor are in parts anyway; what is between tiles counts little.
-COUNTED = 0.2
+COUNTED = 0.1
 # Parts of a tile times the quads of columns of its rows: up to so many one CTA combines as fast as
 # all do together.  The kernel decides that anew when it knows lengths (decode/together.cuh, kFew).
 FEW_QUADS = 9216
@@ -131,7 +133,8 @@ def _of_many_tiles(heads: Heads, dtype: DType, rows: int, tiles: Tiles) -> Decod
         return None
     many, two = tiles.density >= MANY, of_two(heads, dtype, rows)
     if not tiles.keys:
-        return two if tiles.density >= clusters.TWO else None
+        least = FEW_SMALL if tiles.most_keys * key_bytes(two) <= SMALL_BYTES else clusters.TWO
+        return two if tiles.density >= least else None
     short = tiles.keys * key_bytes(two) < LONG_BYTES
     if not (many or (short and tiles.density >= clusters.TWO)):
         return None
@@ -175,7 +178,8 @@ def _with_combine(tile: DecodeConfig, rows: int, tiles: Tiles) -> DecodeConfig:
 
 def _of_few_keys(tile: DecodeConfig, rows: int, tiles: Tiles) -> DecodeConfig:
     """Where CTAs that combine together have few keys: a tile of half the rows, of which there are
-    two, or of 16 rows blocks of half the keys, if every CTA has one of these at most."""
+    two, or of 16 rows blocks of half the keys, if every CTA has one of these at most; both if every
+    CTA has two."""
     measured = tile.d_head == tile.d_v == HEADS.d_head and tile.kv_type is KVType.SAME
     if not (measured and tiles.keys) or tile.B_r > 2 * MMA_M:
         return tile
@@ -188,6 +192,8 @@ def _of_few_keys(tile: DecodeConfig, rows: int, tiles: Tiles) -> DecodeConfig:
         warps = min(tile.n_warps, tile.B_c // MMA_M)
         half = replace(tile, B_r=MMA_M, row_warps=1, n_warps=warps)
         rows, tiles = MMA_M, tiles.halves()
+        narrow = _of_half_keys(half)
+        half = narrow if tiles.number * ceil(tiles.keys / narrow.B_c) <= 2 * ctas else half
     half = _with_combine(replace(half, combine=Combine.LAST), rows, tiles)
     fits = few and half.combine is Combine.ALL and constraints(half, tiles.arch) is None
     return half if fits else tile
