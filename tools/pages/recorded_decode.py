@@ -56,10 +56,11 @@ def summary(data: Recorded) -> str:
         if not large or not times:
             continue
         beside = Counter(name for held in grid.values() for name in _libraries(held))
-        told = " and ".join(
+        *others, last = (
             LABELS[name.partition(":")[2]] + (f" at {n} of them" if n < len(times) else "")
             for name, n in sorted(beside.items())
         )
+        told = " and ".join(filter(None, (", ".join(others), last)))
         noun = "query" if queries == 1 else "queries"
         lines.append(
             f"- {queries} {noun}: {min(times):.2f} to {max(times):.2f} times as fast as the "
