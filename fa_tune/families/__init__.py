@@ -126,9 +126,16 @@ def fits(config: Config, workload: Workload) -> bool:
 
 def carries_over(variant: Variant, measured: Workload, asked: Workload) -> bool:
     """Whether how fast a variant was on one workload tells how fast it is on the other, whose sizes
-    are not far from it; also of a variant whose family is not known here."""
+    are not far from it; also of a variant whose family is not known here, but of none that its
+    family can no longer read, which nothing runs."""
     family = _FAMILIES.get(variant.family)
-    return family is None or family.carries_over(config_of(variant), measured, asked)
+    if family is None:
+        return True
+    try:
+        config = config_of(variant)
+    except InvalidConfig:
+        return False
+    return family.carries_over(config, measured, asked)
 
 
 def worth_trying(configs: Sequence[Config], workload: Workload) -> list[Config]:

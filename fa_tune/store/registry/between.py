@@ -18,6 +18,7 @@ from itertools import pairwise
 
 from fa_tune import families
 from fa_tune.core.arch import limits
+from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import Workload
 from fa_tune.store.registry.schema import Entry
@@ -79,8 +80,12 @@ def distance(a: Workload, b: Workload) -> float:
 
 
 def default_of(workload: Workload, compute_capability: tuple[int, int]) -> Variant | None:
-    """What runs there without tuning, if anything does."""
-    found = families.defaults_for(workload, limits(compute_capability))
+    """What runs there without tuning, if anything does; None for GPUs that are not known here."""
+    try:
+        arch = limits(compute_capability)
+    except InvalidConfig:
+        return None
+    found = families.defaults_for(workload, arch)
     return families.variant(found[0]) if found else None
 
 

@@ -173,3 +173,32 @@ def test_a_windowed_problem_is_not_between_two_without(registry: Registry) -> No
     )
     plain = {e.key for e in filled(registry.entries)}
     assert {e.key for e in filled([*registry.entries, window])} == plain | {window.key}
+
+
+def test_a_config_of_another_version_serves_nothing_and_is_in_nobodys_way(
+    registry: Registry,
+) -> None:
+    later = Variant("decode", "decode(FP16, 128, 16, 128, 8): stages_2+word_of_tomorrow")
+    first, last, other = registry.entries
+    runners = (RunnerUp(later, 1e-3, Ratio(1.001, None)), *last.runners_up)
+    for entry in (
+        dataclasses.replace(first, chosen=later, tie_set=(later,)),
+        dataclasses.replace(first, runners_up=runners),
+    ):
+        given = Registry.of([entry, last, other])
+        for keys in (2048, 4096, 8192):
+            assert serving(given, H200, decode(keys))[0].interpolated not in (None, later)
+        made = [e for e in filled(given.entries) if given.get(e.key) is None]
+        assert len(made) == 3
+        assert all(e.chosen != later for e in made)
+
+
+def test_entries_of_a_gpu_that_is_not_known_here_are_looked_up(registry: Registry) -> None:
+    unknown = Registry.of(
+        [
+            dataclasses.replace(e, gpu=dataclasses.replace(e.gpu, compute_capability=(99, 0)))
+            for e in registry.entries
+        ]
+    )
+    assert serving(unknown, H200, decode(4096))[0].chosen == SAFE
+    assert len(filled(unknown.entries)) > len(unknown.entries)
