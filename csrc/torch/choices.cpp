@@ -71,19 +71,36 @@ int nearest_log2_of_product(std::int64_t one, std::int64_t other) {
     return nearest_log2(std::min(one * other, kMaxSize));
 }
 
-// The exponent of what counts as its queries: few rows stay few and many many, since these want
+// The exponent of what counts as its queries, where rows are many: these stay many, since few want
 // other kernels.
 int nearest_log2_of_queries(const fa_tune_problem& p) {
     const int nearest = nearest_log2(p.seq_len_q);
     const std::int64_t group = p.heads / p.kv_heads;
-    const bool few = p.packed == 0 && p.seq_len_q * group <= fa_tune::core::kFewRows;
     const bool counts_as_few = p.packed == 0 && (group << nearest) <= fa_tune::core::kFewRows;
-    return few == counts_as_few ? nearest : few ? nearest - 1 : nearest + 1;
+    return counts_as_few ? nearest + 1 : nearest;
 }
 
-// Of a problem whose mask is settled.  In the place of what only a packed batch has stands -1 where
-// an exact key has a size.
+// Of few rows, of which tiles and queries are those of all of a bucket.
+Key bucket_key_of_few(const fa_tune_problem& p, int device) {
+    return {kind_of(p, device),
+            p.d_head_v,
+            p.heads / p.kv_heads,
+            std::min(p.batch * p.kv_heads, kMaxSize),
+            p.seq_len_q,
+            nearest_log2(p.seq_len_kv),
+            -2,
+            p.window_left,
+            p.window_right,
+            bits_of(p.softcap),
+            -1,
+            -1};
+}
+
+// Of a problem whose mask is settled.  In the place of what only a packed batch has stands -1, or
+// -2 with few rows, where an exact key has a size.
 Key bucket_key(const fa_tune_problem& p, int device) {
+    const std::int64_t rows = p.seq_len_q * (p.heads / p.kv_heads);
+    if (p.packed == 0 && rows <= fa_tune::core::kFewRows) return bucket_key_of_few(p, device);
     Key key = {kind_of(p, device),
                p.d_head_v,
                p.heads / p.kv_heads,

@@ -1,9 +1,9 @@
 // Which kernel runs a problem: what Python chose before, or chooses now.
 //
 // A choice serves all problems of a bucket: of one dtype, head dimension, mask, log-sum-exp, group
-// size and changes of scores, whose batch * heads and lengths have the same nearest powers of two.
-// So growing lengths need a choice per doubling.  Problems that were tuned by themselves are no
-// part of it.
+// size and changes of scores, whose batch * heads and lengths have the same nearest powers of two;
+// with few rows for each head of K and V as many of them, and as many queries.  So growing lengths
+// need a choice per doubling.  Problems that were tuned by themselves are no part of it.
 #pragma once
 
 #include <cstddef>

@@ -360,9 +360,11 @@ def partition(operators: Operators) -> str:
 
 def key_of(workload: Workload) -> tuple[object, ...]:
     found = representative(workload)
-    work = (workload.batch * workload.heads) ** 2
+    work = ((workload.batch * workload.heads) ** 2).bit_length() // 2
+    tiles = workload.batch * workload.kv_heads
     lengths = (found.seq_len_q, found.seq_len_kv)
-    return work.bit_length() // 2, found.heads, *lengths, found.causal
+    counted = (tiles if workload.few_rows else work, workload.few_rows)
+    return *counted, found.heads, *lengths, found.causal
 
 
 def threads(operators: Operators) -> str:

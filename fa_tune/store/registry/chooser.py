@@ -120,8 +120,9 @@ class Chooser:
 
 def _with_rows_of(workload: Workload, like: Workload) -> Workload:
     """`like`, but with as many rows as the workload where they are many: of a bucket some fill
-    whole tiles and others do not, which decides a default."""
-    if workload.packed or min(workload.seq_len_q, like.seq_len_q) <= FEW_ROWS:
+    whole tiles and others do not, which decides a default; but not with a cache, where the first
+    of a bucket chooses for all."""
+    if workload.packed or workload.cached or min(workload.seq_len_q, like.seq_len_q) <= FEW_ROWS:
         return like
     return replace(like, seq_len_q=workload.seq_len_q)
 
@@ -129,15 +130,21 @@ def _with_rows_of(workload: Workload, like: Workload) -> Workload:
 def representative(workload: Workload) -> Workload:
     """The workload that stands for all of its bucket: batch·heads and lengths are the nearest
     powers of two in doublings, the heads one group.  So growing lengths need a choice per
-    doubling.  Few rows stay few and many many, since these want other kernels, and one sequence
-    with a cache stays one, since its length is that of all its heads.
-    csrc/torch/choices.cpp has the same buckets, and no caches."""
+    doubling.  Of few rows the keys alone are counted so: which kernel is fast hangs on how many
+    tiles there are for each multiprocessor, and a cluster for each tile that all run at a time may
+    wait for one another with a few tiles more.  Many rows stay many, since few want other kernels,
+    and one sequence with a cache stays one and several several, since the length of one is that of
+    all its heads.  csrc/torch/choices.cpp has the same buckets, and no caches."""
     group = workload.heads // workload.kv_heads
     if workload.packed:
         return _representative_packed(workload, group)
-    work = 1 << _nearest_log2(workload.batch * workload.heads)
-    q, kv = (1 << _nearest_log2(n) for n in (workload.seq_len_q, workload.seq_len_kv))
-    batch, kv_heads = max(1, work // group), 1
+    if workload.few_rows:
+        batch, q = workload.batch * workload.kv_heads, workload.seq_len_q
+    else:
+        work = 1 << _nearest_log2(workload.batch * workload.heads)
+        least = min(workload.batch, 2) if workload.cached else 1
+        batch, q = max(least, work // group), 1 << _nearest_log2(workload.seq_len_q)
+    kv_heads = 1
     if workload.cached and workload.batch == 1:
         batch, kv_heads = kv_heads, batch
     found = replace(
@@ -146,12 +153,10 @@ def representative(workload: Workload) -> Workload:
         heads=group * kv_heads,
         kv_heads=kv_heads,
         seq_len_q=q,
-        seq_len_kv=kv,
+        seq_len_kv=1 << _nearest_log2(workload.seq_len_kv),
         softmax_scale=None,
     )
-    if found.few_rows != workload.few_rows:
-        found = replace(found, seq_len_q=q // 2 if workload.few_rows else 2 * q)
-    return found
+    return found if found.few_rows == workload.few_rows else replace(found, seq_len_q=2 * q)
 
 
 def _representative_packed(workload: Workload, group: int) -> Workload:

@@ -45,8 +45,11 @@ def test_a_representative_is_near_and_stands_for_itself(workload: Workload) -> N
     assert found.heads // found.kv_heads == workload.heads // workload.kv_heads
     assert (found.causal, found.lse) == (workload.causal, workload.lse)
     assert found.few_rows == workload.few_rows
-    for n in (found.seq_len_q, found.seq_len_kv):
+    for n in (found.seq_len_kv, *(() if workload.few_rows else (found.seq_len_q,))):
         assert n & (n - 1) == 0
+    if workload.few_rows:
+        assert found.batch * found.kv_heads == workload.batch * workload.kv_heads
+        assert found.seq_len_q == workload.seq_len_q
     # Half a doubling for each of lengths and batch·heads; a group that is no power of two, more.
     assert distance(found, workload) <= 2.6
     assert representative(found).seq_len_q == found.seq_len_q
@@ -56,10 +59,10 @@ def test_a_representative_is_near_and_stands_for_itself(workload: Workload) -> N
     ("queries", "group", "stands"),
     [
         (5, 16, 8),
-        (6, 10, 4),
+        (6, 10, 6),
         (6, 11, 8),
         (22, 3, 32),
-        (21, 3, 16),
+        (21, 3, 21),
         (45, 2, 64),
         (1, 64, 1),
         (1, 65, 1),
@@ -185,3 +188,44 @@ def test_a_damaged_registry_is_told_at_the_first_choice(tmp_path: Path) -> None:
     made = Chooser("NVIDIA H200", limits((9, 0)), tmp_path / "r.json", cache_dir=tmp_path)
     with pytest.raises(RegistryError):
         made.choose(Workload(1, 4, 4, 64, 64, 128, DType.FP16))
+
+
+@given(
+    st.integers(1, 300),
+    st.integers(1, 32),
+    st.sampled_from((1, 2, 3, 4, 5, 7, 8, 10, 16)),
+    st.integers(1, 4),
+    st.integers(0, 17),
+    st.booleans(),
+)
+def test_a_bucket_of_few_rows_has_the_default_of_its_problems(
+    batch: int, kv_heads: int, group: int, queries: int, keys: int, cached: bool
+) -> None:
+    """Clusters for 64 tiles that all run at a time would be two waves for 90."""
+    w = Workload(
+        *(batch, kv_heads * group, kv_heads, queries, 1 << keys, 128, DType.BF16),
+        cache_lengths="equal" if cached else "",
+    )
+    stands = representative(w)
+    assert stands.few_rows == w.few_rows
+    if cached:
+        assert (stands.batch == 1) == (batch == 1)
+    if w.few_rows:
+        default_for = families.get("decode").default_for
+        assert default_for(stands, limits((9, 0))) == default_for(w, limits((9, 0)))
+
+
+def test_whoever_comes_first_a_bucket_of_caches_has_one_default(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    built = SimpleNamespace(artifact="made", reason="")
+    monkeypatch.setattr(chooser, "build", lambda *_, **__: [built])
+    made = Chooser("NVIDIA H200", limits((9, 0)), tmp_path / "none.json", cache_dir=tmp_path)
+    like = Workload(8, 1, 1, 256, 4096, 128, DType.BF16, cache_lengths="equal")
+    queries = range(182, 363)
+    found = {
+        made.choose(w, representative(w)).variant
+        for w in (replace(like, seq_len_q=n) for n in queries)
+    }
+    assert {representative(replace(like, seq_len_q=n)) for n in queries} == {representative(like)}
+    assert len(found) == 1
