@@ -124,10 +124,12 @@ def fits(config: Config, workload: Workload) -> bool:
     return kind_of(config) == kind and is_kv_e4m3(config) == workload.kv_e4m3
 
 
-def carries_over(variant: Variant, measured: Workload, asked: Workload) -> bool:
+def carries_over(
+    variant: Variant, measured: Workload, asked: Workload, limits: ArchLimits | None = None
+) -> bool:
     """Whether how fast a variant was on one workload tells how fast it is on the other, whose sizes
-    are not far from it; also of a variant whose family is not known here, but of none that its
-    family can no longer read, which nothing runs."""
+    are not far from it, on the same device; also of a variant whose family is not known here, but
+    of none that its family can no longer read, which nothing runs."""
     family = _FAMILIES.get(variant.family)
     if family is None:
         return True
@@ -135,7 +137,7 @@ def carries_over(variant: Variant, measured: Workload, asked: Workload) -> bool:
         config = config_of(variant)
     except InvalidConfig:
         return False
-    return family.carries_over(config, measured, asked)
+    return family.carries_over(config, measured, asked, limits)
 
 
 def worth_trying(configs: Sequence[Config], workload: Workload) -> list[Config]:

@@ -86,9 +86,15 @@ class KernelFamily(Protocol):
         """Whether the family computes such a workload, and it or this config may be the fastest
         on it."""
 
-    def carries_over(self, config: Config, measured: Workload, asked: Workload) -> bool:
+    def carries_over(
+        self,
+        config: Config,
+        measured: Workload,
+        asked: Workload,
+        limits: ArchLimits | None = None,
+    ) -> bool:
         """Whether how fast a config was on one workload tells how fast it is on the other, whose
-        sizes are not far from it."""
+        sizes are not far from it, on the same device; without `limits` on the usual one."""
 
     def compile_arch(self, limits: ArchLimits) -> str:
         """What to compile for on such a device: `limits.arch`, or `sm_90a` where the kernels

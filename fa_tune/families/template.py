@@ -95,7 +95,13 @@ class OneKernel(ABC):
     def suits(self, workload: Workload, config: Config | None = None) -> bool:
         return not computed.not_among(workload, self.computes)
 
-    def carries_over(self, config: Config, measured: Workload, asked: Workload) -> bool:
+    def carries_over(
+        self,
+        config: Config,
+        measured: Workload,
+        asked: Workload,
+        limits: ArchLimits | None = None,
+    ) -> bool:
         return True
 
     @abstractmethod

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fa_tune.core.arch import ArchLimits, limits
+from fa_tune.core.arch import ArchLimits
 from fa_tune.core.model import Rejected
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import KernelSpec
@@ -59,11 +59,17 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         small = config.B_r == MMA_M or config.B_r < 2 * workload.rows_of_kv_head
         return small and (workload.cached or config.tile_keys == 0)
 
-    def carries_over(self, config: DecodeConfig, measured: Workload, asked: Workload) -> bool:
+    def carries_over(
+        self,
+        config: DecodeConfig,
+        measured: Workload,
+        asked: Workload,
+        limits: ArchLimits | None = None,
+    ) -> bool:
         """Not from clusters that all run at a time to more than can."""
         if config.cluster == 1:
             return True
-        arch = limits((9, 0))  # the only one with clusters
+        arch = limits or sets.H200
         first, second = (
             clusters.all_at_once(config, _tiles_of(w, config.B_r, arch)) for w in (measured, asked)
         )

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from fa_tune import families
-from fa_tune.core.arch import limits
+from fa_tune.core.arch import ArchLimits, limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import Workload
@@ -50,10 +50,10 @@ class Tuned:
             default = 1.0 / entry.ratio_to_default.value
         return cls(entry.workload, entry.chosen, ratios, default)
 
-    def loss(self, variant: Variant, asked: Workload) -> float:
+    def loss(self, variant: Variant, asked: Workload, arch: ArchLimits | None = None) -> float:
         """The time of a config over the choice's, as far as it tells of a problem that is asked
         for; one that is not known is behind all that are."""
-        known = families.carries_over(variant, self.workload, asked)
+        known = families.carries_over(variant, self.workload, asked, arch)
         worst = max(self.ratios.values())
         return self.ratios.get(variant, worst) if known else worst
 
@@ -79,21 +79,30 @@ def distance(a: Workload, b: Workload) -> float:
     return sum(abs(x - y) for x, y in zip(_place(a), _place(b), strict=True))
 
 
-def default_of(workload: Workload, compute_capability: tuple[int, int]) -> Variant | None:
-    """What runs there without tuning, if anything does; None for GPUs that are not known here."""
+def arch_of(
+    compute_capability: tuple[int, int], multiprocessors: int | None = None
+) -> ArchLimits | None:
+    """The limits of such a GPU; None where none are known here."""
     try:
-        arch = limits(compute_capability)
+        return limits(compute_capability, multiprocessors=multiprocessors)
     except InvalidConfig:
         return None
-    found = families.defaults_for(workload, arch)
+
+
+def default_of(workload: Workload, arch: ArchLimits | None) -> Variant | None:
+    """What runs there without tuning, if anything is known to."""
+    found = [] if arch is None else families.defaults_for(workload, arch)
     return families.variant(found[0]) if found else None
 
 
 def between(
-    tuned: Sequence[Tuned], asked: Workload, default: Variant | None = None
+    tuned: Sequence[Tuned],
+    asked: Workload,
+    default: Variant | None = None,
+    arch: ArchLimits | None = None,
 ) -> Between | None:
-    """What serves a problem whose default is `default`; None without tuned ones.  Those with other
-    rows are asked only where there are no others."""
+    """What serves a problem whose default is `default`, on a GPU of `arch`; None without tuned
+    ones.  Those with other rows are asked only where there are no others."""
     if not tuned:
         return None
     alike = [t for t in tuned if _place(t.workload)[2] == _place(asked)[2]] or list(tuned)
@@ -103,9 +112,9 @@ def between(
 
     def expected(variant: Variant) -> float:
         told = zip(weights, near, strict=True)
-        return sum(weight * t.loss(variant, asked) for weight, t in told) / sum(weights)
+        return sum(weight * t.loss(variant, asked, arch) for weight, t in told) / sum(weights)
 
-    known = _known(near, asked)
+    known = _known(near, asked, arch)
     best = min(known, key=lambda variant: round(expected(variant), 3), default=None)
     if default is not None:
         told = zip(weights, near, strict=True)
@@ -115,13 +124,13 @@ def between(
     return None if best is None else Between(best, expected(best), tuple(near))
 
 
-def _known(near: Sequence[Tuned], asked: Workload) -> list[Variant]:
+def _known(near: Sequence[Tuned], asked: Workload, arch: ArchLimits | None) -> list[Variant]:
     """What tuned problems tell of for this one.  Of two that lose as much there, the choice of the
     nearer problem is in front."""
     chosen = [(t.chosen, t) for t in near]
     others = sorted((v, n) for n, t in enumerate(near) for v in t.ratios)
     told = chosen + [(v, near[n]) for v, n in others]
-    found = (v for v, t in told if families.carries_over(v, t.workload, asked))
+    found = (v for v, t in told if families.carries_over(v, t.workload, asked, arch))
     return list(dict.fromkeys(found))
 
 
@@ -152,8 +161,9 @@ def filled(entries: Sequence[Entry]) -> list[Entry]:
             keys = 2 * e.workload.seq_len_kv
             while keys < later.workload.seq_len_kv:
                 workload = replace(e.workload, seq_len_kv=keys)
-                default = default_of(workload, e.gpu.compute_capability)
-                if (serves := between(tuned, workload, default)) is not None:
+                arch = arch_of(e.gpu.compute_capability)
+                default = default_of(workload, arch)
+                if (serves := between(tuned, workload, default, arch)) is not None:
                     made = replace(e, workload=workload, chosen=serves.variant, confirmation=None)
                     found.setdefault(made.key, made)
                 keys *= 2

@@ -103,7 +103,12 @@ class Chooser:
     def _candidates(self, workload: Workload, like: Workload) -> Iterator[tuple[Config, str, bool]]:
         """Configs to try, in order, each with the reason why and whether it was looked up."""
         known: Mapping[str, str] = {name: _sources(name) for name in families.family_names()}
-        found = serving(self._registry, Target(self.gpu, kernel_source_sha256=known), like)
+        here = Target(
+            self.gpu,
+            kernel_source_sha256=known,
+            multiprocessors=self._limits.multiprocessors,
+        )
+        found = serving(self._registry, here, like)
         for match in found:
             try:
                 config = families.config_of(match.chosen)

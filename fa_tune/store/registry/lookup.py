@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import FIELDS, READING_ORDER, Effect, Workload, unusual_labels
 from fa_tune.families.equal_sources import equal, kind_of
-from fa_tune.store.registry.between import Tuned, between, default_of
+from fa_tune.store.registry.between import Tuned, arch_of, between, default_of
 from fa_tune.store.registry.between import distance as of_few_rows
 from fa_tune.store.registry.schema import Entry, Registry
 
@@ -24,13 +24,16 @@ METHODS = ("ncu", "events")  # in order of preference; others follow by name
 class Target:
     """Where a choice is to run.  `gpu` is the model as the driver spells it.  `compute_capability`
     and `method`, if given, must agree with an entry's; another `driver` or `kernel_source_sha256`
-    (a hash per family; the chosen variant's counts) than the entry's only warns."""
+    (a hash per family; the chosen variant's counts) than the entry's only warns.  How many
+    `multiprocessors` it has decides what serves between entries; None: as many as is usual for its
+    compute capability."""
 
     gpu: str
     compute_capability: tuple[int, int] | None = None
     method: str | None = None
     driver: str | None = None
     kernel_source_sha256: Mapping[str, str] = field(default_factory=dict)
+    multiprocessors: int | None = None
 
 
 @dataclass(frozen=True)
@@ -83,8 +86,8 @@ def serving(registry: Registry, here: Target, workload: Workload) -> tuple[Match
     if not workload.few_rows or not found or found[0].exact:
         return found
     tuned = [Tuned.of(m.entry) for m in found]
-    default = default_of(workload, found[0].entry.gpu.compute_capability)
-    serves = between(tuned, workload, default)
+    arch = arch_of(found[0].entry.gpu.compute_capability, here.multiprocessors)
+    serves = between(tuned, workload, default_of(workload, arch), arch)
     if serves is None:
         return found
     near = ", ".join(t.workload.key for t in serves.asked[:2])

@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from fa_tune.core.arch import limits
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import DType, Workload
-from fa_tune.store.registry.between import Tuned, between, filled
+from fa_tune.store.registry.between import Tuned, between, default_of, filled
 from fa_tune.store.registry.lookup import Target, matches, serving
 from fa_tune.store.registry.schema import Entry, Ratio, Registry, RunnerUp
 
@@ -202,3 +203,27 @@ def test_entries_of_a_gpu_that_is_not_known_here_are_looked_up(registry: Registr
     )
     assert serving(unknown, H200, decode(4096))[0].chosen == SAFE
     assert len(filled(unknown.entries)) > len(unknown.entries)
+
+
+def test_a_card_with_fewer_multiprocessors_has_another_default_and_room_for_fewer_clusters(
+    registry: Registry, make_entry: MakeEntry
+) -> None:
+    few = dataclasses.replace(H200, multiprocessors=60)
+    asked = decode(2048, batch=2)
+    untuned = default_of(asked, limits((9, 0), multiprocessors=60))
+    assert untuned not in (None, default_of(asked, limits((9, 0))))
+    # The default is as good as the choice where entries were tuned.
+    entries = [dataclasses.replace(e, default=e.chosen) for e in registry.entries]
+    assert serving(Registry.of(entries), few, asked)[0].chosen == untuned
+    clusters = Variant("decode", "decode(FP16, 128, 16, 128, 8): stages_2+cluster_4")
+    entry = dataclasses.replace(
+        make_entry(1024),
+        workload=decode(8192, batch=1),
+        chosen=clusters,
+        tie_set=(clusters,),
+        runners_up=(RunnerUp(SAFE, 1e-3, Ratio(1.1, None)),),
+        confirmation=None,
+    )
+    for here, serves in ((H200, True), (few, False)):
+        (found, *_) = serving(Registry.of([entry]), here, decode(8192, batch=3))
+        assert (found.chosen == clusters) == serves
