@@ -2,7 +2,8 @@
 with the stub in place of the driver.
 
 Arguments: the core's library, a registry with one good entry, how many registries, a seed.  Prints
-how often an entry was exact, nearest, passed over for lack of a kernel, or none, as JSON.
+how often an entry was exact, nearest, passed over for lack of a kernel, or none, and of which kinds
+the problems were, as JSON.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fa_tune.build.native.core import Core, CoreTable, KernelImage, TableEntry
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import Variant
-from fa_tune.core.workload import DType, Workload
+from fa_tune.core.workload import FEW_ROWS, DType, Workload
+from fa_tune.families.decode.config import KVType
 from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, ParamsLayout
+from fa_tune.ops.forward import seen_from, seen_to
+from fa_tune.ops.traits import Traits
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.lookup import METHODS, Target, alike, in_order, matches
 from fa_tune.store.registry.schema import Entry, EntryKey, Gpu, Registry
@@ -29,8 +33,10 @@ from tests.csrc.stub import image
 
 GPUS = ("NVIDIA H200", "NVIDIA H100 80GB HBM3")  # the first is the stub's
 DEFAULT = "default"
+FEW = {f"few {rows}": rows for rows in (64, 16)}  # defaults for few rows, and the rows of a tile
 LENGTHS = (512, 1000, 1024, 2048, 3000, 4096, 16384)
 QUERIES = (1, 1, 4, *LENGTHS)
+ARCHS = {"sm_90": True, "sm_90a": True, "compute_80": True, "sm_80": False}  # runs on the stub
 PROBLEMS = 60  # for each registry
 
 
@@ -41,24 +47,51 @@ class SomeConfig:
     B_r: int = 128
     B_c: int = 64
     d_head_v: int = 0
+    kv_type: KVType = KVType.SAME
 
 
 def some_workload(dice: random.Random) -> Workload:
     kv_heads = dice.choice((1, 4, 16))
     causal = dice.random() < 0.5
+    kind = dice.choice(((64, 0), (64, 0), (64, 0), (128, 0), (128, 64), (256, 0), (192, 128)))
+    more: dict[str, Any] = {}
+    if dice.random() < 0.15:
+        more = {"packed": True, "total_q": dice.choice(LENGTHS), "total_kv": dice.choice(LENGTHS)}
+    elif dice.random() < 0.1:
+        more = {"kv_e4m3": True}
+    if dice.random() < 0.2:
+        more |= some_score(dice)
+    aligned = causal or bool({"window_left", "window_right", "alibi"} & more.keys())
     return Workload(
         dice.choice((1, 2, 4, 16)),
         kv_heads * dice.choice((1, 2, 4)),
         kv_heads,
         dice.choice(QUERIES),
         dice.choice(LENGTHS),
-        dice.choice((64, 128)),
+        kind[0],
         dice.choice(list(DType)),
         causal=causal,
-        bottom_right=causal and dice.random() < 0.4,
+        bottom_right=aligned and dice.random() < 0.4,
         lse=dice.random() < 0.4,
         softmax_scale=dice.choice((None, None, 0.5)),
-        d_head_v=dice.choice((0, 0, 0, 64)),
+        d_head_v=kind[1],
+        **more,
+    )
+
+
+def some_score(dice: random.Random) -> dict[str, Any]:
+    """What hides keys or changes scores."""
+    left, right = (dice.choice((0, 100, 127, 5000, 1 << 40)) for _ in range(2))
+    return dice.choice(
+        (
+            {"window_left": left},
+            {"window_right": right},
+            {"window_left": left, "window_right": right},
+            {"sink": True},
+            {"softcap": dice.choice((30.0, 50.0))},
+            {"alibi": True},
+            {"sink": True, "window_left": left},
+        )
     )
 
 
@@ -68,6 +101,7 @@ def some_detail(dice: random.Random) -> dict[str, Any]:
             {"softmax_scale": dice.choice((None, 0.5, 2.0))},
             {"lse": dice.random() < 0.5},
             {"causal": True, "bottom_right": dice.random() < 0.5},
+            some_score(dice),
         )
     )
 
@@ -94,53 +128,103 @@ def some_registry(dice: random.Random, like: Entry) -> Registry:
     return Registry.of(list(found.values()))
 
 
-def kinds(workload: Workload, *, lacks_lse: bool) -> Iterable[str]:
-    """Of the kernels of a config."""
-    causal = "causal+" if workload.causal else ""
-    return (f"{causal}ragged",) if lacks_lse else (f"{causal}ragged", f"{causal}ragged+lse")
+@dataclass(frozen=True)
+class Kernels:
+    """Of a config: what it was chosen for, whether kernels with a log-sum-exp lack, and what they
+    were compiled for."""
+
+    workload: Workload
+    lacks_lse: bool
+    arch: str
+
+    @property
+    def traits(self) -> list[Traits]:
+        kind = traits_of(self.workload)
+        return [replace(kind, lse=lse) for lse in ((False,) if self.lacks_lse else (False, True))]
+
+    def compute(self, asked: Workload) -> bool:
+        """Of the same kind as theirs."""
+        return ARCHS[self.arch] and traits_of(asked) in self.traits
 
 
-def images(name: str, workload: Workload, traits: Iterable[str]) -> list[KernelImage]:
-    launch = LaunchPlan(
-        ParamsLayout.SM80_FORWARD, Grid.BLOCKS_HEADS_BATCH, 128, 1, 128, 0, 1, 1, 1, 0, 0, 0
+def traits_of(w: Workload) -> Traits:
+    return Traits(
+        causal=seen_to(w) is not None,
+        ragged=True,
+        lse=w.lse,
+        window=seen_from(w) is not None,
+        sink=w.sink,
+        softcap=w.softcap is not None,
+        alibi=w.alibi,
+        packed=w.packed,
     )
-    config = SomeConfig(workload.dtype, workload.d_head, d_head_v=workload.d_head_v)
-    return [
-        KernelImage(
-            name, CallPlan.forward(config, one, "sm_90", (launch,)), ("k",), image([("k", [1])])
+
+
+def some_kernels(dice: random.Random, entries: Iterable[Entry]) -> dict[str, Kernels]:
+    return {
+        e.chosen.key: Kernels(
+            e.workload, dice.random() < 1 / 3, dice.choice(("sm_90", "sm_90", *ARCHS))
         )
-        for one in traits
-    ]
-
-
-def table_of(core: Core, entries: Sequence[Entry], without_lse: set[str]) -> CoreTable:
-    made = [
-        one
         for e in entries
-        for name in (e.chosen.key,)
-        for one in images(name, e.workload, kinds(e.workload, lacks_lse=name in without_lse))
-    ]
-    made += [
-        one
-        for w in (Workload(1, 1, 1, 1, 1, 64, DType.FP16), Workload(1, 1, 1, 1, 1, 64, DType.BF16))
-        for one in images(DEFAULT, w, ("ragged", "causal+ragged", "ragged+lse"))
-    ]
+    }
+
+
+def images(
+    name: str, w: Workload, traits: Iterable[Traits], arch: str = "sm_90", few: int = 0
+) -> list[KernelImage]:
+    """`few`: rows of a tile for few rows."""
+    launch = LaunchPlan(
+        ParamsLayout.SM80_FORWARD,
+        *(Grid.BLOCKS_HEADS_BATCH, few or 128, 1, 128, 0, 1, 1, 1, 0, 0, 0),
+    )
+    config = SomeConfig(w.dtype, w.d_head, d_head_v=w.d_head_v, kv_type=KVType(w.kv_e4m3))
+    found = []
+    for one in traits:
+        call = CallPlan.forward(config, str(one), arch, (launch,))
+        call = replace(call, plan=replace(call.plan, few_rows=int(few > 0)))
+        found.append(KernelImage(name, call, ("k",), image([("k", [1])])))
+    return found
+
+
+PLAIN = (Traits(ragged=True), Traits(ragged=True, causal=True), Traits(ragged=True, lse=True))
+
+
+def table_of(core: Core, entries: Sequence[Entry], kernels: dict[str, Kernels]) -> CoreTable:
+    made = []
+    for e in entries:
+        mine = kernels[e.chosen.key]
+        made += images(e.chosen.key, e.workload, mine.traits, mine.arch)
+    for w in (Workload(1, 1, 1, 1, 1, 64, dtype) for dtype in DType):
+        made += images(DEFAULT, w, PLAIN)
+        for name, rows in FEW.items():
+            made += images(name, w, PLAIN, few=rows)
     rows = [TableEntry(e.gpu.name, e.workload, e.chosen.key) for e in entries]
-    return core.table(made, rows, [DEFAULT])
+    return core.table(made, rows, [*FEW, DEFAULT])
 
 
-def expected(registry: Registry, workload: Workload, without_lse: set[str]) -> tuple[str, str]:
+def default_of(w: Workload) -> str:
+    """The first default that is for such a problem, if any is."""
+    if (w.d_head, w.d_v, w.kv_e4m3) != (64, 64, False) or traits_of(w) not in PLAIN:
+        return ""
+    rows = w.rows_of_kv_head
+    few = (name for name, tile in FEW.items() if tile <= 16 or tile < 2 * rows)
+    return next(few) if rows <= FEW_ROWS else DEFAULT
+
+
+def expected(
+    registry: Registry, workload: Workload, kernels: dict[str, Kernels]
+) -> tuple[str, str]:
     """What is to be found, and how."""
     skipped = ""
     found = matches(registry, Target(GPUS[0]), workload)
     for match in alike(found, workload):
-        if not (workload.lse and match.entry.chosen.key in without_lse):
+        if kernels[match.entry.chosen.key].compute(workload):
             return match.entry.chosen.key, skipped or ("exact" if match.exact else "nearest")
         skipped = "passed over"
-    if workload.d_head == workload.d_v == 64 and not (workload.causal and workload.lse):
-        return DEFAULT, "default"
+    if name := default_of(workload):
+        return name, "default" if name == DEFAULT else "default of few"
     for match in found:
-        if not (workload.lse and match.entry.chosen.key in without_lse):
+        if kernels[match.entry.chosen.key].compute(workload):
             return match.entry.chosen.key, "of other rows"
     return "", "none"
 
@@ -151,19 +235,21 @@ def main(library: str, registry: str, count: str, seed: str) -> None:
     seen: Counter[str] = Counter()
     for _ in range(int(count)):
         entries = some_registry(dice, like)
-        names = [e.chosen.key for e in entries.entries]
-        without_lse = set(dice.sample(names, len(names) // 3))
-        table = table_of(core, in_order(entries.entries), without_lse)
+        kernels = some_kernels(dice, entries.entries)
+        table = table_of(core, in_order(entries.entries), kernels)
         asked = [some_workload(dice) for _ in range(PROBLEMS)]
         asked += [e.workload for e in entries.entries]
         for workload in [*asked, *asked]:  # the second time from what it remembers
-            config, how = expected(entries, workload, without_lse)
+            config, how = expected(entries, workload, kernels)
             try:
                 found = table.find(workload)
             except NoUsableVariant:
                 found = ""
             assert found == config, f"{workload.key}: {found}, not {config} ({how})"
             seen[how] += 1
+            seen["packed"] += workload.packed
+            seen["e4m3"] += workload.kv_e4m3
+            seen["special"] += not workload.is_plain
     print(json.dumps(seen))
 
 

@@ -14,4 +14,6 @@ def test_random_registries_are_read_alike(run_with_stub: RunWithStub) -> None:
     done = run_with_stub("lookup_child", str(ENTRY), "40", "14")
     assert done.returncode == 0, done.stderr[-4000:]
     seen = json.loads(done.stdout)
-    assert all(seen[how] > 40 for how in ("exact", "nearest", "passed over", "default", "none"))
+    hows = ("exact", "nearest", "passed over", "default", "default of few", "none")
+    assert all(seen[how] > 40 for how in (*hows, "packed", "e4m3", "special"))
+    assert seen["of other rows"] > 0
