@@ -1,13 +1,14 @@
 """What the registry's rule between tuned problems loses, and what one config for all of them does.
 
-Each recorded problem is taken out in turn, and the rule is asked for it by the others: its config's
-time there over that of the config that tuning chose there is the loss.
+Each recorded problem is taken out in turn, and the rule is asked for it by the others, of which it
+knows what a registry's entries would tell: its config's time there over that of the config that
+tuning chose there is the loss.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from fa_tune.core.workload import Workload
 from fa_tune.evaluate.default_check import decided_again
 from fa_tune.store.recordings import Recording, load_all
 from fa_tune.store.registry.between import Tuned, between, distance
+from fa_tune.tune.outputs import MAX_RUNNERS_UP
 
 APART = 0.5  # doublings: what is nearer was tuned for the problem itself
 
@@ -54,7 +56,10 @@ class Single:
 
 @dataclass(frozen=True)
 class _Problem:
+    """`tuned` is what an entry tells, `ratios` of all configs that were measured."""
+
     tuned: Tuned
+    ratios: Mapping[Variant, float]
     default: str | None
 
 
@@ -72,7 +77,7 @@ def losses_among(
     found: list[Losses] = []
     singles: list[Single] = []
     for of, every in known.items():
-        single = _single([p.tuned for p in every])
+        single = _single([p.ratios for p in every])
         if single is not None:
             variant, lost = single
             mean, worst = statistics.fmean(lost), max(lost)
@@ -103,7 +108,10 @@ def _problems(recording: Recording) -> Iterable[_Problem]:
         }
         chosen = Variant.from_key(found.decision.chosen.subject)
         default = ratios.get(Variant.from_key(found.default)) if found.default else None
-        yield _Problem(Tuned(found.workload, chosen, ratios, default), found.default)
+        tied = dict.fromkeys(map(Variant.from_key, found.decision.tie_set), 1.0)
+        first = (Variant.from_key(s.subject) for s in found.decision.runners_up[:MAX_RUNNERS_UP])
+        told = tied | {v: ratios[v] for v in first} | {chosen: 1.0}
+        yield _Problem(Tuned(found.workload, chosen, told, default), ratios, found.default)
 
 
 def _once(problems: Sequence[_Problem]) -> list[_Problem]:
@@ -112,17 +120,17 @@ def _once(problems: Sequence[_Problem]) -> list[_Problem]:
     found: dict[Workload, _Problem] = {}
     for problem in problems:
         known = found.setdefault(problem.tuned.workload, problem)
-        if len(problem.tuned.ratios) > len(known.tuned.ratios):
+        if len(problem.ratios) > len(known.ratios):
             found[problem.tuned.workload] = problem
     return list(found.values())
 
 
-def _single(tuned: Sequence[Tuned]) -> tuple[Variant, list[float]] | None:
+def _single(ratios: Sequence[Mapping[Variant, float]]) -> tuple[Variant, list[float]] | None:
     """The config that loses least on average of those that were measured on every problem."""
-    if not tuned:
+    if not ratios:
         return None
-    everywhere = set.intersection(*(set(t.ratios) for t in tuned))
-    lost = {v: [t.ratios[v] - 1.0 for t in tuned] for v in everywhere}
+    everywhere = set.intersection(*map(set, ratios))
+    lost = {v: [times[v] - 1.0 for times in ratios] for v in everywhere}
     if not lost:
         return None
     best = min(lost, key=lambda v: (statistics.fmean(lost[v]), v))
@@ -133,7 +141,7 @@ def _losses(
     of: tuple[str, str], problem: _Problem, every: Sequence[_Problem], single: Variant | None
 ) -> Losses | None:
     """None for a problem without others."""
-    own, asked = problem.tuned, problem.tuned.workload
+    own, asked, ratios = problem.tuned, problem.tuned.workload, problem.ratios
     others = [
         p.tuned
         for p in every
@@ -146,7 +154,7 @@ def _losses(
     nearest = min(others, key=lambda t: distance(t.workload, asked))
 
     def loss(variant: Variant | None) -> float | None:
-        return own.ratios[variant] - 1.0 if variant is not None and variant in own.ratios else None
+        return ratios[variant] - 1.0 if variant is not None and variant in ratios else None
 
     return Losses(
         *of,

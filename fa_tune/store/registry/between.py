@@ -6,7 +6,8 @@ points of a plane, by the logarithms of both.  Each of the nearest tuned ones te
 config takes over its choice.  Between them this is taken to change evenly, the nearer the more
 weight, and the config that loses least serves.  The default of the problem itself is one of them:
 it is as good there as the defaults of the tuned problems are where they are, and as in a search it
-stays unless another one is expected to be clearly faster.
+stays unless another one is expected to be clearly faster: the more so the further off the nearest
+tuned problem is, since it alone is made for the sizes of the problem.
 """
 
 from __future__ import annotations
@@ -26,6 +27,13 @@ from fa_tune.store.registry.schema import Entry
 TILE_ROWS = 16  # rows that no tile is smaller than
 ASKED = 4  # of the nearest problems
 CLEAR = 0.01  # of the time, by which another config has to be faster than the default
+# And more for each doubling to the nearest tuned problem.  By recordings of an H200 and an H100, of
+# which one or two problems were given and any of the others asked for, this keeps configs away
+# that took up to 21 times the default's time, and hardly one that was faster.
+FURTHER = 0.03
+# Of the time, beyond that of all that are known, that a config takes of which a tuned problem does
+# not tell.  Entries tell of few: recordings with no more lose as little as those of all configs.
+UNKNOWN = 0.1
 WEIGHT = 4  # power of the distance: with 2, regimes that are far apart are mixed
 
 
@@ -54,8 +62,8 @@ class Tuned:
         """The time of a config over the choice's, as far as it tells of a problem that is asked
         for; one that is not known is behind all that are."""
         known = families.carries_over(variant, self.workload, asked, arch)
-        worst = max(self.ratios.values())
-        return self.ratios.get(variant, worst) if known else worst
+        unknown = max(self.ratios.values()) * (1.0 + UNKNOWN)
+        return self.ratios.get(variant, unknown) if known else unknown
 
     @property
     def loss_of_default(self) -> float:
@@ -119,7 +127,8 @@ def between(
     if default is not None:
         told = zip(weights, near, strict=True)
         lost = sum(weight * t.loss_of_default for weight, t in told) / sum(weights)
-        if best is None or round(lost, 3) <= round(expected(best) + CLEAR, 3):
+        gain = CLEAR + FURTHER * distance(near[0].workload, asked)
+        if best is None or round(lost, 3) <= round(expected(best) + gain, 3):
             return Between(default, lost, tuple(near))
     return None if best is None else Between(best, expected(best), tuple(near))
 

@@ -96,11 +96,27 @@ def test_the_default_stays_unless_another_config_is_clearly_faster() -> None:
         assert found.variant == serves
 
 
+@pytest.mark.parametrize("loss", [1.02, 1.05])
+def test_a_tuned_problem_says_little_of_sizes_that_are_far_from_it(loss: float) -> None:
+    given = [dataclasses.replace(tuned(4096, A, b=1.001, safe=1.3), default=loss)]
+    for keys, serves in ((4200, A), (1 << 20, SAFE), (128, SAFE)):
+        found = between(given, decode(keys), SAFE)
+        assert found is not None
+        assert found.variant == serves
+
+
+def test_what_an_entry_does_not_tell_of_is_not_about_as_fast_as_the_last_it_tells_of() -> None:
+    """Of a hundred configs an entry keeps the fastest few."""
+    near = dataclasses.replace(tuned(1024, A, safe=1.01), default=1.5)
+    further = dataclasses.replace(tuned(16384, B, a=1.3, safe=1.05), default=1.5)
+    assert chosen([near, further], decode(4096)) == SAFE
+
+
 def test_clusters_that_all_ran_at_a_time_tell_nothing_of_more_than_can() -> None:
     clusters = Variant("decode", "decode(FP16, 128, 16, 128, 8): stages_2+cluster_4")
     given = [tuned(8192, clusters, batch=2, safe=1.1), tuned(8192, B, batch=16, safe=1.02)]
     assert chosen(given, decode(8192, batch=3)) == clusters  # 24 of 30
-    assert chosen(given, decode(8192, batch=4)) == B
+    assert chosen(given, decode(8192, batch=4)) == SAFE, "known on both sides"
     alone = [Tuned(decode(8192, 2), clusters, {clusters: 1.0})]
     assert between(alone, decode(8192, batch=4)) is None
     found = between(alone, decode(8192, batch=4), SAFE)
@@ -125,6 +141,7 @@ def registry(make_entry: MakeEntry) -> Registry:
             workload=decode(keys),
             chosen=chosen,
             tie_set=(chosen,),
+            ratio_to_default=Ratio(0.8, None),
             runners_up=(
                 RunnerUp(SAFE, 1e-3, Ratio(1.01, None)),
                 RunnerUp(other, 1e-3, Ratio(1.2, None)),
