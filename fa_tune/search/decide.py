@@ -346,7 +346,7 @@ def _check(measurements: Sequence[Measurement]) -> tuple[str, str]:
         seen.add(m.subject)
         if not m.samples_s:
             raise InvalidConfig(f"{m.subject} has no samples on {m.workload}")
-        if not all(0.0 < s < float("inf") for s in m.samples_s):
+        if not all(0.0 < s < float("inf") for s in (*m.samples_s, *m.relative)):
             raise InvalidConfig(f"{m.subject} has a time that is not positive and finite")
     return first.workload, first.method
 

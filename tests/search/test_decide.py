@@ -274,3 +274,13 @@ def test_the_unit_of_time_decides_nothing(ms: list[Measurement], exponent: int) 
     scaled = [dataclasses.replace(x, samples_s=tuple(factor * s for s in x.samples_s)) for x in ms]
     a, b = decide(ms, DEFAULT), decide(scaled, DEFAULT)
     assert (a.chosen.subject, a.tie_set, a.rule) == (b.chosen.subject, b.tie_set, b.rule)
+
+
+@pytest.mark.parametrize("ratio", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_ratio_to_the_baseline_that_cannot_be_is_refused(ratio: float) -> None:
+    given = [
+        dataclasses.replace(m("a", 1.0, 1.0), relative=(1.0, ratio)),
+        dataclasses.replace(m("b", 0.5, 0.5), relative=(0.5, 0.5)),
+    ]
+    with pytest.raises(InvalidConfig, match="not positive and finite"):
+        decide(given, "a")
