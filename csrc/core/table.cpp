@@ -16,6 +16,12 @@ using namespace fa_tune::core;
 namespace {
 
 constexpr std::int64_t kTileRows = 16;  // no tile has fewer
+// Doublings between problems of few rows beyond which a default is the better guess than what was
+// tuned for the other; a doubling is not beyond, however it is rounded.
+constexpr double kNearEnough = 1.001;
+
+// Whom an entry serves, the first before the defaults, the others for lack of one.
+enum class Serves { kNear, kAfar, kOtherRows };
 
 Sizes sizes_of(const fa_tune_problem& problem) {
     const auto log2 = [](std::int64_t size) { return std::log2(static_cast<double>(size)); };
@@ -61,9 +67,9 @@ bool same_time(const fa_tune_problem& a, const fa_tune_problem& b) {
 }
 
 // How well an entry serves, the smallest best; fa_tune/store/registry/lookup.py has the same
-// rules.  Second stands whether it is of few rows and the problem of many, or the reverse: these
-// want other kernels, so a default comes before it.  All distances are in doublings.
-using Rank = std::tuple<bool, bool, double, double, Details, bool>;
+// rules.  An entry of few rows and a problem of many, or the reverse, want other kernels, so a
+// default comes before it.  All distances are in doublings.
+using Rank = std::tuple<bool, Serves, double, double, Details, bool>;
 
 Rank rank_of(const fa_tune_problem& entry, const Sizes& its, const fa_tune_problem& asked,
              const Sizes& wanted) {
@@ -73,13 +79,19 @@ Rank rank_of(const fa_tune_problem& entry, const Sizes& its, const fa_tune_probl
     const double work = std::abs(its.work - wanted.work);
     const double group = std::abs(its.group - wanted.group);
     double distance = seq_len + work + group;
+    Serves serves = its.few_rows == wanted.few_rows ? Serves::kNear : Serves::kOtherRows;
     if (its.few_rows && wanted.few_rows) {
         distance = std::abs(its.tiles - wanted.tiles) +
                    std::abs(its.seq_len_kv - wanted.seq_len_kv) + std::abs(its.rows - wanted.rows);
+        if (distance > kNearEnough) serves = Serves::kAfar;
     }
     const bool same = same_time(entry, asked);
-    return {!same,   its.few_rows != wanted.few_rows, distance,
-            seq_len, differing(entry, asked),         !same || scale_of(entry) != scale_of(asked)};
+    return {!same,
+            serves,
+            distance,
+            seq_len,
+            differing(entry, asked),
+            !same || scale_of(entry) != scale_of(asked)};
 }
 
 // Only what the choice depends on, the rest 0.
@@ -240,8 +252,8 @@ fa_tune_kernel* fa_tune_table::choose(const fa_tune_problem& problem, const Devi
     // Mostly the first one serves: a heap, not an order.
     const auto later = std::greater<>();
     std::make_heap(ranked.begin(), ranked.end(), later);
-    const auto from_entries = [&](bool of_other_rows) -> fa_tune_kernel* {
-        while (!ranked.empty() && std::get<1>(ranked.front().first) == of_other_rows) {
+    const auto from_entries = [&](Serves last) -> fa_tune_kernel* {
+        while (!ranked.empty() && std::get<1>(ranked.front().first) <= last) {
             std::pop_heap(ranked.begin(), ranked.end(), later);
             const auto [rank, i] = ranked.back();
             ranked.pop_back();
@@ -259,9 +271,9 @@ fa_tune_kernel* fa_tune_table::choose(const fa_tune_problem& problem, const Devi
         }
         return nullptr;
     };
-    fa_tune_kernel* kernel = from_entries(false);
+    fa_tune_kernel* kernel = from_entries(Serves::kNear);
     if (kernel == nullptr) kernel = default_for(problem, device, why);
-    return kernel != nullptr ? kernel : from_entries(true);
+    return kernel != nullptr ? kernel : from_entries(Serves::kOtherRows);
 }
 
 fa_tune_kernel* fa_tune_table::default_for(const fa_tune_problem& problem, const Device& device,

@@ -39,7 +39,7 @@ from fa_tune.export.selection import (
 )
 from fa_tune.families.plan import Portability, compiled_for
 from fa_tune.store.registry import file as registry_file
-from fa_tune.store.registry.lookup import Target, alike, matches
+from fa_tune.store.registry.lookup import Target, matches, near_enough
 from fa_tune.store.registry.schema import Entry, Registry, to_json
 
 SCHEMA = "fa-tune-export-1"
@@ -99,7 +99,7 @@ def choose(made: Export, gpu: str, capability: int, workload: Workload) -> str |
         and _runs_on(kernel.arch, capability)
     }
     found = matches(Registry.of(made.entries), Target(gpu), workload)
-    near = alike(found, workload)
+    near = near_enough(found, workload)
     last = [match for match in found if match not in near]
     entries, others = ([match.entry.chosen.key for match in some] for some in (near, last))
     defaults = [name for name in made.defaults if _suits(name, workload)]

@@ -240,9 +240,12 @@ def _add_defaults(
     """What runs untuned: of each architecture the default of the preferred family.  `heads`: head
     dimensions of Q and K, and of V."""
     kinds = [(*pair, dtype) for pair in heads for dtype in options.dtypes]
+    tuned = [e.workload for e in found.entries if e.workload.few_rows]
+    few_rows = {(w.d_head, w.d_v, w.dtype) for w in tuned if not w.kv_e4m3}
     for arch in sorted(archs, key=lambda a: a.compute_capability, reverse=True):
         for d_head, d_v, dtype in kinds:
-            if options.few_queries:
+            # An entry for few queries serves what is near, the default all else.
+            if options.few_queries or (d_head, d_v, dtype) in few_rows:
                 few = _for_few_queries((d_head, d_v), dtype, smallest_served(arch))
                 found.defaults += [_add(found, config, arch, lse) for config in few]
             configs = families.defaults(d_head, dtype, arch, d_head_v=d_v)[:1]

@@ -27,7 +27,7 @@ from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, ParamsLayout
 from fa_tune.ops.forward import seen_from, seen_to
 from fa_tune.ops.traits import Traits
 from fa_tune.store.registry import file as registry_file
-from fa_tune.store.registry.lookup import METHODS, Target, alike, in_order, matches
+from fa_tune.store.registry.lookup import METHODS, Target, in_order, matches, near_enough
 from fa_tune.store.registry.schema import Entry, EntryKey, Gpu, Registry
 from tests.csrc.stub import image
 
@@ -217,7 +217,7 @@ def expected(
     """What is to be found, and how."""
     skipped = ""
     found = matches(registry, Target(GPUS[0]), workload)
-    for match in alike(found, workload):
+    for match in near_enough(found, workload):
         if kernels[match.entry.chosen.key].compute(workload):
             return match.entry.chosen.key, skipped or ("exact" if match.exact else "nearest")
         skipped = "passed over"
@@ -225,7 +225,8 @@ def expected(
         return name, "default" if name == DEFAULT else "default of few"
     for match in found:
         if kernels[match.entry.chosen.key].compute(workload):
-            return match.entry.chosen.key, "of other rows"
+            alike = match.entry.workload.few_rows == workload.few_rows
+            return match.entry.chosen.key, "afar" if alike else "of other rows"
     return "", "none"
 
 

@@ -17,3 +17,4 @@ def test_random_registries_are_read_alike(run_with_stub: RunWithStub) -> None:
     hows = ("exact", "nearest", "passed over", "default", "default of few", "none")
     assert all(seen[how] > 40 for how in (*hows, "packed", "e4m3", "special"))
     assert seen["of other rows"] > 0
+    assert seen["afar"] > 0

@@ -25,7 +25,7 @@ from fa_tune.core.options import MachineOptions, Silent
 from fa_tune.core.workload import DType, Workload
 from fa_tune.export.project import Export, export
 from fa_tune.export.selection import FEW_QUERIES, ExportOptions
-from fa_tune.store.registry.lookup import Target, alike, matches
+from fa_tune.store.registry.lookup import Target, matches, near_enough
 from fa_tune.store.registry.schema import to_json
 from tests.export.conftest import Built, configure_and_build, run, tool
 from tests.export.small_registry import A100, D_HEAD, H200, small_registry, some_workload
@@ -143,7 +143,7 @@ def test_another_project_finds_the_package(consumer: Path, built: Built, program
 
 def by_python(gpu: str, capability: tuple[int, int], workload: Workload) -> str:
     """What `fa_tune.runtime` takes, whose default of few queries knows the lengths, too."""
-    for match in alike(matches(small_registry(), Target(gpu), workload), workload):
+    for match in near_enough(matches(small_registry(), Target(gpu), workload), workload):
         config = families.config_of(match.entry.chosen)
         if families.constraints(config, limits(capability)) is None:
             return match.entry.chosen.key

@@ -179,3 +179,11 @@ def test_nothing_to_export_is_one_sentence() -> None:
         select(Registry.of(), options())
     with pytest.raises(NoUsableVariant, match="no default"):
         select(Registry.of(), options(archs=("sm_80",), d_heads=(1000,)))
+
+
+def test_an_entry_of_few_queries_brings_the_defaults_for_what_is_far_from_it() -> None:
+    few = Workload(8, 16, 4, 2, 8192, D_HEAD, DType.FP16)
+    found = select(chosen_on_h200((few, FEW)), options())
+    far = dataclasses.replace(few, batch=1, seq_len_q=1)
+    configs = [families.config_of(v) for v in found.defaults]
+    assert any(families.of(c).takes_cache and families.of(c).suits(far, c) for c in configs)

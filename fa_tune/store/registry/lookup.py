@@ -18,6 +18,7 @@ from fa_tune.store.registry.between import distance as of_few_rows
 from fa_tune.store.registry.schema import Entry, Registry
 
 METHODS = ("ncu", "events")  # in order of preference; others follow by name
+NEAR_ENOUGH = 1.001  # doublings: one, however it is rounded; csrc/core/table.cpp has it, too
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,13 @@ def alike(found: Iterable[Match], workload: Workload) -> tuple[Match, ...]:
         if m.entry.workload.few_rows == workload.few_rows
         and (m.entry.workload.cached or not uneven)
     )
+
+
+def near_enough(found: Iterable[Match], workload: Workload) -> tuple[Match, ...]:
+    """Those that serve before a default for who takes the nearest, as an exported library does: of
+    few rows only what was tuned for nearly such sizes."""
+    few = workload.few_rows
+    return tuple(m for m in alike(found, workload) if not few or m.distance <= NEAR_ENOUGH)
 
 
 def in_order(entries: Iterable[Entry]) -> list[Entry]:
