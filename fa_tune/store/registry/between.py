@@ -29,7 +29,7 @@ ASKED = 4  # of the nearest problems
 CLEAR = 0.01  # of the time, by which another config has to be faster than the default
 # And more for each doubling to the nearest tuned problem.  By recordings of an H200 and an H100, of
 # which one or two problems were given and any of the others asked for, this keeps configs away
-# that took up to 21 times the default's time, and hardly one that was faster.
+# that took up to 20 times the default's time, and hardly one that was faster.
 FURTHER = 0.03
 # Of the time, beyond that of all that are known, that a config takes of which a tuned problem does
 # not tell.  Entries tell of few: recordings with no more lose as little as those of all configs.
