@@ -86,9 +86,11 @@ def serving(registry: Registry, here: Target, workload: Workload) -> tuple[Match
     found = alike(matches(registry, here, workload), workload)
     if not workload.few_rows or not found or found[0].exact:
         return found
-    tuned = [Tuned.of(m.entry) for m in found]
+    tuned: dict[Workload, Tuned] = {}
+    for match in found:  # a workload counts once, by the preferred method, whose entry is in front
+        tuned.setdefault(match.entry.workload, Tuned.of(match.entry))
     arch = arch_of(found[0].entry.gpu.compute_capability, here.multiprocessors)
-    serves = between(tuned, workload, default_of(workload, arch), arch)
+    serves = between([*tuned.values()], workload, default_of(workload, arch), arch)
     if serves is None:
         return found
     near = ", ".join(t.workload.key for t in serves.asked[:2])

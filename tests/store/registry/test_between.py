@@ -160,6 +160,20 @@ def test_a_lookup_between_lengths_says_what_it_is_expected_to_lose(registry: Reg
     assert serving(registry, H200, decode(1024))[0].chosen == A, "what was tuned is taken"
 
 
+def test_a_workload_that_two_methods_measured_counts_once(registry: Registry) -> None:
+    first, second, _ = registry.entries
+    nearer = (
+        dataclasses.replace(first, workload=decode(keys), runners_up=()) for keys in (1500, 2000)
+    )
+    once = [first, *nearer, second]
+    by_events = dataclasses.replace(first.provenance, method="events")
+    changes = {"method": "events", "provenance": by_events}
+    twice = [*once, *(dataclasses.replace(e, **changes) for e in once)]
+    asked = decode(8000)
+    (of_once, *_), (of_twice, *_) = (serving(Registry.of(e), H200, asked) for e in (once, twice))
+    assert (of_twice.chosen, of_twice.explanation) == (of_once.chosen, of_once.explanation)
+
+
 def test_other_problems_are_looked_up_among_their_like(registry: Registry) -> None:
     asked = dataclasses.replace(registry.entries[-1].workload, seq_len_q=2048, seq_len_kv=2048)
     assert not asked.few_rows
