@@ -63,6 +63,14 @@ def replace_file(path: Path, data: bytes, *, alone: bool = False, synced: bool =
     replace_files({path: data}, alone=alone, synced=synced)
 
 
+def save_file(path: Path, data: bytes) -> None:
+    """`replace_file` for what a user named; raises StorageError."""
+    try:
+        replace_file(path, data)
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror or error}") from None
+
+
 def replace_files(
     contents: Mapping[Path, bytes], *, alone: bool = False, synced: bool = True
 ) -> None:

@@ -137,8 +137,8 @@ def _measure(
         why = next((a.reason for a in own if a.reason), "")
         why = why or (rejected[0][1].reason if rejected else "nothing to measure")
         raise NoUsableVariant(f"no config was measured: {why}")
-    kept_report = export if export is not None and export.exists() else None
     found = session.selection
+    kept_report = export if found.method == "ncu" and found.capabilities.measures_anew else None
     if options.record is not None:
         for spec in inputs:
             recorder = Recorder(options.record, options, dataclasses.replace(found, inputs=spec))

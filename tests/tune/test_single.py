@@ -71,8 +71,14 @@ def test_profile_keeps_no_journal_of_measurements_and_no_registry(world: World) 
 
 def test_profile_keeps_the_report_it_was_asked_for(world: World) -> None:
     report = world.folder / "kept.ncu-rep"
-    report.touch()
     assert profile(FP16, world.options(), world.progress, export=report).export == report
+
+
+def test_events_keep_no_report_though_there_is_one(world: World) -> None:
+    report = world.folder / "kept.ncu-rep"
+    report.touch()
+    world.profiler = FakeProfiler(method="events")
+    assert profile(FP16, world.options(), world.progress, export=report).export is None
 
 
 def test_profile_refuses_what_it_cannot_read(world: World) -> None:

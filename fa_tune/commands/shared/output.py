@@ -14,7 +14,7 @@ from typing import Any, TextIO
 import click
 
 from fa_tune.commands.shared.parameters import STDOUT
-from fa_tune.core.errors import StorageError
+from fa_tune.core.files import save_file
 from fa_tune.report.formats import write
 from fa_tune.store.table.rows import Row
 
@@ -60,15 +60,14 @@ def write_table_csv(headings: Sequence[str], rows: Iterable[Sequence[Any]], path
 
 @contextmanager
 def writing(path: Path) -> Iterator[TextIO]:
-    """A text stream for a file or, for `-`, standard output; raises StorageError."""
+    """A text stream for a file, which is replaced when all is written, or, for `-`, standard
+    output; raises StorageError."""
     if path == STDOUT:
         yield sys.stdout
         return
-    try:
-        with path.open("w", encoding="utf-8", newline="") as stream:
-            yield stream
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror or error}") from None
+    text = io.StringIO(newline="")
+    yield text
+    save_file(path, text.getvalue().encode())
 
 
 def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: set[str]) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from fa_tune.core.devices import pinned_to
 from fa_tune.core.errors import NoUsableVariant, ProfileFormatError, ToolMissing
+from fa_tune.core.files import save_file
 from fa_tune.core.jobs import FIRST_LAUNCH, KernelItem, ProfileItem, ProfileJob
 from fa_tune.core.model import Attempt, Outcome, reference_name
 from fa_tune.profile.base import (
@@ -194,9 +195,6 @@ class NcuProfiler:
         """One ncu process, the one that waits in the folder if there is one; returns how it ended
         and what it profiled."""
         log = folder / LOG
-        export = self._options(log).export
-        if export is not None:
-            export.unlink(missing_ok=True)  # not to be taken for this process's report
         end = self._run_below(plan, items, folder, on_step, waiting)
         text = log.read_text(errors="replace") if log.exists() else ""
         found = diagnose_log(text, exit_code=None if end.timed_out else end.exit_code)
@@ -213,7 +211,7 @@ class NcuProfiler:
             if issubclass(found.error, NoUsableVariant) and not _began(end):
                 return end, []  # no kernel, because the program did not get that far
             raise found.exception()
-        return end, self._launches(log, export, cut_off=item_failed or end.was_killed)
+        return end, self._launches(log, cut_off=item_failed or end.was_killed)
 
     def _run_below(
         self,
@@ -250,10 +248,11 @@ class NcuProfiler:
             on_event=on_event,
         )
 
-    def _launches(self, log: Path, export: Path | None, *, cut_off: bool) -> list[Launch]:
+    def _launches(self, log: Path, *, cut_off: bool) -> list[Launch]:
         """What a process profiled, in the order of its launches, from its log or the report that
-        it exported; nothing of one that was `cut_off` before it wrote any.  Raises
-        ProfileFormatError."""
+        it exported, which is kept; nothing of one that was `cut_off` before it wrote any.  Raises
+        ProfileFormatError, and StorageError where the report cannot be kept."""
+        export = self._options(log).export
         source = export or log
         if cut_off and not source.exists():
             return []
@@ -266,6 +265,8 @@ class NcuProfiler:
             if cut_off:
                 return []
             raise
+        if self._export is not None and export is not None:
+            save_file(self._export, export.read_bytes())
         for warning in profile.warnings:
             self.notes.warn(warning)
         launches = [one for one in profile.launches if one.kernel_name != FIRST_LAUNCH]
@@ -319,7 +320,7 @@ class NcuProfiler:
             section_set=self._request.section_set,
             clock_control=self._clock_control,
             cache_control=self._cache_control,
-            export=self._export,
+            export=self._export and log.with_name(f"report{self._export.suffix}"),
             log_file=log,
             page=None if self._export is not None else "raw",
         )

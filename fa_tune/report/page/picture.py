@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fa_tune.core.errors import InvalidConfig, StorageError
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.files import save_file
 from fa_tune.report.page.charts import Spec
 
 SUFFIXES = (".svg", ".png", ".pdf")
@@ -44,10 +45,7 @@ def save(path: Path, spec: Spec) -> None:
         data = vl_convert.vegalite_to_png(text, scale=PNG_SCALE)
     else:
         data = vl_convert.vegalite_to_pdf(text)
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror or error}") from None
+    save_file(path, data)
 
 
 def _with_fonts(spec: Spec) -> Spec:

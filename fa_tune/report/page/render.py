@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fa_tune import __version__
-from fa_tune.core.errors import StorageError
-from fa_tune.core.files import replace_file
+from fa_tune.core.files import save_file
 from fa_tune.report.page.sections import sections_of
 from fa_tune.report.page.source import Source
 
@@ -22,11 +21,7 @@ _EXPORT = "window.vegaEmbed = vegaEmbed;"
 
 def write_page(path: Path, sources: Sequence[Source], against: Sequence[Source] = ()) -> None:
     """Write the page of `sources` to a file, compared with `against`; raises StorageError."""
-    text = page(sources, against)
-    try:
-        replace_file(path, text.encode())
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror}") from None
+    save_file(path, page(sources, against).encode())
 
 
 def page(sources: Sequence[Source], against: Sequence[Source] = ()) -> str:

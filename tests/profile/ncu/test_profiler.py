@@ -229,6 +229,14 @@ def test_a_report_is_kept_and_read_back(fake: FakeNcu, tmp_path: Path) -> None:
     assert any("--import" in call["arguments"] for call in fake.calls)
 
 
+def test_a_run_that_fails_leaves_the_report_before_it(fake: FakeNcu, tmp_path: Path) -> None:
+    report = tmp_path / "kept.ncu-rep"
+    report.write_text("of another day")
+    fake.behave(log="==ERROR== ERR_NVGPUCTRPERM - no permission\n", status=1)
+    refused(NcuProfiler(ncu=fake.path, export=report), plan("5000"))
+    assert report.read_text() == "of another day"
+
+
 def test_ncu_writes_decimal_points_whatever_the_users_language(
     fake: FakeNcu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
