@@ -22,7 +22,7 @@ from fa_tune.commands.shared.options import (
     refuse_both,
 )
 from fa_tune.commands.shared.output import say, write_json, write_table_csv
-from fa_tune.commands.shared.parameters import STDOUT, WholeNumber
+from fa_tune.commands.shared.parameters import STDOUT, NamedPath, WholeNumber
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core import devices
 from fa_tune.core.errors import ToolMissing
@@ -56,7 +56,7 @@ SCHEMA = "fa-tune-bench-decisions-1"
     "--from",
     "sources",
     multiple=True,
-    type=click.Path(path_type=Path, readable=False),
+    type=NamedPath(readable=False),
     metavar="FILE",
     help="Decide tunings that `bench-decisions --to` recorded again, by the present rules; no GPU"
     " is needed. Repeat it for more files.",
@@ -72,7 +72,7 @@ SCHEMA = "fa-tune-bench-decisions-1"
 @option(
     "--to",
     "to",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NamedPath(dir_okay=False),
     metavar="FILE",
     help="Write each tuning's samples and choice to a JSON file as soon as it is finished; the "
     "same command continues from there.",

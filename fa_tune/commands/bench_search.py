@@ -19,7 +19,14 @@ from fa_tune.commands.shared.options import (
     refuse_same_file,
 )
 from fa_tune.commands.shared.output import say, write_json, write_table_csv
-from fa_tune.commands.shared.parameters import STDOUT, Names, WholeNumber, WorkloadKey
+from fa_tune.commands.shared.parameters import (
+    STDOUT,
+    NamedPath,
+    Names,
+    OutputFile,
+    WholeNumber,
+    WorkloadKey,
+)
 from fa_tune.commands.shared.progress import watching
 from fa_tune.commands.views import curves
 from fa_tune.core.errors import NoUsableVariant
@@ -51,9 +58,7 @@ FORMER_NAMES = {"rival-seeds": "external-seeds"}
     "bench-search",
     context_settings={"token_normalize_func": lambda name: FORMER_NAMES.get(name, name)},
 )
-@click.argument(
-    "paths", nargs=-1, type=click.Path(path_type=Path, readable=False), metavar="[PATH]…"
-)
+@click.argument("paths", nargs=-1, type=NamedPath(readable=False), metavar="[PATH]…")
 @option(
     "--strategy",
     "strategies",
@@ -120,7 +125,7 @@ FORMER_NAMES = {"rival-seeds": "external-seeds"}
     "--add",
     "add",
     multiple=True,
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NamedPath(dir_okay=False),
     metavar="FILE",
     show_default=False,
     help="Also show results of an earlier run with --json: other strategies on the same spaces, "
@@ -129,7 +134,7 @@ FORMER_NAMES = {"rival-seeds": "external-seeds"}
 @option(
     "--plot",
     "plot",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputFile(stdout=False),
     metavar="FILE",
     help="Also draw the share of the best over measurements, as .svg, .png or .pdf.",
 )

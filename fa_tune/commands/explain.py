@@ -15,6 +15,7 @@ from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.option_groups import machine_options, measure_options, workload_options
 from fa_tune.commands.shared.options import json_option, option, quiet_option
 from fa_tune.commands.shared.output import say, text_table, write_json
+from fa_tune.commands.shared.parameters import NamedPath
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core import devices
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant, ToolMissing
@@ -48,7 +49,7 @@ ENOUGH = 5  # configs whose ranks mean something
     "--from",
     "sources",
     multiple=True,
-    type=click.Path(path_type=Path, readable=False),
+    type=NamedPath(readable=False),
     metavar="FILE",
     help="Read the counters that `fa-tune profile --metrics explain --json` wrote, instead of "
     "measuring; repeat it for more files.",

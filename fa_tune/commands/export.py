@@ -15,7 +15,7 @@ from fa_tune.commands.shared.options import (
     registry_option,
 )
 from fa_tune.commands.shared.output import say
-from fa_tune.commands.shared.parameters import Architectures, Kernels, WorkloadKeys
+from fa_tune.commands.shared.parameters import Architectures, Kernels, NamedPath, WorkloadKeys
 from fa_tune.commands.shared.parameters import dtypes as dtype_names
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core.options import MachineOptions
@@ -30,7 +30,7 @@ from fa_tune.tune.outputs import registry_path
 @click.option(
     "--to",
     "folder",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=NamedPath(file_okay=False),
     required=True,
     metavar="DIR",
     help="The folder to write: a new or empty one, or an earlier export, which is replaced.",
@@ -158,10 +158,11 @@ def _show(made: Export) -> None:
     archs = ", ".join(sorted({kernel.arch for kernel in made.kernels}))
     mib = sum(len(kernel.image.image) for kernel in made.kernels) / 2**20
     width = terminal_width()
-    entries = "1 entry" if len(made.entries) == 1 else f"{len(made.entries)} entries"
+    n = len({(entry.gpu, entry.workload) for entry in made.entries})
+    workloads = "1 workload" if n == 1 else f"{n} workloads"  # with those between the registry's
     text = (
         f"Written to {made.folder}: {len(made.kernels)} kernels of {len(configs)} configs "
-        f"({mib:.1f} MiB, {archs}, NVRTC {made.nvrtc}) for {entries} of the registry."
+        f"({mib:.1f} MiB, {archs}, NVRTC {made.nvrtc}) for {workloads}."
     )
     say(wrapped(text, width))
     say("Defaults:")

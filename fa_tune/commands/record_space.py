@@ -19,7 +19,7 @@ from fa_tune.commands.shared.options import (
     quiet_option,
 )
 from fa_tune.commands.shared.output import say
-from fa_tune.commands.shared.parameters import WholeNumber
+from fa_tune.commands.shared.parameters import NamedPath, WholeNumber
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
@@ -45,7 +45,7 @@ from fa_tune.tune.candidates import choose_families
 @option(
     "--to",
     "to",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NamedPath(dir_okay=False),
     metavar="FILE",
     required=True,
     help="The recorded space to write, NAME.space.csv.gz; NAME.space.json goes beside it.",

@@ -24,7 +24,13 @@ from fa_tune.commands.shared.options import (
     wide_option,
 )
 from fa_tune.commands.shared.output import say, write_json
-from fa_tune.commands.shared.parameters import DTypeChoice, OutputFile, WholeNumber, WorkloadKey
+from fa_tune.commands.shared.parameters import (
+    DTypeChoice,
+    NamedPath,
+    OutputFile,
+    WholeNumber,
+    WorkloadKey,
+)
 from fa_tune.commands.shared.progress import PlainProgress
 from fa_tune.commands.views.default_check import check_document, check_sentence, check_table
 from fa_tune.commands.views.registry_table import best_document, gpu_of, show_entries
@@ -137,7 +143,7 @@ def _none_like(gpu: str | None, kept: Registry, path: Path) -> str:
 @option(
     "--recordings",
     "recordings",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=NamedPath(exists=True, file_okay=False),
     metavar="FOLDER",
     help="Check the choices of the searches recorded there instead of the registry.",
 )
@@ -294,7 +300,7 @@ def best(
     nargs=-1,
     required=True,
     metavar="FILE…",
-    type=click.Path(dir_okay=False, path_type=Path, readable=False),
+    type=NamedPath(dir_okay=False, readable=False),
 )
 @option(
     "--output",

@@ -22,7 +22,13 @@ from fa_tune.commands.shared.options import (
     refuse_same_file,
     wide_option,
 )
-from fa_tune.commands.shared.parameters import STDOUT, DTypeChoice, OutputFile, WholeNumber
+from fa_tune.commands.shared.parameters import (
+    STDOUT,
+    DTypeChoice,
+    NamedPath,
+    OutputFile,
+    WholeNumber,
+)
 from fa_tune.commands.shared.progress import PlainProgress
 from fa_tune.commands.views.row_table import FITTED_LIMIT, show_rows
 from fa_tune.core.errors import NoUsableVariant, StorageError
@@ -60,7 +66,7 @@ STATED = tuple(name for name in OPTIONAL if FIELDS[name].help)
     nargs=-1,
     required=True,
     metavar="PATH…",
-    type=click.Path(path_type=Path, allow_dash=True, readable=False),
+    type=NamedPath(allow_dash=True, readable=False),
 )
 @option(
     "--format",
@@ -81,7 +87,7 @@ STATED = tuple(name for name in OPTIONAL if FIELDS[name].help)
 @option(
     "--against",
     "against",
-    type=click.Path(path_type=Path, readable=False),
+    type=NamedPath(readable=False),
     metavar="PATH",
     help="With --html: another run, whose times the page compares with these.",
 )

@@ -27,7 +27,13 @@ from fa_tune.commands.shared.options import (
     wide_option,
 )
 from fa_tune.commands.shared.output import write_json
-from fa_tune.commands.shared.parameters import STDOUT, BudgetType, OutputFile, WholeNumber
+from fa_tune.commands.shared.parameters import (
+    STDOUT,
+    BudgetType,
+    NamedPath,
+    OutputFile,
+    WholeNumber,
+)
 from fa_tune.commands.shared.progress import PlainProgress, watching
 from fa_tune.commands.views.page import page_source
 from fa_tune.commands.views.search import search_document, show_search, workload_rows
@@ -81,7 +87,7 @@ from fa_tune.tune.staleness import why_stale
     "--learn-from",
     "learn_from",
     multiple=True,
-    type=click.Path(path_type=Path, readable=False),
+    type=NamedPath(readable=False),
     metavar="PATH",
     show_default=False,
     help="Recorded spaces of this GPU model (FILE.space.csv.gz, or folders with some): learned "

@@ -10,14 +10,14 @@ from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.groups import HelpfulGroup
 from fa_tune.commands.shared.options import folder, option
 from fa_tune.commands.shared.output import say
-from fa_tune.commands.shared.parameters import WorkloadKey
+from fa_tune.commands.shared.parameters import NamedPath, WorkloadKey
 from fa_tune.core.paths import profiles_dir
 from fa_tune.core.workload import Workload
 from fa_tune.evaluate import t4
 from fa_tune.evaluate.replay import LEVELS
 from fa_tune.search.space_table import find, load, recorded, save
 
-PATH = click.Path(path_type=Path, readable=False)
+PATH = NamedPath(readable=False)
 
 
 @click.group("spaces", cls=HelpfulGroup)
@@ -91,7 +91,7 @@ def export(paths: tuple[Path, ...], to: Path) -> None:
 @option(
     "--to",
     "to",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NamedPath(dir_okay=False),
     metavar="FILE",
     required=True,
     help="The recorded space to write, NAME.space.csv.gz.",

@@ -38,10 +38,10 @@ def read_json(path: Path) -> Any:
     """What a JSON file holds.  Raises StorageError for one that cannot be read, ProfileFormatError
     for one that is no JSON."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_bytes(path).decode())
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from None
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of 5000 digits
         raise ProfileFormatError(f"{path} cannot be read as JSON: {error}") from None
 
 

@@ -41,6 +41,7 @@ from pathlib import Path
 from typing import Any
 
 from fa_tune.core.errors import InvalidConfig, StorageError
+from fa_tune.core.files import read_bytes
 
 DIGITS = 16
 FILES = "FA_TUNE_SCORE_HOOKS"  # as PATH lists folders
@@ -85,9 +86,9 @@ def register(source: str | Path, twin: Twin | None = None) -> str:
         source = Path(source)
     if isinstance(source, Path):
         try:
-            source = source.read_text(encoding="utf-8")
-        except OSError as error:
-            raise StorageError(f"cannot read {source}: {error.strerror}") from error
+            source = read_bytes(source, "score hook").decode()
+        except FileNotFoundError as error:
+            raise StorageError(f"cannot read score hook {source}: {error.strerror}") from error
         except UnicodeDecodeError as error:
             raise InvalidConfig(f"{source} is not UTF-8 text, and so no score hook") from error
     hook = ScoreHook(source, twin)

@@ -54,7 +54,8 @@ def read(path: str) -> InputFile:
     from safetensors import SafetensorError, safe_open  # only who gives a file waits for it
 
     if not Path(path).is_file():
-        raise StorageError(f"cannot read {path}: no such file")
+        why = "not a file" if Path(path).exists() else "no such file"
+        raise StorageError(f"cannot read {path}: {why}")
     try:
         with open(path, "rb"):  # for a refusal in the system's words
             pass

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fa_tune.core.errors import ProfileFormatError, StorageError
-from fa_tune.core.files import replace_file
+from fa_tune.core.files import read_json, replace_file
 from fa_tune.core.stats import MARGIN, Interval, Ratio
 from fa_tune.evaluate.repeatability import Tuning
 
@@ -41,12 +41,7 @@ def save(path: Path, recorded: RecordedTunings) -> None:
 
 def load(path: Path) -> RecordedTunings:
     """Read a file; raises StorageError, and ProfileFormatError for one that is no such file."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror or error}") from None
-    except ValueError:
-        raise ProfileFormatError(f"{path}: not JSON") from None
+    document = read_json(path)
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise ProfileFormatError(f"{path}: not recorded tunings ({SCHEMA})")
     try:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fa_tune.core.errors import ProfileFormatError, StorageError
+from fa_tune.core.errors import ProfileFormatError
+from fa_tune.core.files import read_json
 from fa_tune.evaluate.replay import MEDIAN, UNLUCKY, Score
 from fa_tune.evaluate.strategies import Plan
 from fa_tune.search.space_table import RecordedWorkload
@@ -42,7 +42,7 @@ def read(path: Path, limit: int) -> dict[str, list[Score]]:
     Raises ProfileFormatError for anything else, and for scores of another limit.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path)
         if found["schema"] != SCHEMA:
             raise ValueError(f"schema {found['schema']} is not {SCHEMA}")
         if found["plan"]["limit"] != limit:
@@ -51,9 +51,7 @@ def read(path: Path, limit: int) -> dict[str, list[Score]]:
             str(space["space"]): [_score(space, entry, limit) for entry in space["scores"]]
             for space in found["spaces"]
         }
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else error
         raise ProfileFormatError(f"{path} is not a result of bench-search --json: {what}") from None
 

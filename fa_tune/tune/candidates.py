@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fa_tune import families
@@ -65,10 +65,22 @@ def choose_families(
         recorded = {name for found in selection.recordings for name in families_in(found)}
         chosen = tuple(f for f in chosen if f.name in recorded) or chosen
     if not chosen:
+        raise NoUsableVariant(_no_family(limits, workloads))
+    return chosen
+
+
+def _no_family(limits: ArchLimits, workloads: Sequence[Workload]) -> str:
+    """Why no family runs on a device, or suits any of these workloads there."""
+    if not families.runnable(limits):
         reasons = (f.device_rejection(limits) for f in families.all_families())
         told = "; ".join(why.reason for why in reasons if why is not None)
-        raise NoUsableVariant(f"no family of kernels runs on {limits.arch}: {told}")
-    return chosen
+        return f"no family of kernels runs on {limits.arch}: {told}"
+    first = workloads[0]
+    text = f"no family of kernels on {limits.arch} computes {first.key}"
+    if not first.packed and families.runnable(limits, workloads=[replace(first, seq_len_q=1)]):
+        return f"{text}; one does with few queries, as of --seq-lens 1 --seq-lens-kv N"
+    used = ", ".join(f"--{name.replace('_', '-')}" for name in first.unusual)
+    return f"{text}: these cannot all be combined: {used}"
 
 
 def workloads_for(options: SearchOptions, configs: Sequence[Config]) -> tuple[Workload, ...]:

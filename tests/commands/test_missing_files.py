@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fa_tune.core import files
 from tests.commands.console import Console
 
 READS = [
@@ -73,3 +74,63 @@ def test_what_may_not_be_read_is_3(
     assert done.status == 3, done.err
     assert name in done.err
     assert len(done.lines) == 1
+
+
+JSON_READS = [arguments for arguments in READS if "FILE.json" in arguments]
+JSON_READS.append(("bench-search", "--strategy", "none", "--add", "FILE.json"))
+
+
+@pytest.mark.parametrize("arguments", JSON_READS, ids=lambda a: " ".join(a[:2]))
+@pytest.mark.parametrize("text", ["[" * 100_000, "1" * 5_000], ids=["deep", "a long number"])
+def test_json_that_python_does_not_read_is_5(
+    console: Console, tmp_path: Path, arguments: tuple[str, ...], text: str
+) -> None:
+    (tmp_path / "FILE.json").write_text(text)
+    done = console(*arguments)
+    assert done.status == 5, done.err
+    assert "FILE.json" in done.err
+    assert len(done.lines) == 1
+
+
+@pytest.mark.parametrize("arguments", JSON_READS, ids=lambda a: " ".join(a[:2]))
+def test_what_has_no_end_is_3(
+    console: Console, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(files, "MAX_BYTES", 1 << 16)
+    done = console(*("/dev/zero" if a == "FILE.json" else a for a in arguments))
+    assert done.status == 3, done.err
+    assert "/dev/zero" in done.err
+
+
+def test_a_score_hook_that_is_not_there_or_has_no_end_is_3(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MAX_BYTES", 1 << 16)
+    for name in ("absent.cuh", "/dev/zero"):
+        done = console("search", "--score-hook", name)
+        assert done.status == 3, done.err
+        assert name in done.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("search", "--cache-dir", ""),
+        ("search", "--record", ""),
+        ("search", "--recordings", ""),
+        ("search", "--registry", ""),
+        ("search", "--csv", ""),
+        ("report", ""),
+        ("export", "--to", ""),
+        ("spaces", "show", ""),
+    ],
+    ids=lambda a: " ".join(a[:2]),
+)
+def test_an_empty_path_is_not_the_folder_one_is_in(
+    console: Console, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    before = set(tmp_path.iterdir())
+    done = console(*arguments)
+    assert done.status == 2, done.err
+    assert set(tmp_path.iterdir()) == before
+    assert "empty" in done.err

@@ -95,3 +95,20 @@ def test_a_config_that_is_not_recorded_is_refused_with_what_to_do(
     assert ".csv" not in line, "no list of files"
     advice = line.partition("fa-tune ")[2].partition(";")[0].split()
     assert console(*advice).status == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--kv-e4m3",), "few queries"),
+        (("--cache-lengths", "equal", "--alibi"), "--alibi, --cache-lengths"),
+    ],
+    ids=["too many queries", "no such kernel"],
+)
+def test_what_no_family_computes_is_said(
+    console: Console, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], said: str
+) -> None:
+    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
+    done = console("search", "--seq-lens", "4096", *options)
+    assert done.status == 4
+    assert said in done.err

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import click
@@ -32,6 +31,7 @@ from fa_tune.commands.shared.parameters import (
     Architecture,
     GpuNumbers,
     Inputs,
+    NamedPath,
     Names,
     Number,
     WholeNumber,
@@ -221,7 +221,7 @@ _MACHINE: Mapping[str, Decorator[Any]] = {
     "ncu": option(
         "--ncu",
         "ncu",
-        type=click.Path(path_type=Path),
+        type=NamedPath(),
         metavar="FILE",
         envvar="FA_TUNE_NCU",
         show_default="searched on PATH and in CUDA's folders",

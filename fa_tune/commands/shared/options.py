@@ -18,6 +18,7 @@ from fa_tune.commands.shared.parameters import (
     Families,
     InputsList,
     Kernels,
+    NamedPath,
     OutputFile,
     WholeNumber,
     WholeNumbers,
@@ -47,7 +48,7 @@ def option(*names: str, **settings: Any) -> Decorator[Any]:
 
 def folder(*names: str, **settings: Any) -> Decorator[Any]:
     """An option that takes a folder, which may not exist yet."""
-    kind = click.Path(file_okay=False, path_type=Path)
+    kind = NamedPath(file_okay=False)
     return option(*names, type=kind, metavar="DIR", **settings)
 
 
@@ -161,7 +162,7 @@ def registry_option() -> Decorator[Any]:
     return option(
         "--registry",
         "registry",
-        type=click.Path(dir_okay=False, path_type=Path, readable=False),
+        type=NamedPath(dir_okay=False, readable=False),
         metavar="FILE",
         envvar="FA_TUNE_REGISTRY",
         show_default="the user's own",

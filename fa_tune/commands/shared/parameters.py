@@ -378,7 +378,7 @@ class ScoreHook(ParamType):
             return text
         try:
             return hooks.register_for_children(Path(text))
-        except (InvalidConfig, StorageError) as error:
+        except InvalidConfig as error:
             self.fail(str(error), param, ctx)
 
     def shell_complete(
@@ -392,6 +392,19 @@ def of_field(name: str, spec: FieldSpec) -> click.ParamType[Any]:
     if name == "score_hook":
         return ScoreHook()
     return click.STRING if spec.type is str else number(spec.type, *spec.limits)
+
+
+class NamedPath(click.Path):
+    """A path as click's; an empty one, of a variable that is not set, is not the folder one is
+    in."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(path_type=Path, **settings)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value):
+            self.fail("the path is empty", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class OutputFile(ParamType):
@@ -408,7 +421,9 @@ class OutputFile(ParamType):
             if not self.stdout:
                 self.fail("standard output has something else: name a file", param, ctx)
             return STDOUT
-        if not str(value) or path.is_dir():
+        if not str(value):
+            self.fail("the path is empty", param, ctx)
+        if path.is_dir():
             self.fail(f"{str(value)!r} is a folder, not a file to write", param, ctx)
         folder = path.parent
         if not folder.is_dir():
