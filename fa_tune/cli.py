@@ -13,7 +13,9 @@ Whatever a user can cause ends in one line `error: …`; a bug keeps its traceba
 
 from __future__ import annotations
 
+import codecs
 import errno
+import fcntl
 import importlib
 import os
 import re
@@ -22,13 +24,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from fa_tune import __version__
-from fa_tune.commands.shared.aside import aside
+from fa_tune.commands.shared.aside import abandon, aside
 from fa_tune.commands.shared.groups import HelpfulGroup
 from fa_tune.core.errors import FaTuneError, StorageError
 
@@ -71,6 +73,7 @@ _DRIVER = "/dev/nvidiactl"
 _STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
 
+_ESCAPED = "fa-tune-escaped"
 _LONG_WORD = re.compile(r"(\S{80})\S{920,}")  # of what was typed; no path is as long
 
 
@@ -152,7 +155,7 @@ class FaTuneGroup(HelpfulGroup):
             _finish_output()
             return status if isinstance(status, int) else 0
         except _ReaderGone:
-            _abandon(sys.stdout)
+            abandon(sys.stdout)
             return READER_GONE
         except (click.Abort, KeyboardInterrupt):
             words = sys.argv[1:] if args is None else args
@@ -203,8 +206,8 @@ def _fail(message: str, status: int, prefix: str = "error: ") -> int:
         aside(prefix + _LONG_WORD.sub(r"\1…", " ".join(message.split())))
         _finish_output()
     except OSError:  # nobody is there to be told
-        _abandon(sys.stderr)
-        _abandon(sys.stdout)
+        abandon(sys.stderr)
+        abandon(sys.stdout)
     return status
 
 
@@ -214,30 +217,34 @@ def _finish_output() -> None:
         sys.stdout.flush()
 
 
-def _abandon(stream: TextIO) -> None:
-    """Let what a stream still holds go nowhere, so that leaving raises no second error."""
-    try:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
-    except (OSError, ValueError):
-        pass
-
-
 def _open_closed_streams() -> None:
     """Where a shell closed a standard stream (`>&-`), its output goes nowhere; else the next file
-    to be opened would take its number, and get what is printed."""
+    to be opened would take its number, and get what is printed.  In a script (`./run … 2>&-`) that
+    was the script, which can be read only."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= _STANDARD_STREAMS[-1]:
         os.set_inheritable(number, True)
+    for written in _STANDARD_STREAMS[1:]:
+        if fcntl.fcntl(written, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            os.dup2(number, written)
     os.close(number)
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
 
 def _say_what_the_terminal_cannot_show() -> None:
-    """A character outside the output's encoding is escaped, instead of ending the program."""
-    if hasattr(sys.stdout, "reconfigure") and (sys.stdout.encoding or "").lower() != "utf-8":
-        sys.stdout.reconfigure(errors="backslashreplace")
+    """A character outside the output's encoding is escaped as JSON escapes it, so that a document
+    stays one, instead of ending the program.  In UTF-8 that can be a byte of a path."""
+    codecs.register_error(_ESCAPED, _escaped)
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors=_ESCAPED)
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass").hex()
+    escaped = "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))
+    return escaped, error.end
 
 
 @click.group(

@@ -20,6 +20,7 @@ from tests.project_files import ROOT
 
 RUN = "import sys; sys.argv[0] = 'fa-tune'; from fa_tune.cli import main; sys.exit(main())"
 RAW = ROOT / "profiles" / "nvidia_h200" / "tune_ncu.csv"
+NOTED = ROOT / "tests" / "report" / "data" / "raw_h200_seq4096.csv"  # its workload is inferred
 HEAVY = ("torch", "pandas", "numpy", "cuda", "cupy", "pydantic", "rich", "prettytable", "pynvml")
 
 
@@ -266,6 +267,45 @@ def test_json_stays_json_in_any_encoding(environment: dict[str, str]) -> None:
     )
     assert done.returncode == 0, done.stderr
     json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize("name", ["é😀.json", os.fsdecode(b"\xff.json")])
+def test_a_path_in_json_stays_itself_in_any_encoding(
+    environment: dict[str, str], encoding: str, name: str
+) -> None:
+    done = _fa_tune(
+        {**environment, "PYTHONIOENCODING": encoding, "FA_TUNE_REGISTRY": name, "PYTHONUTF8": "0"},
+        *("doctor", "--json"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding=encoding,
+    )
+    assert "Traceback" not in done.stderr
+    assert any(name in check["detail"] for check in json.loads(done.stdout)["checks"])
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_notes_that_do_not_fit_on_the_disk_cost_no_result(environment: dict[str, str]) -> None:
+    asked = ("report", str(NOTED), "--format", "csv")
+    with open("/dev/full", "w") as full:
+        done = _fa_tune(environment, *asked, stdout=subprocess.PIPE, stderr=full)
+    assert done.returncode == 0
+    assert done.stdout == _fa_tune(environment, *asked).stdout
+
+
+def test_a_script_whose_stderr_is_closed_shows_the_result(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """The shell has the script itself open in the place of the closed stream."""
+    script = tmp_path / "script"
+    program = f"{sys.executable} -c 'from fa_tune.cli import main; main()'"
+    script.write_text(f"#!/bin/bash\nexec {program} report --format csv {NOTED}\n")
+    done = subprocess.run(
+        f"bash {script} 2>&-", shell=True, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    assert done.stdout == _fa_tune(environment, "report", "--format", "csv", str(NOTED)).stdout
 
 
 @pytest.mark.parametrize("closed", [(1,), (2,), (0,), (0, 1, 2)])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import TextIO
 
 import click
 
@@ -11,8 +13,23 @@ from fa_tune.report.wrap import terminal_width, wrapped
 
 def aside(line: str) -> None:
     """Put a sentence on stderr: one line, so that programs find it whole, or on a terminal lines
-    that fit."""
-    click.echo(fitting(line), err=True)
+    that fit.  Where they do not fit on a disk the work goes on without them."""
+    try:
+        click.echo(fitting(line), err=True)
+    except BrokenPipeError:
+        raise
+    except OSError:
+        abandon(sys.stderr)
+
+
+def abandon(stream: TextIO) -> None:
+    """Let what a stream still holds go nowhere, so that leaving raises no second error."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):
+        pass
 
 
 def fitting(line: str) -> str:
