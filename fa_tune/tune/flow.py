@@ -89,6 +89,10 @@ def open_search(
     selection = choose_profiler(
         options.measure, machine, progress, wanted=wanted, configs=asked.configs
     )
+    if options.record is not None and not selection.capabilities.measures_anew:
+        raise ToolMissing(
+            "--record keeps new measurements, and a replay makes none; search on a GPU for it"
+        )
     recorded_only(wanted, selection, progress)
     progress.note(selection.source)
     able = choose_families((), machine.limits, selection, workloads=wanted)

@@ -112,3 +112,14 @@ def test_what_no_family_computes_is_said(
     done = console("search", "--seq-lens", "4096", *options)
     assert done.status == 4
     assert said in done.err
+
+
+def test_a_replay_is_not_recorded_as_measured_now(
+    console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its date and kernel sources would be those of today, whatever was replayed."""
+    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
+    done = console("search", "--record", str(tmp_path / "to"))
+    assert done.status == 3
+    assert "--record" in done.err
+    assert not (tmp_path / "to").exists()
