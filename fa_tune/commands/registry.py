@@ -143,7 +143,7 @@ def _none_like(gpu: str | None, kept: Registry, path: Path) -> str:
 @option(
     "--recordings",
     "recordings",
-    type=NamedPath(exists=True, file_okay=False),
+    type=NamedPath(file_okay=False),
     metavar="FOLDER",
     help="Check the choices of the searches recorded there instead of the registry.",
 )

@@ -15,7 +15,7 @@ from pathlib import Path
 from fa_tune.core.model import Variant, is_reference
 from fa_tune.core.workload import Workload
 from fa_tune.evaluate.default_check import decided_again
-from fa_tune.store.recordings import Recording, load_all
+from fa_tune.store.recordings import Recording, check_folder, load_all
 from fa_tune.store.registry.between import Tuned, between, distance
 from fa_tune.tune.outputs import MAX_RUNNERS_UP
 
@@ -64,7 +64,9 @@ class _Problem:
 
 
 def losses_of(folder: Path) -> tuple[list[Losses], list[Single]]:
-    """Those of all recordings in a folder; raises ProfileFormatError."""
+    """Those of all recordings in a folder; raises ProfileFormatError, and StorageError for one that
+    does not exist."""
+    check_folder(folder)
     return losses_among(load_all(folder))
 
 

@@ -19,7 +19,7 @@ from fa_tune.core.workload import Workload
 from fa_tune.evaluate.repeatability import is_slower
 from fa_tune.search.data_dependence import OnInputs
 from fa_tune.search.decide import Confirmation, Decision, decide, sound_choice
-from fa_tune.store.recordings import Recording, load_all
+from fa_tune.store.recordings import Recording, check_folder, load_all
 from fa_tune.store.registry.schema import Entry
 from fa_tune.store.registry.schema import Ratio as KeptRatio
 from fa_tune.tune.candidates import default_keys
@@ -97,7 +97,8 @@ def compare_registry(entries: Iterable[Entry]) -> list[DefaultComparison]:
 
 def compare_recordings(folder: Path) -> list[DefaultComparison]:
     """What the searches recorded in a folder chose, each recording for itself; raises
-    ProfileFormatError."""
+    ProfileFormatError, and StorageError for a folder that does not exist."""
+    check_folder(folder)
     return [
         comparison for recording in load_all(folder) for comparison in compare_recording(recording)
     ]

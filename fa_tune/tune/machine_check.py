@@ -155,7 +155,10 @@ def _cache(machine: MachineOptions) -> str:
 
 def _recordings(machine: MachineOptions) -> str:
     folder = machine.recordings or locations.profiles_dir()
+    recordings.check_folder(folder)
     found = recordings.load_all(folder)
+    if not found:
+        raise StorageError(f"there are none in {folder}")
     gpus = ", ".join(dict.fromkeys(r.meta.device.name for r in found))
     text = f"{len(found)} in {folder}" + (f" ({gpus})" if gpus else "")
     others = sum(map(is_of_other_sources, found))

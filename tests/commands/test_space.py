@@ -10,6 +10,8 @@ from fa_tune.families.sm80.sets import get_autotuning_kernel_configs, get_kernel
 from tests.commands import fakes
 from tests.commands.console import Console, words
 
+CONFIG = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles"
+
 pytestmark = pytest.mark.usefixtures("only_sm80")  # whose configs are counted
 
 
@@ -175,3 +177,21 @@ def test_values_of_another_head_dimension(console: Console) -> None:
     refused = console(*arguments, "24")
     assert refused.status == 4
     assert "d_head_v must be 0" in refused.err
+
+
+@pytest.mark.parametrize("command", ["space", "build", "search", "bench", "record-space"])
+@pytest.mark.parametrize("options", [("--d-head", "64"), ("--d-head", "64,128")])
+def test_a_config_is_not_taken_for_one_of_another_head_dimension(
+    console: Console, command: str, options: tuple[str, ...]
+) -> None:
+    more = ("--to", "a.space.csv.gz") if command == "record-space" else ()
+    done = console(command, "--kernels", CONFIG, *options, *more)
+    assert done.status == 2, done.err
+    assert "--d-head 128" in done.err
+
+
+def test_a_config_is_not_taken_for_one_of_another_dtype(console: Console) -> None:
+    assert console("space", "--kernels", CONFIG, "--dtype", "bf16").status == 2
+    assert console("space", "--kernels", CONFIG, "--dtype", "fp16", "--d-head", "128").status == 0
+    one_without = CONFIG.replace(", 128, 64", ", 64", 1)
+    assert console("space", "--kernels", one_without, "--d-head", "64").status == 0

@@ -173,5 +173,5 @@ def test_a_score_hook_is_given_by_its_file(
     assert str(file) in os.environ[hooks.FILES]
     file.write_text("nothing")
     assert console("verify", "--score-hook", str(file)).status == 2
-    assert console("verify", "--score-hook", str(tmp_path / "absent")).status == 2
+    assert console("verify", "--score-hook", str(tmp_path / "absent")).status == 3
     assert len(verify.calls) == 1

@@ -187,7 +187,7 @@ def test_a_file_that_is_not_there_or_no_json(tmp_path: Path) -> None:
     with pytest.raises(StorageError):
         repeatability_file.load(tmp_path / "none.json")
     (tmp_path / "no.json").write_text("{")
-    with pytest.raises(ProfileFormatError, match="not JSON"):
+    with pytest.raises(ProfileFormatError, match="JSON"):
         repeatability_file.load(tmp_path / "no.json")
 
 

@@ -54,7 +54,7 @@ def test_scores_come_back_as_they_were(space: RecordedWorkload, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nonsense", "is not a result of bench-search --json"),
+        ("nonsense", "JSON"),
         ("[]", "is not a result of bench-search --json"),
         ('{"schema": "x"}', "schema x is not"),
         ('{"schema": "fa-tune-bench-search-1"}', "'plan' is missing"),

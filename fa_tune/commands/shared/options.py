@@ -6,12 +6,15 @@ A value comes from the option, else from the variable named in its help, else th
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
+from fa_tune import families
 from fa_tune.commands.shared.parameters import (
     ALL_FAMILIES,
     STDOUT,
@@ -29,7 +32,7 @@ from fa_tune.core.inputs import InputSpec
 from fa_tune.core.options import (
     DEFAULT_KERNELS,
 )
-from fa_tune.core.workload import FIELDS, USUAL
+from fa_tune.core.workload import FIELDS, USUAL, DType
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
@@ -114,8 +117,8 @@ def inputs_list_option(**settings: Any) -> Decorator[Any]:
 
 
 def kernels_option() -> Decorator[Any]:
-    """`--kernels`: which configs."""
-    return option(
+    """`--kernels`: which configs; one config is refused beside options that name other kinds."""
+    add: Decorator[Any] = option(
         "--kernels",
         "-k",
         "kernels",
@@ -129,6 +132,30 @@ def kernels_option() -> Decorator[Any]:
         '"(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles". A set includes the configs of every '
         "family that has a set of that name.",
     )
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def checked(*args: Any, kernels: str, **values: Any) -> Any:
+            _refuse_another_kind(kernels, click.get_current_context())
+            return command(*args, kernels=kernels, **values)
+
+        decorated: Callable[..., Any] = add(checked)
+        return decorated
+
+    return decorate
+
+
+def _refuse_another_kind(kernels: str, context: click.Context) -> None:
+    if not families.is_config(kernels):
+        return
+    dtype, d_head, _ = families.kind_of(families.parse(kernels, d_head=families.NOT_STATED))
+    for flag, name, own in (("--dtype", "dtypes", dtype), ("--d-head", "d_heads", d_head)):
+        typed = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if own and typed and set(context.params[name]) != {own}:
+            said = own.name.lower() if isinstance(own, DType) else own
+            raise click.UsageError(
+                f"the config of --kernels is for {flag} {said}; leave {flag} out"
+            )
 
 
 def family_option(name: str = "names") -> Decorator[Any]:
