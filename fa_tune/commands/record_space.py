@@ -121,7 +121,8 @@ def command(
     ran = sum(bool(row.samples_s) for row in made.rows)
     for key in dict.fromkeys(row.workload for row in made.rows):
         rows = [row for row in made.rows if row.workload == key]
-        say(f"{key}: {len(rows)} configs, {sum(bool(r.samples_s) for r in rows)} ran.")
+        n_ran = sum(bool(row.samples_s) for row in rows)
+        say(f"{key}: {len(rows)} config{'s' if rows[1:] else ''}, {n_ran} ran.")
     width = terminal_width()
     say(wrapped(f"{ran} of {len(made.rows)} rows have a time; {made.meta.note}.", width))
     say(wrapped(f"Kept in {to}. Measurements: {made.source}.", width))

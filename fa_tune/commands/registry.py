@@ -35,6 +35,7 @@ from fa_tune.commands.shared.progress import PlainProgress
 from fa_tune.commands.views.default_check import check_document, check_sentence, check_table
 from fa_tune.commands.views.registry_table import best_document, gpu_of, show_entries
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant, RegistryError, StorageError
+from fa_tune.core.files import is_stream
 from fa_tune.core.workload import (
     BENCHMARK_HEADS,
     FIELDS,
@@ -325,6 +326,8 @@ def merge_files(files: tuple[Path, ...], output: Path) -> None:
     for path in files:
         if not path.exists():
             raise StorageError(f"cannot read {path}: no such file")
+    if is_stream(output):
+        raise click.UsageError(f"{output} is no file that a registry can be kept in; name another")
     if output.exists() and not any(os.path.samefile(output, path) for path in files):
         raise click.UsageError(f"{output} exists; name it among the files to merge, or remove it")
     loaded = [load(path) for path in files]
@@ -341,7 +344,10 @@ def merge_files(files: tuple[Path, ...], output: Path) -> None:
         said.note(_sentence(conflict))
     count = sum(len(registry.entries) for registry in loaded)
     kept = len(merged.entries)
-    say(f"{kept} entr{'y' if kept == 1 else 'ies'} in {output}, of {count} in {len(files)} files.")
+    say(
+        f"{kept} entr{'y' if kept == 1 else 'ies'} in {output}, of {count} in {len(files)} "
+        f"file{'s' if files[1:] else ''}."
+    )
 
 
 def _refuse_beside_key() -> None:

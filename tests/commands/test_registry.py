@@ -358,6 +358,16 @@ def test_merge_never_overwrites_what_it_did_not_read(console: Console, tmp_path:
     assert (tmp_path / "precious.json").read_bytes() == before
 
 
+@pytest.mark.parametrize("output", ["/dev/null", "/dev/stdout"])
+def test_merge_does_not_advise_to_remove_a_device(
+    console: Console, tmp_path: Path, output: str
+) -> None:
+    save(tmp_path / "a.json", Registry.of([entry(1024)]))
+    done = console("registry", "merge", "a.json", "-o", output)
+    assert done.status == 2
+    assert "remove" not in done.err
+
+
 def test_merge_of_a_damaged_or_missing_file_writes_nothing(
     console: Console, tmp_path: Path
 ) -> None:

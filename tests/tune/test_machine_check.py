@@ -55,7 +55,11 @@ def packages(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str]) -> None:
 
 
 def doctor(world: World, **options: Path) -> dict[str, Check]:
-    places = {"cache_dir": world.folder / "cache", "recordings": world.folder / "none", **options}
+    some = world.folder / "recorded"
+    if not some.exists():
+        some.mkdir()
+        record(some, "tune_ncu", "ncu", "2026-03-01T00:00:00+00:00", {"sm80:x": 1e-3})
+    places = {"cache_dir": world.folder / "cache", "recordings": some, **options}
     machine = MachineOptions(**places)  # type: ignore[arg-type]
     checks = examine(machine, world.progress)
     assert all("\n" not in check.detail for check in checks)
