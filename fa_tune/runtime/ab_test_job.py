@@ -14,11 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.jobs import ABTestItem, ABTestJob, ABTestResult, to_json
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.jobs.time_events import Subject, input_sets_of, prepare_alike, warm_up
-from fa_tune.gpu.kernels import Launch, guarded, lse_for, use_device
+from fa_tune.gpu.kernels import Launch, guarded, launch_args, lse_for, output_for, use_device
 from fa_tune.gpu.reference import Inputs
 from fa_tune.runtime.dispatch import Attention, Problem
 from fa_tune.workers.main import Report
@@ -69,10 +71,18 @@ def _pairs(workload: Workload, item: ABTestItem, job: ABTestJob) -> ABTestResult
 
 
 def _call(attention: Attention, inputs: Inputs, workload: Workload) -> None:
+    lse = lse_for(workload)
+    if workload.packed:  # `Attention` would take its tensors for one long sequence
+        args = launch_args(inputs, output_for(inputs), lse)
+        stream = torch.cuda.current_stream().cuda_stream
+        attention.chosen(workload).kernel.launch(workload, args, stream)
+        return
     attention(
         inputs.q,
         inputs.k,
         inputs.v,
         **{name: getattr(workload, name) for name in Problem.__annotations__},
-        lse=lse_for(workload),
+        lse=lse,
+        sink=inputs.sink,
+        alibi_slopes=inputs.alibi_slopes,
     )

@@ -15,6 +15,10 @@ from fa_tune.core.workload import DType, Workload
 if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: no jobs to test")
 
+import torch
+
+from fa_tune.core.tensors import workload_of
+from fa_tune.gpu.reference import make_inputs
 from fa_tune.runtime import ab_test_job as confirm
 
 WORKLOAD = Workload(1, 1, 1, 64, 64, 64, DType.FP16)
@@ -68,3 +72,45 @@ def test_a_program_that_would_get_something_else_is_no_confirmation(taken: list[
     with pytest.raises(InvalidConfig, match="a program gets sm80:b where the search means"):
         confirm._pairs(WORKLOAD, replace(ITEM, default="sm80:c"), JOB)
     assert [t for t in taken if not t.startswith("prepare")] == []
+
+
+@pytest.mark.parametrize(
+    "traits",
+    [
+        {"lse": True},
+        {"sink": True},
+        {"alibi": True, "causal": True},
+        {"window_left": 9, "softcap": 20.0, "softmax_scale": 0.5},
+        {"lengths": "5+64+7", "causal": True, "sink": True, "lse": True},
+    ],
+)
+def test_what_is_launched_is_the_workload_of_the_search(
+    traits: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another workload may have another kernel, whose time says nothing of the choice."""
+    workload = Workload(2, 2, 1, 64, 64, 64, DType.FP16, **traits)
+    launched: list[Workload] = []
+
+    class Attention:
+        def chosen(self, of: Workload) -> Any:
+            kernel = SimpleNamespace(launch=lambda given, args, stream: launched.append(given))
+            return SimpleNamespace(kernel=kernel if of == workload else None)
+
+        def __call__(
+            self,
+            *three: Any,
+            lse: Any = None,
+            sink: Any = None,
+            alibi_slopes: Any = None,
+            **told: Any,
+        ) -> None:
+            given = {"lse": lse, "sink": sink, "alibi": alibi_slopes}
+            told |= {name: tensor is not None for name, tensor in given.items()}
+            launched.append(workload_of(*three, **told))
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
+    lse = torch.empty(0) if workload.lse else None
+    monkeypatch.setattr(confirm, "lse_for", lambda _: lse)
+    inputs = make_inputs(workload, seed=0, device="cpu")
+    confirm._call(Attention(), inputs, workload)  # type: ignore[arg-type]
+    assert launched == [workload]
