@@ -14,6 +14,7 @@ from fa_tune.core.workload import Workload
 from fa_tune.op import autograd, state
 from fa_tune.op.library import room_for_lse, room_for_out
 from fa_tune.op.native import translated
+from fa_tune.op.precision import autocast
 from fa_tune.op.traits import Traits, of_heads
 from fa_tune.store.registry.chooser import Choice
 
@@ -64,7 +65,7 @@ def attention(
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         _refuse_others(q=q, k=k, v=v)
     if torch.is_autocast_enabled("cuda"):
-        q, k, v = _cast(q), _cast(k), _cast(v)
+        q, k, v = autocast(q, k, v)
     traits: tuple[Any, ...] = (causal, bottom_right, softmax_scale)
     wants_grad = q.requires_grad or k.requires_grad or v.requires_grad
     forward, forward_lse, forward_out = _PLAIN
@@ -145,6 +146,7 @@ def _workload(
     score_hook: str | None = None,
 ) -> Workload:
     _refuse_others(q=q, k=k, v=v)
+    q, k, v = autocast(q, k, v)
     _check_window(window)
     if not q.is_cuda:
         raise InvalidConfig(f"Q, K, V must be on a GPU; Q is on {q.device}")
@@ -175,9 +177,3 @@ def _check_window(window: object) -> None:
 def _counts_keys(side: object) -> bool:
     # A compiled graph knows that its numbers are int, but not their attributes.
     return side is None or isinstance(side, int) or hasattr(side, "__index__")
-
-
-def _cast(tensor: Tensor) -> Tensor:
-    wanted = torch.get_autocast_dtype("cuda")
-    casts = tensor.is_cuda and tensor.is_floating_point() and tensor.dtype != torch.float64
-    return tensor.to(wanted) if casts else tensor

@@ -9,6 +9,7 @@ columns of zeros.
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -41,6 +42,7 @@ from fa_tune.op.flash_fallback import (
 )
 from fa_tune.op.operands import Lengths
 from fa_tune.op.packed import packed_attention
+from fa_tune.op.precision import without_autocast
 from fa_tune.op.refusals import Refusals
 
 # Head dimensions are multiples of this in torch's FlashAttention 2 and of this in our kernels.
@@ -135,7 +137,7 @@ def dense(
     reason = reason or _refusals.reason(q, k, v, traits, lse=wants_lse)
     if not reason:
         try:
-            found = attention(
+            found = _uncast(attention)(
                 *(q, k, v),
                 causal=traits.causal,
                 bottom_right=traits.bottom_right and q.shape[1] != k.shape[1],
@@ -190,6 +192,11 @@ def _varlen(
         return out[..., :d_v], lse
     _tell("flash_attn_varlen_func", reason, options)
     return _one_by_one(q, k, v, options, lengths)
+
+
+def _uncast(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function for inputs of whatever type: to FlashAttention autocast means nothing."""
+    return without_autocast(function) if torch.is_autocast_enabled("cuda") else function
 
 
 def _tell(function: str, reason: str, options: Options) -> None:

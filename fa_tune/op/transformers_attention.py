@@ -20,6 +20,7 @@ from fa_tune.core.errors import FaTuneError, InvalidConfig, NoUsableVariant, Too
 from fa_tune.op.api import attention
 from fa_tune.op.fallback_warning import tell
 from fa_tune.op.lazy_mask import LazyMask, Rule
+from fa_tune.op.precision import autocast
 from fa_tune.op.refusals import Refusals
 from fa_tune.op.traits import Traits
 
@@ -119,6 +120,7 @@ def attend(
     for name in _REFUSED:
         if others.get(name) is not None:
             raise InvalidConfig(f"attention of Transformers with {name} is not supported")
+    query, key, value = autocast(query, key, value)  # a rotary embedding may make fp32 of them
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     window = others.get("sliding_window")
     if isinstance(attention_mask, LazyMask):

@@ -14,7 +14,7 @@ if not TYPE_CHECKING:
 import torch
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.op import attention, explain
+from fa_tune.op import attention, explain, prepare
 
 NO_ARGUMENTS: dict[str, dict[str, Any]] = {
     "window as a number": {"window": 5},
@@ -42,3 +42,12 @@ def test_what_is_no_such_argument_is_refused_by_its_name(
     assert "\n" not in str(told.value)
     if function is attention:
         assert str(told.value).startswith(name.split()[0])
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_tensors_that_are_on_no_gpu_are_refused(device: str) -> None:
+    q = torch.zeros(2, 5, 4, 16, dtype=torch.float16, device=device)
+    with pytest.raises(InvalidConfig, match=device):
+        explain(q, q, q)
+    with pytest.raises(InvalidConfig, match=device):
+        prepare(like=(q, q, q))

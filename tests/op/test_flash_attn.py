@@ -285,6 +285,27 @@ def test_autocast_changes_no_matrix_product(dtype: torch.dtype) -> None:
         assert torch.equal(one, other)
 
 
+def test_autocast_changes_no_type_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As FlashAttention's own functions give what they are given."""
+    cast: list[bool] = []
+
+    def ours(q: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        cast.append(torch.is_autocast_enabled("cuda"))
+        return q
+
+    monkeypatch.setattr(flash_attn, "attention", ours)
+    monkeypatch.setattr(flash_attn, "why_not_ours", lambda *_: "")
+    q = draw(2, 9, 4, 16).half()
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        flash_attn_func(q, q, q)
+        flash_attn_with_kvcache(q, q, q, cache_seqlens=9)
+        assert torch.is_autocast_enabled("cuda")
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+    assert cast == [False, False]
+
+
 def transposed(*shape: int) -> torch.Tensor:
     """With a last dimension that is not contiguous."""
     return draw(*shape[:-2], shape[-1], shape[-2]).half().transpose(-1, -2)

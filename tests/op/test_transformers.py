@@ -187,6 +187,21 @@ def test_gradients_reach_the_weights(kind: str) -> None:
         assert torch.allclose(one, other, atol=1e-4 * float(one.abs().max()) + 1e-6)
 
 
+@pytest.mark.parametrize("kind", ["llama", "mistral", "gemma"])
+def test_autocast_leaves_attention_ours(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rotary embedding in fp32 makes fp32 of queries and keys."""
+    monkeypatch.setattr(transformers_attention, "_DTYPES", (torch.bfloat16,))
+    model = tiny_models.make(kind)
+    given = tiny_models.prompts("cpu", padded=False)
+    found = []
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        for name in ("eager", "fa_tune"):
+            model.set_attn_implementation(name)
+            found.append(model(**given).logits.float())
+    assert len(calls) == 2
+    assert torch.allclose(*found, atol=0.1 * float(found[0].abs().max()))
+
+
 @pytest.mark.parametrize("hidden", [False, True])
 def test_sinks_of_each_query_and_a_bias(hidden: bool) -> None:
     """As Inkling 2 has them."""
