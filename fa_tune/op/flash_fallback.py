@@ -94,15 +94,16 @@ def check_options(options: Options, batch: int, heads: int) -> None:
         )
 
 
-def check_integers(name: str, given: object) -> None:
-    """Raise InvalidConfig for what is no tensor of whole numbers of one dimension."""
+def check_integers(name: str, given: object, n_dims: int = 1) -> None:
+    """Raise InvalidConfig for what is no tensor of whole numbers with `n_dims` dimensions."""
     if (
         not isinstance(given, Tensor)
-        or given.ndim != 1
+        or given.ndim != n_dims
         or given.dtype not in (torch.int32, torch.int64)
     ):
         told = f"{given.dtype} {[*given.shape]}" if isinstance(given, Tensor) else repr(given)[:60]
-        raise InvalidConfig(f"{name} must be an int32 tensor of one dimension, not {told}")
+        wanted = "one dimension" if n_dims == 1 else f"{n_dims} dimensions"
+        raise InvalidConfig(f"{name} must be an int32 tensor of {wanted}, not {told}")
 
 
 def refuse(what: str) -> NoReturn:

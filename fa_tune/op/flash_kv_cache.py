@@ -83,9 +83,12 @@ def flash_attn_with_kvcache(
     lengths: int | Tensor = k_cache.shape[1] if cache_seqlens is None else cache_seqlens
     options = Options(causal, softmax_scale, 0.0, window_size, softcap, alibi_slopes)
     check_options(options, q.shape[0], q.shape[2])
-    for name, indices in (("cache_seqlens", lengths), ("cache_batch_idx", cache_batch_idx)):
-        if indices is not None and not isinstance(indices, int):
-            check_integers(name, indices)
+    if not isinstance(lengths, int):
+        check_integers("cache_seqlens", lengths)
+    if block_table is not None:
+        check_integers("block_table", block_table, 2)
+    if cache_batch_idx is not None:
+        _check_batch_idx(cache_batch_idx, q.shape[0])
     if k_cache.dtype != E4M3 and (k_descale is not None or v_descale is not None):
         raise InvalidConfig(f"k_descale and v_descale are of caches of {E4M3}, not {k_cache.dtype}")
     with torch.no_grad():
@@ -113,6 +116,10 @@ def _new_keys(
         raise InvalidConfig("k and v are appended together: give both or neither")
     if k is None or v is None:
         return None
+    for name, given in (("k", k), ("v", v)):
+        if not isinstance(given, Tensor) or given.ndim != 4:
+            told = [*given.shape] if isinstance(given, Tensor) else type(given).__name__
+            raise InvalidConfig(f"{name} must be a tensor {DENSE}, not {told}")
     if lengths is None:
         raise InvalidConfig("k and v have no place in the cache without cache_seqlens")
     return with_whole_rows(k), with_whole_rows(v)
@@ -134,6 +141,13 @@ def _with_new(
         length += new[0].shape[1]
     keys, values = (_of_batch(cache, batch_idx)[:, :length] for cache in caches)
     return keys, values
+
+
+def _check_batch_idx(batch_idx: object, batch: int) -> None:
+    """Raise InvalidConfig for what does not say where each sequence of the batch is."""
+    check_integers("cache_batch_idx", batch_idx)
+    if isinstance(batch_idx, Tensor) and len(batch_idx) != batch:
+        raise InvalidConfig(f"cache_batch_idx must be [{batch}], as Q, not [{len(batch_idx)}]")
 
 
 def _check_length(
@@ -191,7 +205,10 @@ def _append(
 def _scales(
     k_cache: Tensor, k_descale: Tensor | None, v_descale: Tensor | None
 ) -> tuple[Tensor, Tensor] | None:
-    """Both, for a cache that has them."""
+    """Both, for a cache that has them.  Raises InvalidConfig for what is no tensor."""
+    for name, given in (("k_descale", k_descale), ("v_descale", v_descale)):
+        if given is not None and not isinstance(given, Tensor):
+            raise InvalidConfig(f"{name} must be a torch tensor, not {type(given).__name__}")
     if k_cache.dtype != E4M3 or (k_descale is None and v_descale is None):
         return None
     one = torch.ones((), device=k_cache.device)
@@ -230,6 +247,9 @@ def _cached(
             _refusals.remember(*problem, reason, lse=wants_lse, of="cache")
     cache.check_places(q)
     check_floating(q, cache.k, cache.v)
+    if E4M3 in (cache.k.dtype, cache.v.dtype):  # which torch does not convert in place
+        cache.check_types(q)
+    cache = cache.as_read(q)
     tell("flash_attn_with_kvcache", reason)
     lengths = cache.lengths
     if cache.new is not None:
@@ -242,7 +262,8 @@ def _cached(
 
 
 def _in_one_piece(cache: Cache) -> tuple[Tensor, Tensor]:
-    """K and V [batch, capacity, kv_heads, d_head], multiplied with their scales."""
+    """K and V [batch, capacity, kv_heads, d_head] of a cache `as_read`, multiplied with their
+    scales."""
     keys, values = cache.k, cache.v
     if cache.block_table is not None:
         pages = cache.block_table.long().clamp(0, keys.shape[0] - 1)  # it may end in anything
@@ -250,9 +271,8 @@ def _in_one_piece(cache: Cache) -> tuple[Tensor, Tensor]:
             t.view(torch.uint8)[pages].flatten(1, 2).view(t.dtype) for t in (keys, values)
         )
     if cache.scales is not None:
-        shape = (keys.shape[0], 1, keys.shape[2], 1)
         keys, values = (
-            t.float() * s.expand(shape[0], shape[2]).view(shape)
+            t.float() * s[:, None, :, None]
             for t, s in zip((keys, values), cache.scales, strict=True)
         )
     return keys, values

@@ -21,6 +21,7 @@ from fa_tune.op import flash_attn, flash_kv_cache
 from fa_tune.op.flash_attn import flash_attn_func, flash_attn_varlen_func
 from fa_tune.op.flash_fallback import Options, suits_flash2
 from fa_tune.op.flash_kv_cache import flash_attn_with_kvcache
+from fa_tune.op.kv_cache import E4M3
 from fa_tune.op.traits import Traits
 from tests.op import twins
 
@@ -422,6 +423,55 @@ def test_lengths_that_a_cache_does_not_have_are_refused(length: int) -> None:
     for lengths in (torch.tensor([3]), torch.tensor([[3, 4]])):
         with pytest.raises(InvalidConfig):
             flash_attn_with_kvcache(q, cache, cache, cache_seqlens=lengths)
+
+
+WHOLE = torch.tensor([3, 4], dtype=torch.int32)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"block_table": [[0], [1]], "cache_seqlens": WHOLE},
+        {"block_table": torch.zeros(2, 1), "cache_seqlens": WHOLE},
+        {"block_table": WHOLE, "cache_seqlens": 3},
+        {"cache_batch_idx": WHOLE[:1] - 3, "cache_seqlens": 3},
+        {"cache_batch_idx": torch.zeros(3, dtype=torch.int32), "cache_seqlens": 3},
+        {"k": [1.0], "v": [1.0], "cache_seqlens": 3},
+        {"k": torch.zeros(2, 2, 16), "v": torch.zeros(2, 2, 16), "cache_seqlens": 3},
+    ],
+)
+def test_tables_indices_and_new_keys_that_are_none_are_refused(given: dict[str, Any]) -> None:
+    q, cache, new = draw(2, 1, 4, 16), draw(2, 16, 2, 16), draw(2, 1, 2, 16)
+    before = cache.clone()
+    with pytest.raises(InvalidConfig):
+        flash_attn_with_kvcache(q, cache, cache, **{"k": new, "v": new, **given})
+    assert torch.equal(cache, before)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"k_descale": 2.0},
+        {"v_descale": torch.ones(3)},
+        {"k": draw(2, 1, 2, 16), "v": draw(2, 1, 2, 16)},
+    ],
+)
+def test_scales_and_new_keys_that_are_not_of_an_e4m3_cache_are_refused(
+    given: dict[str, Any],
+) -> None:
+    q, cache = draw(2, 1, 4, 16), draw(2, 16, 2, 16).to(E4M3)
+    before = cache.float()
+    with pytest.raises(InvalidConfig):
+        flash_attn_with_kvcache(q, cache, cache, cache_seqlens=WHOLE, **given)
+    assert torch.equal(cache.float(), before)
+
+
+def test_scales_of_an_e4m3_cache_expand_in_products() -> None:
+    q, k, v = draw(2, 3, 4, 16), draw(2, 9, 2, 16).to(E4M3), draw(2, 9, 2, 16).to(E4M3)
+    of_k, of_v = torch.tensor([0.5, 2.0]), torch.tensor([[3.0], [0.25]])
+    found = flash_attn_with_kvcache(q, k, v, k_descale=of_k, v_descale=of_v)
+    keys, values = k.float() * of_k[:, None], v.float() * of_v[:, None, None]
+    assert torch.allclose(found, by_torch(q, keys, values), atol=1e-5)
 
 
 def test_a_cache_without_room_gives_zeros() -> None:
