@@ -21,9 +21,9 @@ from fa_tune.op import flash_attn, flash_kv_cache
 from fa_tune.op.flash_attn import flash_attn_func, flash_attn_varlen_func
 from fa_tune.op.flash_fallback import Options, suits_flash2
 from fa_tune.op.flash_kv_cache import flash_attn_with_kvcache
-from fa_tune.op.kv_cache import E4M3
 from fa_tune.op.traits import Traits
 from tests.op import twins
+from tests.op.twins import by_torch, draw
 
 sdpa = torch.nn.functional.scaled_dot_product_attention
 
@@ -33,15 +33,6 @@ def quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-def draw(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape)
-
-
-def by_torch(q: Any, k: Any, v: Any, **options: Any) -> torch.Tensor:
-    found: torch.Tensor = sdpa(*(t.transpose(1, 2) for t in (q, k, v)), enable_gqa=True, **options)
-    return found.transpose(1, 2)
 
 
 @pytest.mark.parametrize(("n_q", "n_kv"), [(7, 7), (3, 9)])
@@ -146,75 +137,6 @@ def test_packed_sequences_that_the_tensors_do_not_have_are_refused(
     starts = (torch.tensor(s, dtype=torch.int32) for s in (starts_q, starts_k))
     with pytest.raises(InvalidConfig, match=told):
         flash_attn_varlen_func(q, k, k, *starts, 7, 7)
-
-
-@pytest.mark.parametrize("as_tensor", [False, True])
-def test_a_cache_is_appended_to_and_read(as_tensor: bool) -> None:
-    keys, values = draw(2, 10, 2, 16), draw(2, 10, 2, 16)
-    new_k, new_v, q = draw(2, 2, 2, 16), draw(2, 2, 2, 16), draw(2, 2, 4, 16)
-    lengths = torch.tensor([5, 3] if as_tensor else [5, 5], dtype=torch.int32)
-    before = keys.clone()
-    out, lse = flash_attn_with_kvcache(
-        *(q, keys, values, new_k, new_v),
-        cache_seqlens=lengths if as_tensor else 5,
-        causal=True,
-        return_softmax_lse=True,
-    )
-    for i, n in enumerate(lengths.tolist()):
-        assert torch.equal(keys[i, n : n + 2], new_k[i])
-        assert torch.equal(keys[i, :n], before[i, :n])
-        assert torch.equal(keys[i, n + 2 :], before[i, n + 2 :])
-        one, rows, _ = flash_attn_func(
-            *(q[[i]], keys[[i], : n + 2], values[[i], : n + 2]),
-            causal=True,
-            return_attn_probs=True,
-        )
-        assert torch.allclose(out[i], one[0], atol=1e-5)
-        assert torch.allclose(lse[i], rows[0], atol=1e-5)
-
-
-def test_some_rows_of_a_cache() -> None:
-    keys, values, q = draw(4, 6, 2, 16), draw(4, 6, 2, 16), draw(2, 1, 2, 16)
-    rows = torch.tensor([3, 1], dtype=torch.int32)
-    new = draw(2, 1, 2, 16)
-    found = flash_attn_with_kvcache(
-        q, keys, values, new, new, cache_seqlens=4, cache_batch_idx=rows
-    )
-    assert torch.equal(keys[3, 4], new[0, 0])
-    expected = flash_attn_func(q, keys[[3, 1], :5], values[[3, 1], :5])
-    assert torch.allclose(found, expected, atol=1e-6)
-
-
-def test_a_cache_in_pages_is_appended_to_and_read() -> None:
-    page, lengths = 4, torch.tensor([6, 0, 3], dtype=torch.int32)
-    pool_k, pool_v = (torch.full((12, page, 2, 16), torch.nan) for _ in range(2))
-    table = torch.tensor([[7, 2, 5], [1, 99, 99], [4, 11, 99]], dtype=torch.int32)
-    keys, values = draw(3, 12, 2, 16), draw(3, 12, 2, 16)
-    for i, n in enumerate(lengths.tolist()):
-        for j in range(n):
-            pool_k[table[i, j // page], j % page] = keys[i, j]
-            pool_v[table[i, j // page], j % page] = values[i, j]
-    q, new_k, new_v = draw(3, 2, 4, 16), draw(3, 2, 2, 16), draw(3, 2, 2, 16)
-    out = flash_attn_with_kvcache(
-        *(q, pool_k, pool_v, new_k, new_v),
-        cache_seqlens=lengths,
-        block_table=table,
-        causal=True,
-    )
-    for i, n in enumerate(lengths.tolist()):
-        both = [
-            torch.cat((old[i, :n], new[i]))[None] for old, new in ((keys, new_k), (values, new_v))
-        ]
-        assert torch.allclose(out[i], flash_attn_func(q[[i]], *both, causal=True)[0], atol=1e-5)
-    with pytest.raises(InvalidConfig, match="needs cache_seqlens"):
-        flash_attn_with_kvcache(q, pool_k, pool_v, block_table=table)
-    with pytest.raises(InvalidConfig, match="fa-tune does not"):
-        flash_attn_with_kvcache(
-            *(q, pool_k, pool_v),
-            cache_seqlens=lengths,
-            block_table=table,
-            cache_batch_idx=lengths,
-        )
 
 
 def test_what_nobody_here_computes_is_refused() -> None:
@@ -400,110 +322,6 @@ def test_queries_and_values_that_make_no_problem_are_refused() -> None:
             flash_attn_func(*three)
 
 
-@pytest.mark.parametrize("length", [-1, 10, 11])
-def test_new_keys_that_have_no_room_are_refused(length: int) -> None:
-    q, cache, new = draw(2, 1, 4, 16), draw(2, 10, 2, 16), draw(2, 1, 2, 16)
-    before = cache.clone()
-    with pytest.raises(InvalidConfig):
-        flash_attn_with_kvcache(q, cache, cache, new, new, cache_seqlens=length)
-    assert torch.equal(cache, before)
-    for shape in ((1, 1, 2, 16), (2, 1, 1, 16), (2, 1, 2, 8)):
-        other = draw(*shape)
-        for lengths in (3, torch.tensor([3, 4], dtype=torch.int32)):
-            with pytest.raises(InvalidConfig):
-                flash_attn_with_kvcache(q, cache, cache, other, other, cache_seqlens=lengths)
-    assert torch.equal(cache, before)
-
-
-@pytest.mark.parametrize("length", [-1, 11])
-def test_lengths_that_a_cache_does_not_have_are_refused(length: int) -> None:
-    q, cache = draw(2, 1, 4, 16), draw(2, 10, 2, 16)
-    with pytest.raises(InvalidConfig):
-        flash_attn_with_kvcache(q, cache, cache, cache_seqlens=length)
-    for lengths in (torch.tensor([3]), torch.tensor([[3, 4]])):
-        with pytest.raises(InvalidConfig):
-            flash_attn_with_kvcache(q, cache, cache, cache_seqlens=lengths)
-
-
-WHOLE = torch.tensor([3, 4], dtype=torch.int32)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"block_table": [[0], [1]], "cache_seqlens": WHOLE},
-        {"block_table": torch.zeros(2, 1), "cache_seqlens": WHOLE},
-        {"block_table": WHOLE, "cache_seqlens": 3},
-        {"cache_batch_idx": WHOLE[:1] - 3, "cache_seqlens": 3},
-        {"cache_batch_idx": torch.zeros(3, dtype=torch.int32), "cache_seqlens": 3},
-        {"k": [1.0], "v": [1.0], "cache_seqlens": 3},
-        {"k": torch.zeros(2, 2, 16), "v": torch.zeros(2, 2, 16), "cache_seqlens": 3},
-    ],
-)
-def test_tables_indices_and_new_keys_that_are_none_are_refused(given: dict[str, Any]) -> None:
-    q, cache, new = draw(2, 1, 4, 16), draw(2, 16, 2, 16), draw(2, 1, 2, 16)
-    before = cache.clone()
-    with pytest.raises(InvalidConfig):
-        flash_attn_with_kvcache(q, cache, cache, **{"k": new, "v": new, **given})
-    assert torch.equal(cache, before)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"k_descale": 2.0},
-        {"v_descale": torch.ones(3)},
-        {"k": draw(2, 1, 2, 16), "v": draw(2, 1, 2, 16)},
-    ],
-)
-def test_scales_and_new_keys_that_are_not_of_an_e4m3_cache_are_refused(
-    given: dict[str, Any],
-) -> None:
-    q, cache = draw(2, 1, 4, 16), draw(2, 16, 2, 16).to(E4M3)
-    before = cache.float()
-    with pytest.raises(InvalidConfig):
-        flash_attn_with_kvcache(q, cache, cache, cache_seqlens=WHOLE, **given)
-    assert torch.equal(cache.float(), before)
-
-
-def test_scales_of_an_e4m3_cache_expand_in_products() -> None:
-    q, k, v = draw(2, 3, 4, 16), draw(2, 9, 2, 16).to(E4M3), draw(2, 9, 2, 16).to(E4M3)
-    of_k, of_v = torch.tensor([0.5, 2.0]), torch.tensor([[3.0], [0.25]])
-    found = flash_attn_with_kvcache(q, k, v, k_descale=of_k, v_descale=of_v)
-    keys, values = k.float() * of_k[:, None], v.float() * of_v[:, None, None]
-    assert torch.allclose(found, by_torch(q, keys, values), atol=1e-5)
-
-
-def test_a_cache_without_room_gives_zeros() -> None:
-    q, cache = draw(2, 1, 4, 16), draw(2, 0, 2, 16)
-    none = torch.zeros(2, dtype=torch.int32)
-    out, lse = flash_attn_with_kvcache(q, cache, cache, cache_seqlens=none, return_softmax_lse=True)
-    assert (out == 0).all()
-    assert lse.isneginf().all()
-
-
-@pytest.mark.parametrize("paged", [False, True])
-def test_new_keys_beyond_a_cache_of_unknown_lengths_are_dropped(paged: bool) -> None:
-    """On a GPU a place that is not there would end every later call."""
-    lengths = torch.tensor([7, 6, 3, 8, 11], dtype=torch.int32)
-    cache, new, q = draw(5, 8, 2, 16), draw(5, 3, 2, 16), draw(5, 1, 4, 16)
-    values = cache.clone()
-    expected = cache.clone()
-    for row, own, n in zip(expected, new, lengths.tolist(), strict=True):
-        row[n : n + 3] = own[: max(0, 8 - n)]
-    table = None
-    if paged:
-        table = torch.arange(10, dtype=torch.int32).view(5, 2)
-        cache, values = cache.view(10, 4, 2, 16), values.view(10, 4, 2, 16)
-    out = flash_attn_with_kvcache(
-        q, cache, values, new, new, cache_seqlens=lengths, block_table=table, causal=True
-    )
-    assert torch.equal(cache.view(5, 8, 2, 16), expected)
-    for i, n in enumerate(lengths.tolist()):
-        seen = (expected[[i], : n + 3],) * 2
-        assert torch.allclose(out[i], flash_attn_func(q[[i]], *seen)[0], atol=1e-5)
-
-
 MEANINGLESS: dict[str, dict[str, Any]] = {
     "a share below 0": {"dropout_p": -0.1},
     "a share that is none": {"dropout_p": float("nan")},
@@ -534,24 +352,3 @@ def test_options_that_mean_nothing_are_refused_by_all_three(name: str) -> None:
     if "dropout_p" not in options:
         with pytest.raises(InvalidConfig):
             flash_attn_with_kvcache(q, k, k, cache_seqlens=3, **options)
-
-
-def test_scales_of_a_cache_that_has_none_are_refused() -> None:
-    q, cache = draw(2, 1, 4, 16), draw(2, 10, 2, 16)
-    for name in ("k_descale", "v_descale"):
-        for lengths in (None, 3, torch.tensor([3, 4], dtype=torch.int32)):
-            with pytest.raises(InvalidConfig, match="descale"):
-                flash_attn_with_kvcache(
-                    q, cache, cache, cache_seqlens=lengths, **{name: torch.tensor(2.0)}
-                )
-
-
-@pytest.mark.parametrize("given", [[0, 2, 5], torch.tensor([0.0, 2.0, 5.0]), torch.zeros(1, 3)])
-def test_places_that_are_no_whole_numbers_are_refused(given: Any) -> None:
-    q, cache = draw(5, 4, 16), draw(3, 10, 4, 16)
-    with pytest.raises(InvalidConfig, match="cu_seqlens_q"):
-        flash_attn_varlen_func(q, q, q, given, given, 3, 3)
-    with pytest.raises(InvalidConfig, match="cache_seqlens"):
-        flash_attn_with_kvcache(cache[:, :1], cache, cache, cache_seqlens=given)
-    with pytest.raises(InvalidConfig, match="cache_batch_idx"):
-        flash_attn_with_kvcache(cache[:, :1], cache, cache, cache_batch_idx=given)

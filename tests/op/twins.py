@@ -15,6 +15,16 @@ from fa_tune.op.operands import Done, Gradients, Lengths
 from fa_tune.op.traits import Traits
 
 Tensor = torch.Tensor
+sdpa = torch.nn.functional.scaled_dot_product_attention
+
+
+def draw(*shape: int) -> Tensor:
+    return torch.randn(*shape)
+
+
+def by_torch(q: Any, k: Any, v: Any, **options: Any) -> Tensor:
+    found: Tensor = sdpa(*(t.transpose(1, 2) for t in (q, k, v)), enable_gqa=True, **options)
+    return found.transpose(1, 2)
 
 
 def scores_of(q: Tensor, k: Tensor, traits: Traits, first: int = 0) -> Tensor:
