@@ -230,6 +230,19 @@ def test_sinks_of_each_query_and_a_bias(hidden: bool) -> None:
     assert not calls
 
 
+def test_head_dimensions_without_whole_rows_are_told_once() -> None:
+    module = SimpleNamespace(is_causal=True, num_key_value_groups=1, training=False)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for n in (5, 6, 7):
+            q = torch.randn(2, 4, n, 12)
+            found, _ = transformers_attention.attend(module, q, q, q, None)
+            expected = torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+            assert torch.allclose(found, expected.transpose(1, 2), atol=1e-5)
+    assert not calls
+    assert len(told) == 1
+
+
 def test_keys_that_are_hidden_without_a_mask_are_refused() -> None:
     q = torch.randn(2, 4, 9, 16)
     module = SimpleNamespace(is_causal=True, num_key_value_groups=1, training=False)
