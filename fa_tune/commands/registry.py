@@ -33,7 +33,7 @@ from fa_tune.commands.shared.parameters import (
 )
 from fa_tune.commands.shared.progress import PlainProgress
 from fa_tune.commands.views.default_check import check_document, check_sentence, check_table
-from fa_tune.commands.views.registry_table import best_document, gpu_of, show_entries
+from fa_tune.commands.views.registry_table import best_document, show_entries, target_of
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant, RegistryError, StorageError
 from fa_tune.core.files import is_stream
 from fa_tune.core.workload import (
@@ -48,7 +48,7 @@ from fa_tune.core.workload import (
 from fa_tune.evaluate.default_check import compare_recordings, compare_registry
 from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.store.registry.file import load, update
-from fa_tune.store.registry.lookup import NoMatch, Target, find_match
+from fa_tune.store.registry.lookup import NoMatch, find_match
 from fa_tune.store.registry.merge import Conflict, conflicts, merge_registries
 from fa_tune.store.registry.schema import Registry, to_json
 from fa_tune.tune.outputs import registry_path
@@ -275,8 +275,7 @@ def best(
     kept = _load(path)
     if not kept.entries:
         raise NoUsableVariant(_nothing_in(path))
-    name, driver = gpu_of(kept, gpu, workload, method)
-    found = find_match(kept, Target(name, method=method, driver=driver), workload)
+    found = find_match(kept, target_of(kept, gpu, workload, method), workload)
     if isinstance(found, NoMatch):
         raise NoUsableVariant(found.reason)
     chosen = found.chosen

@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from fa_tune.core.errors import InvalidConfig
 
 KIB = 1024
+DEFAULT_ARCH = "sm_90"  # where none is named and there is no GPU
 
 
 @dataclass(frozen=True)
 class ArchLimits:
     """Limits of one compute capability.  `smem_reserved_bytes` is what the system takes
     from every resident CTA; registers are handed out per warp in units of 256; a device of it has
-    about so many `multiprocessors`."""
+    about so many `multiprocessors`, each with as many `cores` as NVML counts."""
 
     compute_capability: tuple[int, int]
     smem_per_sm_bytes: int
@@ -28,6 +29,7 @@ class ArchLimits:
     multiprocessors: int
     registers_per_sm: int = 65536
     smem_reserved_bytes: int = 1024
+    cores: int = 128
 
     @property
     def arch(self) -> str:
@@ -43,7 +45,7 @@ class ArchLimits:
 _LIMITS = {
     a.compute_capability: a
     for a in (
-        ArchLimits((8, 0), 164 * KIB, 163 * KIB, 2048, 32, 108),
+        ArchLimits((8, 0), 164 * KIB, 163 * KIB, 2048, 32, 108, cores=64),
         ArchLimits((8, 6), 100 * KIB, 99 * KIB, 1536, 16, 84),
         ArchLimits((8, 7), 164 * KIB, 163 * KIB, 1536, 16, 16),
         ArchLimits((8, 9), 100 * KIB, 99 * KIB, 1536, 24, 142),

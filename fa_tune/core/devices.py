@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, Literal
 
+from fa_tune.core.arch import DEFAULT_ARCH, ArchLimits, limits, parse_arch
 from fa_tune.core.errors import InvalidConfig, ToolMissing
 from fa_tune.core.model import DeviceInfo
 
@@ -75,6 +76,23 @@ def same_model(gpus: Sequence[DeviceInfo], labels: Sequence[str]) -> None:
                 f"{labels[0]} is an {first.name} and {label} an {gpu.name}: results of one "
                 "model are not the other's; name GPUs of one model at a time"
             )
+
+
+def limits_of(device: DeviceInfo) -> ArchLimits:
+    """Those of its compute capability, with its own number of multiprocessors; raises
+    InvalidConfig for a compute capability that is not in the table."""
+    return limits(device.compute_capability, multiprocessors=device.multiprocessors)
+
+
+def limits_for(arch: str | None, device: DeviceInfo | None) -> ArchLimits:
+    """Those of the architecture asked for, of the device, or of the default architecture; raises
+    InvalidConfig for a text that names none."""
+    asked = None if arch is None else parse_arch(arch)
+    if device is not None and (
+        asked is None or asked.compute_capability == device.compute_capability
+    ):
+        return limits_of(device)
+    return asked or parse_arch(DEFAULT_ARCH)
 
 
 def cuda_driver_version() -> str:
@@ -161,13 +179,26 @@ def _at(handles: Sequence[Any], index: int) -> Any:
 
 
 def _describe(nvml: Any, handle: Any) -> DeviceInfo:
+    compute_capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle))
     return DeviceInfo(
         name=_text(nvml.nvmlDeviceGetName(handle)),
-        compute_capability=tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle)),
+        compute_capability=compute_capability,
         driver=_text(nvml.nvmlSystemGetDriverVersion()),
         memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
         uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
+        multiprocessors=_multiprocessors(nvml, handle, compute_capability),
     )
+
+
+def _multiprocessors(nvml: Any, handle: Any, compute_capability: tuple[int, int]) -> int | None:
+    """NVML counts them for a part of a GPU (MIG) alone, and the cores of a whole one.  None where
+    it does not, or where nobody knows how many cores a multiprocessor has."""
+    with suppress(nvml.NVMLError):
+        return int(nvml.nvmlDeviceGetAttributes(handle).multiprocessorCount)
+    with suppress(nvml.NVMLError, InvalidConfig):
+        cores = int(nvml.nvmlDeviceGetNumGpuCores(handle))
+        return cores // limits(compute_capability).cores or None
+    return None
 
 
 def _text(value: str | bytes) -> str:

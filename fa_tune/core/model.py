@@ -254,6 +254,7 @@ class DeviceInfo:
     driver: str
     memory_bytes: int | None = None
     uuid: str = ""
+    multiprocessors: int | None = None
 
     @property
     def slug(self) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fa_tune.core.arch import limits
+from fa_tune.core.devices import limits_of
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import Measurement
 from fa_tune.core.stats import Interval, Ratio
@@ -126,7 +126,7 @@ def decided_again(recording: Recording) -> Iterator[Redecided]:
     for key, measurements in by_workload.items():
         workload = Workload.from_key(key)
         taken = {m.subject for m in measurements}
-        defaults = default_keys(workload, limits(device.compute_capability), taken)
+        defaults = default_keys(workload, limits_of(device), taken)
         default = next((key for key in defaults if key in taken), None)
         ranks, margin = _as_then(recording, workload, measurements)
         try:

@@ -16,7 +16,7 @@ from fa_tune.build import nvrtc
 from fa_tune.build.cache import ArtifactStore, default_cache_dir
 from fa_tune.build.compile import kernel_source_identity
 from fa_tune.core import devices, input_files
-from fa_tune.core.arch import ArchLimits, limits, parse_arch
+from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import FaTuneError, InvalidConfig, ToolMissing
 from fa_tune.core.inputs import DEFAULT, NORMAL, InputSpec
 from fa_tune.core.jobs import WARM_UP_MODULES
@@ -33,7 +33,6 @@ from fa_tune.workers.child import worker_environment
 from fa_tune.workers.prefork import preforked_workers, warm_up
 
 JOURNAL = "journal.jsonl"
-DEFAULT_ARCH = "sm_90"
 
 
 @dataclass(frozen=True)
@@ -82,14 +81,9 @@ def open_machine(options: MachineOptions, progress: Progress) -> Machine:
     gpus = _gpus(options) if options.ray is None else _of_cluster(options, options.ray, progress)
     pool = Pool(gpus)
     device = pool.gpus[0].device if pool.gpus else None
-    if options.arch is not None:
-        found = parse_arch(options.arch)
-        if device is not None and found.compute_capability != device.compute_capability:
-            progress.note(f"compiling for {found.arch}, which is not this GPU's architecture")
-    elif device is not None:
-        found = limits(device.compute_capability)
-    else:
-        found = parse_arch(DEFAULT_ARCH)
+    found = devices.limits_for(options.arch, device)
+    if device is not None and found.compute_capability != device.compute_capability:
+        progress.note(f"compiling for {found.arch}, which is not this GPU's architecture")
     cache_dir = options.cache_dir or default_cache_dir()
     return Machine(options, found, ArtifactStore(cache_dir, warn=progress.warn), cache_dir, pool)
 

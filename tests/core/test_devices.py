@@ -24,6 +24,7 @@ class FakeNvml:
     models: dict[int, str]
     running: int = 0
     broken: bool = False
+    cores: int | None = 9984
 
     class NVMLError(Exception):
         pass
@@ -59,6 +60,16 @@ class FakeNvml:
 
     def nvmlSystemGetDriverVersion(self) -> str:
         return "580.1"
+
+    def nvmlDeviceGetAttributes(self, handle: str) -> Any:
+        if handle in UUIDS:
+            raise self.NVMLError("not supported")
+        return SimpleNamespace(multiprocessorCount=16)
+
+    def nvmlDeviceGetNumGpuCores(self, handle: str) -> int:
+        if self.cores is None:
+            raise self.NVMLError("function not found")
+        return self.cores
 
     def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
         return SimpleNamespace(total=150)
@@ -113,6 +124,29 @@ def test_a_part_of_a_gpu_is_found_by_its_uuid(
 ) -> None:
     assert uuids(monkeypatch, "MIG-1,2") == ["MIG-1", "GPU-bb33"]
     assert uuids(monkeypatch, "MIG-2") == []
+
+
+def test_multiprocessors_are_those_of_the_device(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    h20 = device.find_device()
+    assert h20 is not None
+    assert h20.multiprocessors == 78
+    assert device.limits_for("sm_90a", h20) == device.limits_for(None, h20)
+    assert device.limits_for(None, h20).multiprocessors == 78
+    assert device.limits_for("sm_80", h20).multiprocessors == 108
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1")
+    part = device.find_device()
+    assert part is not None
+    assert part.multiprocessors == 16
+
+
+def test_a_device_whose_multiprocessors_nobody_counts(nvml: FakeNvml) -> None:
+    nvml.cores = None
+    found = device.find_device()
+    assert found is not None
+    assert found.multiprocessors is None
+    assert device.limits_for(None, found).multiprocessors == 132
 
 
 def test_a_number_is_cudas_not_nvmls(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,14 +11,13 @@ import click
 
 from fa_tune import families
 from fa_tune.core import devices
-from fa_tune.core.arch import ArchLimits, limits, parse_arch
+from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.options import MachineOptions
 from fa_tune.core.workload import DType
 from fa_tune.families.axes import check_fields, expand, read_value
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.selection import stated_config
-from fa_tune.tune.session import DEFAULT_ARCH
 
 MAX_CONFIGS = 1_000_000
 
@@ -66,10 +65,7 @@ def expanded(
 
 def device_limits(machine: MachineOptions) -> ArchLimits:
     """Those of the architecture asked for, of this machine's GPU, or of the default one."""
-    if machine.arch is not None:
-        return parse_arch(machine.arch)
-    device = devices.find_device(machine.device)
-    return limits(device.compute_capability) if device else parse_arch(DEFAULT_ARCH)
+    return devices.limits_for(machine.arch, devices.find_device(machine.device))
 
 
 def _words(axes: Sequence[str]) -> dict[str, list[str]]:

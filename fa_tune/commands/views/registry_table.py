@@ -198,24 +198,29 @@ def workload_text(w: Workload) -> str:
     return " ".join((sizes, *labels(w, short=True)))
 
 
-def gpu_of(
+def target_of(
     registry: Registry, asked: str | None, workload: Workload, method: str | None
-) -> tuple[str, str | None]:
-    """(GPU model, driver) to look up for: the one asked for, this machine's, the only one in the
-    registry, or the only one with an entry of the workload.  The driver is None where the model is
-    not this machine's.  Raises InvalidConfig where several have one, or none of several."""
+) -> Target:
+    """The GPU to look up for: the one asked for, this machine's, the only one in the registry, or
+    the only one with an entry of the workload.  The driver is None where the model is not this
+    machine's.  Raises InvalidConfig where several have one, or none of several."""
     device = devices.find_device()
     if device is not None and asked in (None, device.name):
-        return device.name, device.driver
+        return Target(
+            device.name,
+            method=method,
+            driver=device.driver,
+            multiprocessors=device.multiprocessors,
+        )
     if asked is not None:
-        return asked, None
+        return Target(asked, method=method)
     held = sorted({entry.gpu.name for entry in registry.entries})
     if len(held) == 1:
-        return held[0], None
+        return Target(held[0], method=method)
     found = {name: find_match(registry, Target(name, method=method), workload) for name in held}
     exact = [name for name, match in found.items() if isinstance(match, Match) and match.exact]
     if len(exact) == 1:
-        return exact[0], None
+        return Target(exact[0], method=method)
     raise InvalidConfig(
         "this machine has no GPU and the registry knows several; name one with --gpu: "
         + ", ".join(exact or held)
