@@ -32,7 +32,7 @@ extern "C" {
 #endif
 
 // Changes with any function, struct or plan field of the ABI.
-#define FA_TUNE_ABI_VERSION 3
+#define FA_TUNE_ABI_VERSION 4
 
 typedef enum fa_tune_status {
     FA_TUNE_OK = 0,
@@ -101,6 +101,10 @@ typedef struct fa_tune_problem {
     int64_t total_q;
     int64_t total_kv;
     int32_t kv_e4m3;  // 1: K and V are e4m3, see fa_tune_tensors
+    // 1: the device says how many keys each sequence has, or where they are (fa_tune_cache).  It
+    // decides the choice of a kernel alone: what is fastest where all are as long as one another
+    // may be slow where one is much longer.
+    int32_t cached;
 } fa_tune_problem;
 
 // A tensor in device memory: Q [batch, seq_len_q, heads, d_head], K [batch, seq_len_kv, kv_heads,

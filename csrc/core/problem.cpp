@@ -129,7 +129,8 @@ Status check_problem(const fa_tune_problem& problem) {
     }
     for (const auto& [name, value] :
          {std::pair{"lse", problem.lse}, std::pair{"sink", problem.sink},
-          std::pair{"alibi", problem.alibi}, std::pair{"kv_e4m3", problem.kv_e4m3}}) {
+          std::pair{"alibi", problem.alibi}, std::pair{"kv_e4m3", problem.kv_e4m3},
+          std::pair{"cached", problem.cached}}) {
         if (value != 0 && value != 1) {
             return failure(FA_TUNE_INVALID, "%s must be 0 or 1, not %d", name, value);
         }
@@ -235,6 +236,7 @@ fa_tune_problem settled(const fa_tune_problem& problem) {
 }
 
 bool is_bottom_right(const fa_tune_problem& problem) {
+    if (problem.cached != 0) return is_causal(problem) || problem.window != 0 || problem.alibi != 0;
     if (problem.packed != 0 || problem.seq_len_q == problem.seq_len_kv) return false;
     if (problem.mask == FA_TUNE_MASK_CAUSAL_BR) return true;
     return problem.mask == FA_TUNE_MASK_FULL_DIAGONAL &&
@@ -271,6 +273,7 @@ std::string key_of(const fa_tune_problem& p) {
     if (p.packed != 0) {
         key += "_packed_tq" + std::to_string(p.total_q) + "_tk" + std::to_string(p.total_kv);
     }
+    if (p.cached != 0) key += "_cached";
     if (p.kv_e4m3 != 0) key += "_e4m3";
     return key;
 }

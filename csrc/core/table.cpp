@@ -20,8 +20,9 @@ constexpr std::int64_t kTileRows = 16;  // no tile has fewer
 // tuned for the other; a doubling is not beyond, however it is rounded.
 constexpr double kNearEnough = 1.001;
 
-// Whom an entry serves, the first before the defaults, the others for lack of one.
-enum class Serves { kNear, kAfar, kOtherRows };
+// When an entry serves: before the defaults, for lack of one, or, where one has few rows and the
+// other many, last of all.
+enum class Serves { kFirst, kAfterDefaults, kLast };
 
 Sizes sizes_of(const fa_tune_problem& problem) {
     const auto log2 = [](std::int64_t size) { return std::log2(static_cast<double>(size)); };
@@ -44,7 +45,7 @@ bool same_kind(const fa_tune_problem& a, const fa_tune_problem& b) {
 }
 
 // What decides among entries that are equally near, the weightier first: whether it differs.
-using Details = std::array<bool, 7>;
+using Details = std::array<bool, 8>;
 
 Details differing(const fa_tune_problem& a, const fa_tune_problem& b) {
     const auto side_differs = [&](std::int32_t side, std::int64_t one, std::int64_t other) {
@@ -56,7 +57,8 @@ Details differing(const fa_tune_problem& a, const fa_tune_problem& b) {
             side_differs(FA_TUNE_WINDOW_RIGHT, a.window_right, b.window_right),
             a.sink != b.sink,
             a.softcap != b.softcap,
-            a.alibi != b.alibi};
+            a.alibi != b.alibi,
+            a.cached != b.cached};
 }
 
 // Other than what costs no time: the scale, and which diagonal.
@@ -67,8 +69,7 @@ bool same_time(const fa_tune_problem& a, const fa_tune_problem& b) {
 }
 
 // How well an entry serves, the smallest best; fa_tune/store/registry/lookup.py has the same
-// rules.  An entry of few rows and a problem of many, or the reverse, want other kernels, so a
-// default comes before it.  All distances are in doublings.
+// rules.  All distances are in doublings.
 using Rank = std::tuple<bool, Serves, double, double, Details, bool>;
 
 Rank rank_of(const fa_tune_problem& entry, const Sizes& its, const fa_tune_problem& asked,
@@ -79,12 +80,16 @@ Rank rank_of(const fa_tune_problem& entry, const Sizes& its, const fa_tune_probl
     const double work = std::abs(its.work - wanted.work);
     const double group = std::abs(its.group - wanted.group);
     double distance = seq_len + work + group;
-    Serves serves = its.few_rows == wanted.few_rows ? Serves::kNear : Serves::kOtherRows;
+    // Sequences of a cache may differ in length, which an entry that is none was not tuned for.
+    const bool uneven = asked.cached != 0 && asked.batch > 1;
+    bool first = entry.cached != 0 || !uneven;
     if (its.few_rows && wanted.few_rows) {
         distance = std::abs(its.tiles - wanted.tiles) +
                    std::abs(its.seq_len_kv - wanted.seq_len_kv) + std::abs(its.rows - wanted.rows);
-        if (distance > kNearEnough) serves = Serves::kAfar;
+        first = first && distance <= kNearEnough;
     }
+    Serves serves = first ? Serves::kFirst : Serves::kAfterDefaults;
+    if (its.few_rows != wanted.few_rows) serves = Serves::kLast;
     const bool same = same_time(entry, asked);
     return {!same,
             serves,
@@ -122,6 +127,7 @@ fa_tune_problem reduced(const fa_tune_problem& given) {
     found.total_q = problem.total_q;
     found.total_kv = problem.total_kv;
     found.kv_e4m3 = problem.kv_e4m3;
+    found.cached = problem.cached;
     found.window = problem.window;
     found.window_left = problem.window_left;
     found.window_right = problem.window_right;
@@ -271,9 +277,9 @@ fa_tune_kernel* fa_tune_table::choose(const fa_tune_problem& problem, const Devi
         }
         return nullptr;
     };
-    fa_tune_kernel* kernel = from_entries(Serves::kNear);
+    fa_tune_kernel* kernel = from_entries(Serves::kFirst);
     if (kernel == nullptr) kernel = default_for(problem, device, why);
-    return kernel != nullptr ? kernel : from_entries(Serves::kOtherRows);
+    return kernel != nullptr ? kernel : from_entries(Serves::kLast);
 }
 
 fa_tune_kernel* fa_tune_table::default_for(const fa_tune_problem& problem, const Device& device,

@@ -11,7 +11,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from fa_tune.export.selection import (
 )
 from fa_tune.families.plan import Portability, compiled_for
 from fa_tune.store.registry import file as registry_file
+from fa_tune.store.registry.between import by_room
 from fa_tune.store.registry.lookup import Target, matches, near_enough
 from fa_tune.store.registry.schema import Entry, Registry, to_json
 
@@ -89,9 +90,8 @@ def export(
 
 def choose(made: Export, gpu: str, capability: int, workload: Workload) -> str | None:
     """The config that the library is to run a workload with on a GPU, whose compute capability is
-    ten times the major version and the minor; None if nothing computes it.  A cache, which the
-    library does not take, counts as sequences that fill it."""
-    workload = replace(workload, cache_lengths="", page_size=0)
+    ten times the major version and the minor; None if nothing computes it."""
+    workload = by_room(workload)
     able = {
         kernel.variant.key
         for kernel in made.kernels

@@ -59,6 +59,8 @@ def some_workload(dice: random.Random) -> Workload:
         more = {"packed": True, "total_q": dice.choice(LENGTHS), "total_kv": dice.choice(LENGTHS)}
     elif dice.random() < 0.1:
         more = {"kv_e4m3": True}
+    if not more.get("packed") and dice.random() < 0.3:
+        more["cache_lengths"] = "equal"
     if dice.random() < 0.2:
         more |= some_score(dice)
     aligned = causal or bool({"window_left", "window_right", "alibi"} & more.keys())
@@ -250,6 +252,7 @@ def main(library: str, registry: str, count: str, seed: str) -> None:
             seen[how] += 1
             seen["packed"] += workload.packed
             seen["e4m3"] += workload.kv_e4m3
+            seen["cached"] += workload.cached
             seen["special"] += not workload.is_plain
     print(json.dumps(seen))
 

@@ -15,6 +15,6 @@ def test_random_registries_are_read_alike(run_with_stub: RunWithStub) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
     seen = json.loads(done.stdout)
     hows = ("exact", "nearest", "passed over", "default", "default of few", "none")
-    assert all(seen[how] > 40 for how in (*hows, "packed", "e4m3", "special"))
+    assert all(seen[how] > 40 for how in (*hows, "packed", "e4m3", "cached", "special"))
     assert seen["of other rows"] > 0
     assert seen["afar"] > 0

@@ -19,6 +19,7 @@ D_HEAD = 64
 FAST, OTHER = "sm90(FP16, 64, 128x128): stages_2", "sm90(FP16, 64, 192x128): stages_2+pingpong"
 MMA = "(FP16, 64, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles"
 FEW = "decode(FP16, 64, 32, 64, 2): row_warps_2"
+FEW_CACHED = "decode(FP16, 64, 16, 64, 2): aligned"
 # GPU, (batch, heads, kv heads, length of queries, of keys), causal, config, method.
 CHOSEN = (
     (H200, (16, 16, 16, 512, 512), False, FAST, "events"),
@@ -39,6 +40,10 @@ CHOSEN_BESIDE = (
 )
 
 
+# Of a cache of the same sizes as an entry above, by its lengths.
+CHOSEN_CACHED = (("equal", FEW), ("lognormal-1-0", FEW_CACHED))
+
+
 def like() -> Entry:
     """Some good entry."""
     path = ROOT / "tests" / "store" / "registry" / "data" / "schema-3.json"
@@ -54,6 +59,10 @@ def entry(gpu: Gpu, workload: Workload, config: str, method: str = "events") -> 
         workload=workload,
         method=method,
         chosen=Variant(families.of(parsed).name, config),
+        default=None,
+        ratio_to_default=None,
+        tie_set=(),
+        runners_up=(),
         provenance=dataclasses.replace(given.provenance, gpu=gpu.name, method=method),
         confirmation=None,
     )
@@ -68,7 +77,11 @@ def small_registry() -> Registry:
         entry(gpu, Workload(8, 16, 4, 4096, 4096, D_HEAD, DType.FP16, **traits), config)  # type: ignore[arg-type]
         for gpu, traits, config in CHOSEN_BESIDE
     )
-    return Registry.of((*plain, *beside))
+    cached = (
+        entry(H200, Workload(8, 16, 4, 2, 8192, D_HEAD, DType.FP16, cache_lengths=lengths), config)
+        for lengths, config in CHOSEN_CACHED
+    )
+    return Registry.of((*plain, *beside, *cached))
 
 
 def saved(path: Path) -> Path:
@@ -82,6 +95,7 @@ def some_workload(dice: random.Random) -> Workload:
     lengths = [dice.choice((dice.randint(1, 20_000), 128 * dice.randint(1, 64))) for _ in range(2)]
     if dice.random() < 0.2:
         lengths[0] = dice.randint(1, 32)
+    cached = lengths[0] <= 32 and dice.random() < 0.5
     return Workload(
         dice.randint(1, 32),
         kv_heads * dice.choice((1, 2, 4)),
@@ -92,4 +106,5 @@ def some_workload(dice: random.Random) -> Workload:
         causal=causal,
         bottom_right=causal and dice.random() < 0.4,
         softmax_scale=dice.choice((None, 0.5)),
+        cache_lengths="equal" if cached else "",
     )

@@ -24,9 +24,13 @@ from fa_tune.core.errors import StorageError
 from fa_tune.core.options import MachineOptions, Silent
 from fa_tune.core.workload import DType, Workload
 from fa_tune.export.project import Export, export
-from fa_tune.export.selection import FEW_QUERIES, ExportOptions
+from fa_tune.export.selection import (
+    FEW_QUERIES,
+    ExportOptions,
+)
+from fa_tune.store.registry.between import by_room, filled
 from fa_tune.store.registry.lookup import Target, matches, near_enough
-from fa_tune.store.registry.schema import to_json
+from fa_tune.store.registry.schema import Registry, to_json
 from tests.export.conftest import Built, configure_and_build, run, tool
 from tests.export.small_registry import A100, D_HEAD, H200, small_registry, some_workload
 from tests.project_files import ROOT
@@ -143,7 +147,9 @@ def test_another_project_finds_the_package(consumer: Path, built: Built, program
 
 def by_python(gpu: str, capability: tuple[int, int], workload: Workload) -> str:
     """What `fa_tune.runtime` takes, whose default of few queries knows the lengths, too."""
-    for match in near_enough(matches(small_registry(), Target(gpu), workload), workload):
+    known = Registry.of(filled(small_registry().entries))
+    found = matches(known, Target(gpu), by_room(workload))
+    for match in near_enough(found, workload):
         config = families.config_of(match.entry.chosen)
         if families.constraints(config, limits(capability)) is None:
             return match.entry.chosen.key
@@ -263,7 +269,8 @@ def test_the_manifest_says_what_is_there(exported: Export) -> None:
     manifest = json.loads((exported.folder / "MANIFEST.json").read_text(encoding="utf-8"))
     assert manifest["fa_tune"] == fa_tune.__version__
     assert manifest["nvrtc"] == nvrtc.version()
-    assert manifest["entries"] == json.loads(to_json(small_registry()))["entries"]
+    known = Registry.of(filled(small_registry().entries))
+    assert manifest["entries"] == json.loads(to_json(known))["entries"]
     hashes = manifest["sources_sha256"]
     assert all(hashes[name] == kernel_source_sha256(name) for name in ("sm80", "sm90", "decode"))
     for kernel in manifest["kernels"]:

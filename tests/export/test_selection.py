@@ -5,17 +5,30 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from fa_tune import families
+from fa_tune.build.native.core import KernelImage
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import DType, Workload
-from fa_tune.export.selection import ExportOptions, kernel_computes, select
+from fa_tune.export.project import Export, ExportedKernel, choose
+from fa_tune.export.selection import ExportOptions, Selection, kernel_computes, select
 from fa_tune.store.registry.schema import Gpu, Registry
-from tests.export.small_registry import D_HEAD, FAST, FEW, H200, MMA, OTHER, entry, small_registry
+from tests.export.small_registry import (
+    D_HEAD,
+    FAST,
+    FEW,
+    FEW_CACHED,
+    H200,
+    MMA,
+    OTHER,
+    entry,
+    small_registry,
+)
 
 NOWHERE = Path("registry.json")
 SHAPE = (2, 4, 4, 512, 512)
@@ -27,6 +40,14 @@ def options(**given: object) -> ExportOptions:
 
 def chosen_on_h200(*pairs: tuple[Workload, str]) -> Registry:
     return Registry.of(entry(H200, workload, config) for workload, config in pairs)
+
+
+def exported(found: Selection) -> Export:
+    """What an export of these would be, were they compiled."""
+    image = cast(KernelImage, None)
+    kernels = tuple(ExportedKernel(r.variant, r.traits, r.arch, "", image) for r in found.kernels)
+    defaults = tuple(v.key for v in found.defaults)
+    return Export(NOWHERE, kernels, tuple(found.entries), defaults, (), "")
 
 
 def test_each_mask_that_a_config_was_chosen_for_with_and_without_whole_blocks() -> None:
@@ -187,3 +208,27 @@ def test_an_entry_of_few_queries_brings_the_defaults_for_what_is_far_from_it() -
     far = dataclasses.replace(few, batch=1, seq_len_q=1)
     configs = [families.config_of(v) for v in found.defaults]
     assert any(families.of(c).takes_cache and families.of(c).suits(far, c) for c in configs)
+
+
+def test_a_cache_of_several_sequences_runs_what_was_tuned_for_caches() -> None:
+    known = Workload(8, 16, 4, 2, 8192, D_HEAD, DType.FP16)
+    equal, uneven = (
+        dataclasses.replace(known, cache_lengths=text) for text in ("equal", "lognormal-1-0")
+    )
+    one = dataclasses.replace(equal, batch=1, kv_heads=16)
+    registry = chosen_on_h200((known, FEW), (equal, FEW), (uneven, FEW_CACHED))
+    found = select(registry, options())
+    assert [e.workload for e in found.entries] == [known, equal]
+    made = exported(found)
+    assert choose(made, H200.name, 90, known) == f"decode:{FEW}"
+    assert choose(made, H200.name, 90, equal) == f"decode:{FEW_CACHED}"
+    assert choose(made, H200.name, 90, uneven) == f"decode:{FEW_CACHED}"
+    made = exported(select(chosen_on_h200((known, FEW)), options()))
+    assert choose(made, H200.name, 90, known) == f"decode:{FEW}"
+    assert choose(made, H200.name, 90, uneven) in made.defaults
+    paged = dataclasses.replace(known, page_size=64)
+    assert choose(made, H200.name, 90, paged) in made.defaults
+    made = exported(
+        select(chosen_on_h200((dataclasses.replace(one, cache_lengths=""), FEW)), options())
+    )
+    assert choose(made, H200.name, 90, one) == f"decode:{FEW}", "one sequence is as long as itself"

@@ -11,7 +11,7 @@ from typing import Any
 from fa_tune.core.errors import ToolMissing
 from fa_tune.families.plan import LaunchPlan, Plan
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 
 
 class Status(IntEnum):
@@ -71,6 +71,7 @@ class Problem(ctypes.Structure):
         ("total_q", ctypes.c_int64),
         ("total_kv", ctypes.c_int64),
         ("kv_e4m3", ctypes.c_int32),
+        ("cached", ctypes.c_int32),
     )
 
 

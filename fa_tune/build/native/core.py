@@ -269,6 +269,7 @@ def problem_of(workload: Workload, args: LaunchArgs | None = None) -> abi.Proble
         total_q=workload.total_q,
         total_kv=workload.total_kv,
         kv_e4m3=workload.kv_e4m3,
+        cached=workload.cached,
     )
 
 

@@ -22,7 +22,7 @@ from fa_tune.core.arch import ArchLimits, limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import Workload
-from fa_tune.store.registry.schema import Entry
+from fa_tune.store.registry.schema import Entry, EntryKey
 
 TILE_ROWS = 16  # rows that no tile is smaller than
 ASKED = 4  # of the nearest problems
@@ -143,17 +143,20 @@ def _known(near: Sequence[Tuned], asked: Workload, arch: ArchLimits | None) -> l
     return list(dict.fromkeys(found))
 
 
+def by_room(workload: Workload) -> Workload:
+    """The same for who knows no more of a cache than the number of keys that it has room for."""
+    return replace(workload, cache_lengths="equal" if workload.cached else "", page_size=0)
+
+
 def filled(entries: Sequence[Entry]) -> list[Entry]:
     """The entries for who looks up the nearest by sizes and no more: one more for each doubling of
-    the keys between two of a kind, with what serves there, and those of caches as of sequences of
-    their mean length.  Of such an entry the workload and the choice hold."""
-    found = {e.key: e for e in entries if not e.workload.cached}
-    for e in entries:
-        if e.workload.cached:
-            w = e.workload
-            mean = w.dense(w.batch, w.seq_len_q, max(1, round(w.keys_in_all / w.batch)))
-            made = replace(e, workload=mean)
-            found.setdefault(made.key, made)
+    the keys between two of a kind, with what serves there, and those of caches by their room, where
+    entries for sequences of different lengths come before others.  Of such an entry the workload
+    and the choice hold."""
+    found: dict[EntryKey, Entry] = {}
+    for e in sorted(entries, key=lambda e: e.workload.cache_lengths == "equal"):
+        made = replace(e, workload=by_room(e.workload)) if e.workload.cached else e
+        found.setdefault(made.key, made)
     entries = list(found.values())
     lines: dict[tuple[object, ...], list[Entry]] = {}
     for e in entries:

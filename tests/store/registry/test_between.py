@@ -192,11 +192,19 @@ def test_who_looks_up_the_nearest_alone_finds_the_same_between(registry: Registr
         assert nearest.chosen == serving(registry, H200, decode(keys))[0].chosen
 
 
-def test_a_cache_counts_as_sequences_of_its_mean_length(make_entry: MakeEntry) -> None:
-    cached = decode(100, cache_lengths="100+300+200")
-    entry = dataclasses.replace(make_entry(1024), workload=cached, chosen=A, confirmation=None)
-    (made,) = filled([entry])
-    assert made.workload == decode(200, batch=3)
+def test_of_a_cache_the_room_counts_and_different_lengths_come_first(
+    make_entry: MakeEntry,
+) -> None:
+    def entry(chosen: Variant, **cache: object) -> Entry:
+        workload = decode(4096, batch=8, **cache)
+        return dataclasses.replace(
+            make_entry(1024), workload=workload, chosen=chosen, confirmation=None
+        )
+
+    known, equal = entry(A), entry(A, cache_lengths="equal")
+    paged = entry(SAFE, cache_lengths="lognormal-1-0", page_size=16)
+    made = {e.workload: e.chosen for e in filled([known, equal, paged])}
+    assert made == {known.workload: A, equal.workload: SAFE}
 
 
 def test_a_windowed_problem_is_not_between_two_without(registry: Registry) -> None:
