@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from fa_tune.core.errors import InvalidConfig
@@ -45,8 +46,7 @@ class WorkloadParts:
     @property
     def missing(self) -> tuple[str, ...]:
         """Names of the unknown parts that have no usual value."""
-        columns = (column_of(name) for name in FIELDS if name not in OPTIONAL)
-        return tuple(column for column in columns if getattr(self, column) is None)
+        return tuple(part for part in _NEEDED if getattr(self, part) is None)
 
     @property
     def workload(self) -> Workload | None:
@@ -54,14 +54,21 @@ class WorkloadParts:
         unknown, or if the parts make no workload."""
         if self.missing:
             return None
-        known = {name: getattr(self, column_of(name)) for name in FIELDS}
-        try:
-            return Workload(**{name: v for name, v in known.items() if v is not None})
-        except InvalidConfig:
-            return None
+        return _workload(*(getattr(self, part) for part in PARTS))
 
 
 PARTS = tuple(column_of(name) for name in FIELDS)
+_NEEDED = tuple(column_of(name) for name in FIELDS if name not in OPTIONAL)
+
+
+@lru_cache(maxsize=4096, typed=True)  # a table has few workloads and many rows of each
+def _workload(*values: Any) -> Workload | None:
+    """That of all parts, None if they make none."""
+    known = {n: v for n, v in zip(FIELDS, values, strict=True) if v is not None}
+    try:
+        return Workload(**known)
+    except InvalidConfig:
+        return None
 
 
 def parts_of(workload: Workload) -> Mapping[str, Any]:

@@ -113,6 +113,7 @@ class _Reader:
             raise ProfileFormatError(f"{self.where} is empty; expected a CSV with a heading line")
         width = len(header[1])
         columns = self.columns(*header)
+        known: list[dict[str, Any]] = [{} for _ in columns]  # of each column the cells so far
         for line, cells in lines:
             if len(cells) != width:
                 text = f"{len(cells)} cells where the heading has {width}"
@@ -120,7 +121,7 @@ class _Reader:
                     last = header[1][len(cells) - 1]
                     text += f"; it ends in column {last!r}, so the file may be cut"
                 raise self.fail(line, text)
-            yield line, self.row(line, columns, cells)
+            yield line, self.row(line, columns, cells, known)
 
     def lines(self, text: str) -> Iterator[tuple[int, list[str]]]:
         """(number of its first line, cells) of each record that is not blank."""
@@ -154,12 +155,20 @@ class _Reader:
         self.has_family = FAMILY.heading in headings
         return [BY_HEADING.get(heading) for heading in headings]
 
-    def row(self, line: int, columns: Sequence[Column | None], cells: Sequence[str]) -> Row:
+    def row(
+        self,
+        line: int,
+        columns: Sequence[Column | None],
+        cells: Sequence[str],
+        known: Sequence[dict[str, Any]],
+    ) -> Row:
         values: dict[str, Any] = {}
-        for column, cell in zip(columns, cells, strict=True):
-            if column is None:
+        for column, cell, before in zip(columns, cells, known, strict=True):
+            if column is None or not cell:
                 continue
-            value = self.value(line, column, cell)
+            value = before.get(cell)
+            if value is None:
+                value = before[cell] = self.value(line, column, cell)
             if value is not None:
                 values[column.field] = value
         if not values.get(NAME.field):
