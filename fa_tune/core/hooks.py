@@ -35,6 +35,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,25 +111,36 @@ def register_for_children(file: Path) -> str:
     return digest
 
 
-def hook_of(digest: str) -> ScoreHook:
-    """The hook of a digest; raises InvalidConfig for one that nobody registered here."""
-    if digest not in _known:
-        for file in map(Path, _listed()):
-            register(file)
-    try:
-        return _known[digest]
-    except KeyError:
+def hook_of(digest: object) -> ScoreHook:
+    """The hook of a digest; raises InvalidConfig for one that nobody registered here, and for what
+    is none, such as the hook's text."""
+    if is_registered(digest):
+        return _known[str(digest)]
+    if not isinstance(digest, str) or not is_digest(digest):
+        raise InvalidConfig(
+            "score_hook must be what fa_tune.core.hooks.register() returned for the hook, not "
+            f"{reprlib.repr(digest)}"
+        )
+    for file in map(Path, _listed()):
+        register(file)
+    if not is_registered(digest):
         raise InvalidConfig(
             f"score hook {digest} is not known to this process: register its text first, or name "
             f"its file in {FILES}"
-        ) from None
+        )
+    return _known[digest]
+
+
+def is_registered(digest: object) -> bool:
+    """Whether this process has registered the hook."""
+    return isinstance(digest, str) and digest in _known
 
 
 def _listed() -> list[str]:
     return [name for name in os.environ.get(FILES, "").split(os.pathsep) if name]
 
 
-def twin_of(digest: str) -> Twin:
+def twin_of(digest: object) -> Twin:
     """The torch function of a hook; raises InvalidConfig where there is none."""
     twin = hook_of(digest).twin
     if twin is None:

@@ -83,8 +83,7 @@ def attention(
         forward, forward_lse, forward_out = _HOOKED
         scores = (*window, sink, softcap, alibi_slopes, score_hook)
         traits = (causal, bottom_right, softmax_scale, *scores)
-        if wants_grad and torch.is_grad_enabled():
-            hooks.twin_of(score_hook)  # refused before the forward pass
+        autograd.check_hook(score_hook, wants_grad=wants_grad)
     try:
         if wants_grad and torch.is_grad_enabled():
             if out is not None or lse is not None:
@@ -148,6 +147,8 @@ def _workload(
     _refuse_others(q=q, k=k, v=v)
     q, k, v = autocast(q, k, v)
     _check_window(window)
+    if score_hook is not None:
+        hooks.hook_of(score_hook)
     if not q.is_cuda:
         raise InvalidConfig(f"Q, K, V must be on a GPU; Q is on {q.device}")
     scores = (*window, sink, softcap, alibi_slopes, score_hook)

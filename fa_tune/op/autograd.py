@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fa_tune.core import hooks
 from fa_tune.op import library  # noqa: F401  defines the operators
 from fa_tune.op.traits import PLAIN_FIELDS, Traits
 
@@ -78,9 +79,23 @@ class PackedAttention(torch.autograd.Function):  # type: ignore[misc]
         return dq, dk, dv, None, None, None, None, *of_traits
 
 
-def distinct(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def check_hook(score_hook: object, *, wants_grad: bool) -> None:
+    """Raise InvalidConfig, before the forward pass, for what is no score hook and for one without
+    the function in torch that gradients need."""
+    if torch.compiler.is_compiling() and not hooks.is_registered(score_hook):
+        return  # torch would bury the message of what is traced; the operator refuses when it runs
+    if wants_grad and torch.is_grad_enabled():
+        hooks.twin_of(score_hook)
+    else:
+        hooks.hook_of(score_hook)
+
+
+def distinct(*tensors: Tensor) -> tuple[Tensor, ...]:
     """The same, no two of them one object: torch's compiler takes none twice."""
-    return q, k.view_as(k) if k is q else k, v.view_as(v) if v is q or v is k else v
+    return tuple(
+        t.view_as(t) if any(t is before for before in tensors[:i]) else t
+        for i, t in enumerate(tensors)
+    )
 
 
 def _keep(ctx: Any, tensors: tuple[Tensor, ...], traits: tuple[Any, ...]) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fa_tune.core import hooks
 from fa_tune.op import autograd, state  # noqa: F401  state has the operators' implementation
 from fa_tune.op.native import translated
 from fa_tune.op.operands import Lengths
@@ -40,12 +39,12 @@ def packed_attention(
     if traits.score_hook is not None:
         forward, forward_lse = _HOOKED
         given = (*lengths, *traits)
-        if wants_grad and torch.is_grad_enabled():
-            hooks.twin_of(traits.score_hook)  # refused before the forward pass
+        autograd.check_hook(traits.score_hook, wants_grad=wants_grad)
     try:
         if wants_grad and torch.is_grad_enabled():
-            three = autograd.distinct(q, k, v)
-            out, lse = autograd.PackedAttention.apply(*three, *given)
+            cum_q, cum_kv, *others = given
+            tensors = autograd.distinct(q, k, v, cum_q, cum_kv)
+            out, lse = autograd.PackedAttention.apply(*tensors, *others)
             return out, lse
         if return_lse:
             out, lse = forward_lse(q, k, v, *given)

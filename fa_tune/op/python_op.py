@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.hooks import hook_of
 from fa_tune.core.tensors import check_columns, dtype_of, score_tensors, workload_of
 from fa_tune.core.workload import Workload
 from fa_tune.families.launch import NOT_GIVEN, LaunchArgs, TensorArg
@@ -73,6 +74,8 @@ class PythonOp:
         traits: Traits,
     ) -> None:
         q, k, v, out = four
+        if traits.score_hook is not None:
+            hook_of(traits.score_hook)
         _check_out(q, v, out)
         if any(t.device != q.device for t in (k, v)):
             raise InvalidConfig("Q, K, V must be on one GPU")

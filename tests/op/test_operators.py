@@ -294,6 +294,27 @@ def test_score_hooks_have_gradients_below_dispatch_modes(
     assert all(one.any() for one in plain)
 
 
+@pytest.mark.parametrize("given", ["0" * 16, "__device__ float\nscore_hook(float s) { return s; }"])
+@pytest.mark.parametrize("wants_grad", [False, True])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_score_hook_that_was_never_registered_ends_in_one_line(
+    given: str, wants_grad: bool, packed: bool
+) -> None:
+    q, cum = draw(1, 5, 2, 8).requires_grad_(wants_grad), torch.tensor([0, 5], dtype=torch.int32)
+
+    def called(q: torch.Tensor) -> Any:
+        if packed:
+            rows, lengths = q.flatten(0, 1), Lengths(cum, cum, 5, 5)
+            return packed_attention(rows, rows, rows, lengths, Traits(score_hook=given))[0]
+        return attention(q, q, q, score_hook=given)
+
+    with pytest.raises(InvalidConfig) as caught:
+        called(q)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(InvalidConfig):
+        torch.compile(called, backend="eager", fullgraph=True)(q)
+
+
 def test_a_score_hook_needs_its_torch_function_for_gradients_alone() -> None:
     text = "__device__ float score_hook(float s, int b, int h, int q, int k) { return s + 1; }"
     without, q, rows = register(text), draw(1, 5, 2, 8), draw(5, 2, 8).requires_grad_()
