@@ -55,6 +55,12 @@ def check_columns(v: torch.Tensor) -> None:
         raise InvalidConfig(f"V has no columns: {tuple(v.shape)}")
 
 
+def is_expanded(tensor: torch.Tensor) -> bool:
+    """Whether elements share a place, so that there is none to write each."""
+    sizes = zip(tensor.stride(), tensor.shape, strict=True)
+    return any(step == 0 and n > 1 for step, n in sizes)
+
+
 def dtype_of(tensor: torch.Tensor) -> DType:
     """The element type; raises InvalidConfig for one that no kernel takes."""
     dtypes = {one.to_torch_dtype(): one for one in DType}

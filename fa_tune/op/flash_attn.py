@@ -46,7 +46,7 @@ from fa_tune.op.precision import without_autocast
 from fa_tune.op.refusals import Refusals
 
 # Head dimensions are multiples of this in torch's FlashAttention 2 and of this in our kernels.
-_WHOLE, _OURS = 8, 32
+_WHOLE, WHOLE_D_HEAD = 8, 32
 _refusals = Refusals()
 
 
@@ -76,7 +76,7 @@ def flash_attn_func(
         causal, softmax_scale, dropout_p, window_size, softcap, alibi_slopes, score_hook
     )
     check_dimensions((q, k, v), DENSE)
-    check_options(options, q.shape[0], q.shape[-2])
+    check_options(options, q.shape[0], q)
     out, lse = dense(q, k, v, options, return_attn_probs)
     return (out, lse, None) if return_attn_probs else out
 
@@ -118,7 +118,7 @@ def flash_attn_varlen_func(
     check_dimensions((q, k, v), PACKED)
     for name, bounds in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
         check_integers(name, bounds)
-    check_options(options, len(cu_seqlens_q) - 1, q.shape[-2])
+    check_options(options, len(cu_seqlens_q) - 1, q)
     lengths = Lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     out, lse = _varlen(q, k, v, options, lengths, return_attn_probs)
     return (out, lse, None) if return_attn_probs else out
@@ -232,7 +232,7 @@ def _wider(q: Tensor, v: Tensor, options: Options) -> int | None:
         return None
     if options.dropout_p > 0 and not options.traits.masks_only:
         return None
-    step = _WHOLE if options.dropout_p > 0 else _OURS
+    step = _WHOLE if options.dropout_p > 0 else WHOLE_D_HEAD
     wide += -wide % step
     return None if q.shape[-1] == v.shape[-1] == wide else wide
 

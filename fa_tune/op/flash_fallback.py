@@ -64,9 +64,10 @@ class Options:
         return self if self.scale is not None else replace(self, scale=1 / math.sqrt(d_head))
 
 
-def check_options(options: Options, batch: int, heads: int) -> None:
+def check_options(options: Options, batch: int, q: Tensor) -> None:
     """Raise InvalidConfig for what means nothing, and would pass for the usual: NaN, a negative
     share, slopes of other heads."""
+    heads = q.shape[-2]
     if not 0 <= options.dropout_p <= 1:  # false for NaN, too
         raise InvalidConfig(f"dropout_p must be from 0 to 1, not {options.dropout_p}")
     if not 0 <= options.softcap < math.inf:
@@ -92,6 +93,8 @@ def check_options(options: Options, batch: int, heads: int) -> None:
         raise InvalidConfig(
             f"alibi_slopes must be [{heads}] or [{batch}, {heads}], not {[*slopes.shape]}"
         )
+    if slopes.device != q.device:
+        raise InvalidConfig(f"alibi_slopes must be on {q.device}, as Q, not {slopes.device}")
 
 
 def check_integers(name: str, given: object, n_dims: int = 1) -> None:
@@ -137,13 +140,18 @@ def check(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
         raise InvalidConfig(f"Q, K, V must be {layout}, V like K but for d_head: {shapes}")
     if q.shape[-1] != k.shape[-1] or (layout == DENSE and q.shape[0] != k.shape[0]):
         raise InvalidConfig(f"Q and K differ in batch or d_head: {[*q.shape]} and {[*k.shape]}")
-    heads, kv_heads = q.shape[-2], k.shape[-2]
-    if not kv_heads or not heads or heads % kv_heads:
-        raise InvalidConfig(f"{kv_heads} kv heads do not divide {heads} heads")
+    check_heads(q, k)
     if any(t.device != q.device for t in three):
         raise InvalidConfig(
             f"Q, K, V must be on one device, not {q.device}, {k.device}, {v.device}"
         )
+
+
+def check_heads(q: Tensor, k: Tensor) -> None:
+    """Raise InvalidConfig for heads of queries that those of keys do not divide."""
+    heads, kv_heads = q.shape[-2], k.shape[-2]
+    if not kv_heads or not heads or heads % kv_heads:
+        raise InvalidConfig(f"{kv_heads} kv heads do not divide {heads} heads")
 
 
 def check_kinds(q: Tensor, k: Tensor, v: Tensor) -> None:

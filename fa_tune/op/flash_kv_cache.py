@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
+from fa_tune.families.launch import TensorArg
 from fa_tune.op.fallback_warning import tell
-from fa_tune.op.flash_attn import dense, why_not_ours
+from fa_tune.op.flash_attn import WHOLE_D_HEAD, dense, why_not_ours
 from fa_tune.op.flash_fallback import (
     DENSE,
     EVERY,
@@ -20,7 +21,9 @@ from fa_tune.op.flash_fallback import (
     check,
     check_dimensions,
     check_floating,
+    check_heads,
     check_integers,
+    check_kinds,
     check_options,
     refuse,
     with_whole_rows,
@@ -79,24 +82,27 @@ def flash_attn_with_kvcache(
     if _paged(block_table) and cache_seqlens is None:
         raise InvalidConfig("a block table needs cache_seqlens: pages may be partly filled")
     new = _new_keys(k, v, cache_seqlens)
+    if q.dtype == E4M3:
+        raise InvalidConfig("Q must have elements of 16 bits or more; beside e4m3 caches, too")
     q = with_whole_rows(q)
     lengths: int | Tensor = k_cache.shape[1] if cache_seqlens is None else cache_seqlens
     options = Options(causal, softmax_scale, 0.0, window_size, softcap, alibi_slopes)
-    check_options(options, q.shape[0], q.shape[2])
+    check_options(options, q.shape[0], q)
     if not isinstance(lengths, int):
         check_integers("cache_seqlens", lengths)
     if block_table is not None:
         check_integers("block_table", block_table, 2)
     if cache_batch_idx is not None:
-        _check_batch_idx(cache_batch_idx, q.shape[0])
+        _check_batch_idx(cache_batch_idx, q)
     if k_cache.dtype != E4M3 and (k_descale is not None or v_descale is not None):
         raise InvalidConfig(f"k_descale and v_descale are of caches of {E4M3}, not {k_cache.dtype}")
     with torch.no_grad():
         if not isinstance(lengths, Tensor):
-            _check_length(lengths, new, k_cache, block_table)
+            _check_length(lengths, new, (k_cache, v_cache), block_table)
             if not _paged(block_table) and k_cache.dtype != E4M3:
-                caches = _with_new(new, q, (k_cache, v_cache), lengths, cache_batch_idx)
-                out, lse = dense(q, *caches, options, return_softmax_lse)
+                caches = (k_cache, v_cache)
+                read = _with_new(new, q, caches, lengths, cache_batch_idx, options)
+                out, lse = dense(q, *read, options, return_softmax_lse)
                 return (out, lse) if return_softmax_lse else out
             lengths = torch.full((q.shape[0],), lengths, device=q.device, dtype=torch.int32)
         table = block_table
@@ -131,33 +137,60 @@ def _with_new(
     caches: tuple[Tensor, Tensor],
     length: int,
     batch_idx: Tensor | None,
+    options: Options,
 ) -> tuple[Tensor, Tensor]:
     """The first `length` keys and values of each sequence of the batch and what is new, which is
-    written behind them."""
+    written behind them.  Raises InvalidConfig before anything is written."""
+    seen = length if new is None else length + new[0].shape[1]
+    keys, values = (cache[:, :seen] for cache in caches)
     if new is not None:
+        _check_read(q, keys, values, batch_idx, options)
         check_new_places(new, q, caches)
         for cache, given in zip(caches, new, strict=True):
             _append(cache, given, length, batch_idx, None)
-        length += new[0].shape[1]
-    keys, values = (_of_batch(cache, batch_idx)[:, :length] for cache in caches)
-    return keys, values
+    if batch_idx is None:
+        return keys, values
+    rows = batch_idx.long()
+    return keys[rows], values[rows]
 
 
-def _check_batch_idx(batch_idx: object, batch: int) -> None:
+def _check_read(
+    q: Tensor, keys: Tensor, values: Tensor, batch_idx: Tensor | None, options: Options
+) -> None:
+    """Raise InvalidConfig for keys and values that make no problem with the queries; those of
+    sequences `batch_idx` are read from a copy."""
+    read = [q, keys, values]
+    if batch_idx is not None:
+        keys, values = (t[:1].expand(q.shape[0], -1, -1, -1) for t in (keys, values))
+        read = [q]
+    check(q, keys, values, DENSE)
+    check_kinds(q, keys, values)
+    if torch.compiler.is_compiling():  # tensors have no addresses yet
+        return
+    if not (why_not_ours(q, keys, values, options) or q.shape[3] % WHOLE_D_HEAD):
+        for tensor, name in zip(read, ("Q", "the cache of K", "the cache of V"), strict=False):
+            if tensor.stride(-1) == 1:  # others are copied
+                TensorArg.of(tensor, name)
+
+
+def _check_batch_idx(batch_idx: object, q: Tensor) -> None:
     """Raise InvalidConfig for what does not say where each sequence of the batch is."""
     check_integers("cache_batch_idx", batch_idx)
-    if isinstance(batch_idx, Tensor) and len(batch_idx) != batch:
-        raise InvalidConfig(f"cache_batch_idx must be [{batch}], as Q, not [{len(batch_idx)}]")
+    if isinstance(batch_idx, Tensor) and len(batch_idx) != q.shape[0]:
+        raise InvalidConfig(f"cache_batch_idx must be [{q.shape[0]}], as Q, not [{len(batch_idx)}]")
+    if isinstance(batch_idx, Tensor) and batch_idx.device != q.device:
+        raise InvalidConfig(f"cache_batch_idx must be on {q.device}, as Q, not {batch_idx.device}")
 
 
 def _check_length(
     length: int,
     new: tuple[Tensor, Tensor] | None,
-    k_cache: Tensor,
+    caches: tuple[Tensor, Tensor],
     block_table: Tensor | None,
 ) -> None:
     """Raise InvalidConfig for keys that a cache has no room for."""
-    capacity = k_cache.shape[1] * (1 if block_table is None else block_table.shape[-1])
+    room = min(cache.shape[1] for cache in caches)
+    capacity = room * (1 if block_table is None else block_table.shape[-1])
     added = 0 if new is None else new[0].shape[1]
     if not 0 <= length <= capacity - added:
         raise InvalidConfig(
@@ -167,10 +200,6 @@ def _check_length(
 
 def _paged(block_table: Tensor | None) -> bool:
     return block_table is not None
-
-
-def _of_batch(cache: Tensor, batch_idx: Tensor | None) -> Tensor:
-    return cache if batch_idx is None else cache[batch_idx.long()]
 
 
 def _append(
@@ -246,6 +275,7 @@ def _cached(
             reason = str(error)
             _refusals.remember(*problem, reason, lse=wants_lse, of="cache")
     cache.check_places(q)
+    check_heads(q, cache.k)
     check_floating(q, cache.k, cache.v)
     if E4M3 in (cache.k.dtype, cache.v.dtype):  # which torch does not convert in place
         cache.check_types(q)
@@ -256,9 +286,7 @@ def _cached(
         _append(cache.k, cache.new[0], lengths, None, cache.block_table)
         _append(cache.v, cache.new[1], lengths, None, cache.block_table)
         lengths = (lengths + cache.added).clamp(max=cache.capacity)
-    keys, values = _in_one_piece(cache)
-    check(q, keys, values, DENSE)
-    return by_products(q, keys, values, options, lengths)
+    return by_products(q, *_in_one_piece(cache), options, lengths)
 
 
 def _in_one_piece(cache: Cache) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.tensors import check_columns, dtype_of, score_tensors
+from fa_tune.core.tensors import check_columns, dtype_of, is_expanded, score_tensors
 from fa_tune.core.workload import PAGE_KEYS, Workload
 from fa_tune.families.launch import NOT_GIVEN, CacheArgs, LaunchArgs, TensorArg
 from fa_tune.op import python_op, state
@@ -86,7 +86,7 @@ class Cache:
 
     def as_read(self, q: Tensor) -> Cache:
         """The same as kernels read it: lengths and pages int32 and contiguous, scales fp32 with
-        equal strides.  Raises InvalidConfig for scales that do not expand."""
+        equal strides.  Raises InvalidConfig for scales that do not expand, or elsewhere."""
         table, scales = self.block_table, self.scales
         return replace(
             self,
@@ -172,6 +172,10 @@ def check_new_places(new: tuple[Tensor, Tensor], q: Tensor, caches: tuple[Tensor
                 f"{name} must be {[*shape]} on {q.device}, as its cache; it is "
                 f"{[*tensor.shape]} on {tensor.device}"
             )
+        if is_expanded(cache):
+            raise InvalidConfig(
+                f"{name} has no place of its own in an expanded cache: clone the cache"
+            )
 
 
 def _narrow(tensor: Tensor, name: str) -> TensorArg:
@@ -187,8 +191,10 @@ def _expanded(
     scales: tuple[Tensor, Tensor], shape: tuple[int, int], device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Both with the same strides."""
+    if any(s.device != device for s in scales):
+        raise InvalidConfig(f"scales must be on {device}, as Q")
     try:
-        both = [s.to(device=device, dtype=torch.float32).expand(shape) for s in scales]
+        both = [s.to(torch.float32).expand(shape) for s in scales]
     except RuntimeError:
         told = " and ".join(str([*s.shape]) for s in scales)
         raise InvalidConfig(f"scales must expand to {[*shape]}; they are {told}") from None

@@ -12,6 +12,7 @@ if not TYPE_CHECKING:
 import torch
 
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.op import flash_kv_cache
 from fa_tune.op.flash_attn import flash_attn_func, flash_attn_varlen_func
 from fa_tune.op.flash_kv_cache import flash_attn_with_kvcache
 from fa_tune.op.kv_cache import E4M3
@@ -212,3 +213,68 @@ def test_places_that_are_no_whole_numbers_are_refused(given: Any) -> None:
         flash_attn_with_kvcache(cache[:, :1], cache, cache, cache_seqlens=given)
     with pytest.raises(InvalidConfig, match="cache_batch_idx"):
         flash_attn_with_kvcache(cache[:, :1], cache, cache, cache_batch_idx=given)
+
+
+CACHE, NEW = draw(2, 32, 2, 64), draw(2, 1, 2, 64)
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [3, WHOLE, {"cache_seqlens": 3, "cache_batch_idx": WHOLE - 3}],
+    ids=["int", "", "rows"],
+)
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"q": draw(2, 1, 3, 64)},
+        {"q": draw(2, 1, 4, 32)},
+        {"q": draw(3, 1, 4, 64)},
+        {"q": draw(2, 1, 4, 64).to(E4M3)},
+        {"k_cache": CACHE.int()},
+        {"v_cache": CACHE[:, :3]},
+        {"v_cache": CACHE[:, :, :1]},
+        {"k_cache": CACHE[:1].expand(2, 32, 2, 64)},
+        {"v_cache": CACHE[:, :, :1].expand(2, 32, 2, 64)},
+        {"alibi_slopes": torch.ones(4, device="meta")},
+        {"cache_batch_idx": torch.zeros(2, dtype=torch.int32, device="meta")},
+        {"window_size": (3,)},
+    ],
+)
+def test_what_is_refused_has_written_nothing(given: dict[str, Any], lengths: Any) -> None:
+    place = lengths if isinstance(lengths, dict) else {"cache_seqlens": lengths}
+    usual = {"q": draw(2, 1, 4, 64), "k_cache": CACHE, "v_cache": CACHE, "k": NEW, "v": NEW}
+    before = CACHE.clone()
+    with pytest.raises(InvalidConfig) as caught:
+        flash_attn_with_kvcache(**(usual | place | given))
+    assert "\n" not in str(caught.value)
+    assert torch.equal(CACHE, before)
+
+
+def test_pages_are_not_written_where_heads_do_not_divide() -> None:
+    cache, table = draw(4, 16, 2, 64), torch.arange(4, dtype=torch.int32).view(2, 2)
+    before = cache.clone()
+    with pytest.raises(InvalidConfig):
+        flash_attn_with_kvcache(
+            draw(2, 1, 3, 64), cache, cache, NEW, NEW, cache_seqlens=WHOLE, block_table=table
+        )
+    assert torch.equal(cache, before)
+
+
+def test_rows_that_kernels_refuse_are_refused_before_the_cache_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(flash_kv_cache, "why_not_ours", lambda *_: "")
+    cache = torch.zeros(2 * 32 * 2 * 64 + 4).half()[4:].view(2, 32, 2, 64)
+    q, new = draw(2, 1, 4, 64).half(), NEW.half()
+    with pytest.raises(InvalidConfig):
+        flash_attn_with_kvcache(q, cache, cache, new, new, cache_seqlens=3)
+    assert not cache.any()
+
+
+@pytest.mark.parametrize("name", ["k_descale", "v_descale"])
+def test_scales_elsewhere_are_refused(name: str) -> None:
+    cache = CACHE.to(E4M3)
+    with pytest.raises(InvalidConfig):
+        flash_attn_with_kvcache(
+            draw(2, 1, 4, 64), cache, cache, **{name: torch.ones(2, device="meta")}
+        )
