@@ -150,6 +150,9 @@ class Call {
         if (given.dtype != q_.dtype || !given.is_beside(q_)) {
             refuse("out must have Q's dtype and be on its GPU");
         }
+        if (given.is_expanded()) {
+            refuse("out must have a place for each element; it is expanded");
+        }
         tensors_.o = given.tensor();
     }
     void take_lse(AtenTensorHandle lse) {

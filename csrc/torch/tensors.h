@@ -90,6 +90,13 @@ struct Described {
         return dimensions == static_cast<std::int64_t>(wanted.size()) &&
                std::equal(wanted.begin(), wanted.end(), sizes);
     }
+    // Elements share a place.
+    bool is_expanded() const {
+        for (std::int64_t i = 0; i < dimensions; ++i) {
+            if (sizes[i] > 1 && strides[i] == 0) return true;
+        }
+        return false;
+    }
     // Elements follow each other; the stride of an extent of 1 may be anything.
     bool is_contiguous() const {
         std::int64_t step = 1;

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.hooks import hook_of
-from fa_tune.core.tensors import check_columns, dtype_of, score_tensors, workload_of
+from fa_tune.core.tensors import check_columns, dtype_of, is_expanded, score_tensors, workload_of
 from fa_tune.core.workload import Workload
 from fa_tune.families.launch import NOT_GIVEN, LaunchArgs, TensorArg
 from fa_tune.op.library import room_for_lse, room_for_out
@@ -138,6 +138,8 @@ def _check_out(q: Tensor, v: Tensor, out: Tensor) -> None:
         raise InvalidConfig(
             f"out must be like q with v's last dimension, {shape}, not {tuple(out.shape)}"
         )
+    if is_expanded(out):
+        raise InvalidConfig("out must have a place for each element; it is expanded")
 
 
 def _check_lse(lse: Tensor, q: Tensor) -> None:

@@ -283,6 +283,7 @@ def refused(operators: Operators) -> str:
         ("contiguous", lambda: api.attention(turned, k, k)),
         ("16", lambda: api.attention(moved, k, k)),
         ("out must be", lambda: api.attention(q, k, k, out=k)),
+        ("out must have", lambda: api.attention(q, k, k, out=draw(1, 1, 4).expand(q.shape))),
         ("lse must be", lambda: api.attention(q, k, k, lse=torch.zeros(3))),
         ("window_left", lambda: api.attention(q, k, k, window=(-1, None))),
         ("softcap", lambda: api.attention(q, k, k, softcap=0.0)),

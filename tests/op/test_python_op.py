@@ -144,6 +144,8 @@ def test_tensors_become_a_launch(made: Plans, monkeypatch: pytest.MonkeyPatch) -
     assert (args.o.address, args.lse.address) == (out.data_ptr(), lse.data_ptr())
     with pytest.raises(InvalidConfig, match="out must be"):
         op.fwd_out(q, k, k, k, None)
+    with pytest.raises(InvalidConfig):
+        op.fwd_out(q, k, k, out[:, :, :1].expand_as(out), None)
     with pytest.raises(InvalidConfig, match="lse must be"):
         op.fwd_out(q, k, k, out, lse[:1])
 
