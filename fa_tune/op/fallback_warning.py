@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import warnings
 
+import torch
+
 _lock = threading.Lock()
 _told: set[tuple[str, str]] = set()
 
@@ -14,7 +16,9 @@ class FallbackWarning(UserWarning):
 
 
 def tell(who: str, reason: str) -> None:
-    """Warn, unless it was said before."""
+    """Warn, unless it was said before, or a graph is being compiled, which would end there."""
+    if torch.compiler.is_compiling():
+        return
     with _lock:
         if (who, reason) in _told:
             return

@@ -79,7 +79,7 @@ def check_options(options: Options, batch: int, q: Tensor) -> None:
     if (
         not isinstance(window, (tuple, list))
         or len(window) != 2
-        or not all(hasattr(side, "__index__") for side in window)
+        or not all(isinstance(side, int) or hasattr(side, "__index__") for side in window)
     ):
         raise InvalidConfig(
             f"window_size must be two numbers of keys, (left, right), -1 for all, not {window}"

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.families.launch import TensorArg
+from fa_tune.op import cache_op
 from fa_tune.op.fallback_warning import tell
 from fa_tune.op.flash_attn import WHOLE_D_HEAD, dense, why_not_ours
 from fa_tune.op.flash_fallback import (
@@ -110,7 +111,8 @@ def flash_attn_with_kvcache(
             table = cache_batch_idx[:, None]
         scales = _scales(k_cache, k_descale, v_descale)
         cache = Cache(k_cache, v_cache, lengths, new, table, scales)
-        out, lse = _cached(q, cache, options, return_softmax_lse)
+        cached = cache_op.call if cache_op.is_traced(q) else _cached
+        out, lse = cached(q, cache, options, return_softmax_lse)
     return (out, lse) if return_softmax_lse else out
 
 
@@ -304,3 +306,6 @@ def _in_one_piece(cache: Cache) -> tuple[Tensor, Tensor]:
             for t, s in zip((keys, values), cache.scales, strict=True)
         )
     return keys, values
+
+
+cache_op.define(_cached)

@@ -157,7 +157,7 @@ def attend(
                 _refusals.remember(query, key, value, traits, reason, lse=False)
         else:
             return found, None
-    if reason != _MASK and not torch.compiler.is_compiling():
+    if reason != _MASK:
         tell(_WHO, reason)
     if attention_mask is None:
         attention_mask = _own_mask(query, key, asked)

@@ -1,0 +1,102 @@
+"""Attention to a cache as operators: for graphs that torch compiles or traces, which must know what
+is written, and for fake tensors.  Other calls go without, which costs less of the host's time.
+
+    fa_tune::cache_fwd         out, and the log-sum-exp, empty unless it is wanted
+    fa_tune::cache_append_fwd  the same, after new keys and values were written into the caches
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from fa_tune.op.flash_fallback import Options
+from fa_tune.op.kv_cache import Cache
+from fa_tune.op.library import LIBRARY, room_for_lse, room_for_out
+
+_PROBLEM = (
+    "Tensor lengths, Tensor? block_table, Tensor? k_scale, Tensor? v_scale, bool lse, "
+    "bool causal, float? scale, SymInt window_left, SymInt window_right, float softcap, "
+    "Tensor? alibi_slopes"
+)
+_NEW = "Tensor new_k, Tensor new_v"
+SCHEMAS = {
+    "cache_fwd": f"(Tensor q, Tensor k, Tensor v, {_PROBLEM}) -> (Tensor, Tensor)",
+    "cache_append_fwd": (
+        f"(Tensor q, Tensor(a!) k, Tensor(b!) v, {_NEW}, {_PROBLEM}) -> (Tensor, Tensor)"
+    ),
+}
+# out, and the log-sum-exp at least where it is wanted.
+Attend = Callable[[Tensor, Cache, Options, bool], tuple[Tensor, Tensor | None]]
+
+
+def define(attend: Attend) -> None:
+    """Define the operators, by what attends to a cache."""
+
+    def run(q: Tensor, k: Tensor, v: Tensor, new: Any, problem: tuple[Any, ...]) -> Any:
+        lengths, table, k_scale, v_scale, lse, causal, scale, left, right, softcap, slopes = problem
+        scales = None if k_scale is None else (k_scale, v_scale)
+        cache = Cache(k, v, lengths, new, table, scales)
+        options = Options(causal, scale, 0.0, (left, right), softcap, slopes)
+        out, rows = attend(q, cache, options, lse)
+        return out.contiguous(), _rows(q, lse) if rows is None or not lse else rows.contiguous()
+
+    def fwd(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> Any:
+        return run(q, k, v, None, problem)
+
+    def append_fwd(
+        q: Tensor, k: Tensor, v: Tensor, new_k: Tensor, new_v: Tensor, *problem: Any
+    ) -> Any:
+        return run(q, k, v, (new_k, new_v), problem)
+
+    for name, function, fake in (
+        ("cache_fwd", fwd, _fake),
+        ("cache_append_fwd", append_fwd, _fake_append),
+    ):
+        LIBRARY.define(name + SCHEMAS[name], tags=(torch.Tag.pt2_compliant_tag,))
+        torch.library.register_fake(f"fa_tune::{name}", fake, lib=LIBRARY)
+        LIBRARY.impl(name, function, "CompositeExplicitAutograd")
+
+
+def is_traced(q: Tensor) -> bool:
+    """Whether the call becomes part of a graph, or has tensors without numbers."""
+    return (
+        torch.compiler.is_compiling()
+        or isinstance(q, FakeTensor)
+        or torch._C._len_torch_dispatch_stack() > 0
+    )
+
+
+def call(
+    q: Tensor, cache: Cache, options: Options, wants_lse: bool
+) -> tuple[Tensor, Tensor | None]:
+    """What was defined, by the operators."""
+    k_scale, v_scale = cache.scales or (None, None)
+    problem = (
+        *(cache.lengths, cache.block_table, k_scale, v_scale, wants_lse),
+        *(options.causal, options.scale, *options.window, options.softcap, options.alibi_slopes),
+    )
+    if cache.new is None:
+        out, lse = torch.ops.fa_tune.cache_fwd.default(q, cache.k, cache.v, *problem)
+    else:
+        append = torch.ops.fa_tune.cache_append_fwd.default
+        out, lse = append(q, cache.k, cache.v, *cache.new, *problem)
+    return out, lse if wants_lse else None
+
+
+def _rows(q: Tensor, lse: bool) -> Tensor:
+    return room_for_lse(q) if lse else q.new_empty(0, dtype=torch.float32)
+
+
+def _fake(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> tuple[Tensor, Tensor]:
+    return room_for_out(q, v), _rows(q, problem[4])
+
+
+def _fake_append(
+    q: Tensor, k: Tensor, v: Tensor, new_k: Tensor, new_v: Tensor, *problem: Any
+) -> tuple[Tensor, Tensor]:
+    return _fake(q, k, v, *problem)
