@@ -15,11 +15,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from fa_tune.core.errors import FaTuneError, InvalidConfig, NoUsableVariant, ToolMissing
 from fa_tune.op.api import attention
 from fa_tune.op.fallback_warning import tell
 from fa_tune.op.lazy_mask import LazyMask, Rule
+from fa_tune.op.plans import is_capturing
 from fa_tune.op.precision import autocast
 from fa_tune.op.refusals import Refusals
 from fa_tune.op.traits import Traits
@@ -298,10 +300,10 @@ def _is_zero(offset: Any) -> bool:
 
 
 def _ends_together(q_offset: Any, q_length: int, kv_length: int) -> bool:
-    """Whether the last query is the last key; False where only the device knows, and asking it
-    would break a graph that is being compiled."""
+    """Whether the last query is the last key; False where only the device knows and cannot be
+    asked."""
     if isinstance(q_offset, Tensor):
-        if torch.compiler.is_compiling():
+        if _cannot_be_read(q_offset):
             return False
         q_offset = int(q_offset)
     return bool(q_offset + q_length == kv_length)
@@ -312,6 +314,12 @@ def _is_padded(attention_mask: Tensor | None, kv_length: int) -> bool:
         return False
     if attention_mask.shape[-1] < kv_length:  # Transformers takes the rest for hidden
         return True
-    if torch.compiler.is_compiling():
+    if _cannot_be_read(attention_mask):
         return True  # who knows
     return not bool(attention_mask[:, :kv_length].all())
+
+
+def _cannot_be_read(tensor: Tensor) -> bool:
+    """Whether reading a tensor would break a graph that is compiled or captured, or it has no
+    numbers."""
+    return torch.compiler.is_compiling() or is_capturing() or isinstance(tensor, FakeTensor)

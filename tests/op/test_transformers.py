@@ -255,3 +255,25 @@ def test_names_that_transformers_knows_are_refused() -> None:
     for name in ("my_flash", "sdpa", "eager", "paged|x"):
         with pytest.raises(InvalidConfig, match="a meaning of its own"):
             register_transformers(name)
+
+
+def test_while_a_graph_is_captured_nothing_is_read_from_the_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would end the capture, which Transformers' own attention survives with a static cache."""
+
+    def read(*_: Any) -> Any:
+        raise AssertionError("read")
+
+    offset, given = torch.tensor(3), torch.ones(1, 8, dtype=torch.bool)
+    expected = torch.arange(8) <= 3
+    monkeypatch.setattr(transformers_attention, "is_capturing", lambda: True)
+    for name in ("__int__", "__bool__", "__index__", "item"):
+        monkeypatch.setattr(torch.Tensor, name, read)
+    found = transformers_attention.mask(1, 1, 8, q_offset=offset)
+    padded = transformers_attention.mask(1, 1, 8, q_offset=7, attention_mask=given)
+    monkeypatch.undo()
+    assert found is not None
+    assert padded is not None
+    assert torch.equal(found[0, 0, 0], expected)
+    assert padded.all()
