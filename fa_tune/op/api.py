@@ -14,6 +14,7 @@ from fa_tune.core.workload import Workload
 from fa_tune.op import autograd, state
 from fa_tune.op.library import room_for_lse, room_for_out
 from fa_tune.op.native import translated
+from fa_tune.op.operands import note_written
 from fa_tune.op.precision import autocast
 from fa_tune.op.traits import Traits, of_heads
 from fa_tune.store.registry.chooser import Choice
@@ -97,6 +98,7 @@ def attention(
             made = room_for_out(q, v) if out is None else out
             rows = room_for_lse(q) if lse is None and return_lse else lse
             forward_out(q, k, v, made, rows, *traits)
+            note_written(out, lse)
     except RuntimeError as error:
         raise translated(error) from None
     return (made, rows) if return_lse else made

@@ -12,6 +12,7 @@ from fa_tune.core.tensors import check_columns, dtype_of, is_expanded, score_ten
 from fa_tune.core.workload import PAGE_KEYS, Workload
 from fa_tune.families.launch import NOT_GIVEN, CacheArgs, LaunchArgs, TensorArg
 from fa_tune.op import python_op, state
+from fa_tune.op.operands import note_written
 from fa_tune.op.traits import Traits
 
 E4M3 = torch.float8_e4m3fn
@@ -147,6 +148,8 @@ def attend(
     device = q.device.index
     kernel = state.operators().kernel_with_cache(workload, device)
     python_op.launch(kernel, workload, args, device)
+    if cache.new is not None:
+        note_written(cache.k, cache.v)
     return out, lse
 
 

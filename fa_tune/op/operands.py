@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 # Of q, k, v and the slopes.
@@ -30,3 +31,13 @@ class Lengths(NamedTuple):
     cum_kv: Tensor
     longest_q: int
     longest_kv: int
+
+
+def note_written(*tensors: Tensor | None) -> None:
+    """Tell autograd that a kernel has written to tensors, as torch's own operators do: a backward
+    pass that needs what was there raises RuntimeError.  A compiled graph does so itself."""
+    if torch.compiler.is_compiling():
+        return
+    for tensor in tensors:
+        if tensor is not None and not tensor.is_inference():
+            torch.autograd.graph.increment_version(tensor)

@@ -14,7 +14,7 @@ if not TYPE_CHECKING:
 import torch
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.op import attention, explain, prepare
+from fa_tune.op import api, attention, explain, prepare
 
 NO_ARGUMENTS: dict[str, dict[str, Any]] = {
     "window as a number": {"window": 5},
@@ -51,3 +51,19 @@ def test_tensors_that_are_on_no_gpu_are_refused(device: str) -> None:
         explain(q, q, q)
     with pytest.raises(InvalidConfig, match=device):
         prepare(like=(q, q, q))
+
+
+def test_a_backward_pass_that_needs_what_was_overwritten_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        api, "_PLAIN", (None, None, lambda *_: None)
+    )  # as a kernel: unseen by torch
+    q, out = torch.zeros(2, 5, 4, 16), torch.ones(2, 5, 4, 16)
+    weight = torch.ones(16, requires_grad=True)
+    loss = (out * weight).sum()
+    attention(q, q, q, out=out)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    with torch.inference_mode():
+        attention(q, q, q, out=torch.empty_like(q))

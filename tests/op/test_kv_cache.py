@@ -114,3 +114,21 @@ def test_a_launch_finds_lengths_pages_new_keys_and_scales(monkeypatch: pytest.Mo
     assert (args.cache.added, args.cache.page_size, args.cache.page_stride) == (2, 16, 2)
     assert args.cache.new_k.address == new.data_ptr()
     assert args.cache.new_k.strides == tuple(s // 2 for s in new.stride()[:3])
+
+
+@pytest.mark.parametrize("appends", [False, True])
+def test_a_backward_pass_knows_whether_the_cache_was_written(
+    appends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operators = SimpleNamespace(kernel_with_cache=lambda workload, device: None)
+    monkeypatch.setattr(kv_cache.state, "operators", lambda: operators)
+    monkeypatch.setattr(kv_cache.python_op, "launch", lambda *_: None)
+    cache, new = half(3, 32, 2, 64), (half(3, 1, 2, 64), half(3, 1, 2, 64))
+    weight = half(64).requires_grad_()
+    loss = (cache * weight).sum()
+    attend(half(3, 1, 4, 64), Cache(cache, cache, ints(3), new=new if appends else None))
+    if appends:
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+    else:
+        loss.backward()
