@@ -92,7 +92,7 @@ class Plans:
         if is_capturing():
             raise InvalidConfig(
                 f"no kernel for {workload.key} is loaded, and a graph is being captured: call "
-                "fa_tune.op.prepare() for it before"
+                "fa_tune.op.prepare() for it, or the function itself, before"
             )
         with self._lock:
             choice = self.choice(workload, device)

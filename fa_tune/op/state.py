@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,10 @@ class Operators:
 
     def prepare(self, workload: Workload, device: int) -> None:
         """Choose, compile and load what runs a workload.  Raises as a call would."""
-        if self.native is not None and workload.score_hook is None:
+        if workload.cached:
+            # Lengths and pages are the launch's: one kernel serves all.
+            self.kernel_with_cache(replace(workload, cache_lengths="", page_size=0), device)
+        elif self.native is not None and workload.score_hook is None:
             self.native.prepare(workload, device)
         else:
             self._memo.kernel(workload, device)

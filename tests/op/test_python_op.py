@@ -24,6 +24,7 @@ from fa_tune.op.kv_cache import Cache, attend
 from fa_tune.op.operands import Lengths
 from fa_tune.op.plans import Memo, Plans
 from fa_tune.op.python_op import PythonOp
+from fa_tune.op.state import Operators
 from fa_tune.op.traits import Traits
 
 TUNED = Workload(2, 4, 4, 1000, 1000, 128, DType.FP16)
@@ -110,6 +111,17 @@ def test_a_cache_is_asked_for_as_such(made: Plans, chooser: OneTuned) -> None:
     assert memo.kernel(workload(1, 8001), 0) is kernels[0]
     assert memo.kernel(workload(1, 20_000), 0) is kernels[0], "the same default"
     assert [like.seq_len_kv for _, like in chooser.asked] == [8192, 8192, 16384]
+
+
+def test_a_cache_is_prepared_for_a_capture(made: Plans, monkeypatch: pytest.MonkeyPatch) -> None:
+    operators = Operators.__new__(Operators)
+    operators.native = None
+    operators._memo, operators._with_cache = Memo(made), Memo(made, cached=True)
+    operators.prepare(workload(1, 8000, causal=True, cache_lengths="equal", page_size=16), 0)
+    operators.prepare(workload(1, 8000, cache_lengths="uniform-1"), 0)
+    monkeypatch.setattr(plans, "is_capturing", lambda: True)
+    for traits in ({"causal": True, "bottom_right": True}, {}):
+        assert operators.kernel_with_cache(workload(1, 8100, **traits), 0)
 
 
 def test_nothing_is_chosen_during_a_capture(
