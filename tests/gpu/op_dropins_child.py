@@ -295,6 +295,72 @@ def a_cache_in_a_graph() -> None:
         assert (out - expected).abs().max() < 4e-3, len(keys)
 
 
+def compiled_caches() -> None:
+    """A compiled step appends to caches in place while lengths grow: the bits of one that is not
+    compiled, and no other graph."""
+
+    def step(*given: torch.Tensor) -> torch.Tensor:
+        q, k, v, new_k, new_v, lengths = given
+        found: torch.Tensor = flash_attn_with_kvcache(
+            q, k, v, new_k, new_v, cache_seqlens=lengths, causal=True
+        )
+        return found
+
+    for mode in (None, "reduce-overhead"):
+        torch._dynamo.reset()
+        compiled = torch.compile(step, fullgraph=True, mode=mode)
+        mine = [draw(3, 256, 2, 128) for _ in "kv"]
+        theirs = [t.clone() for t in mine]
+        lengths = torch.tensor([0, 3, 70], dtype=torch.int32, device="cuda")
+        for number in range(20):
+            q, *new = draw(3, 1, 8, 128), *(draw(3, 1, 2, 128) for _ in "kv")
+            with torch._dynamo.config.patch(error_on_recompile=number > 0):
+                found = compiled(q, *theirs, *new, lengths).clone()
+            assert same_bits([found, *theirs], [step(q, *mine, *new, lengths), *mine]), mode
+            lengths += 1
+
+
+@torch.no_grad()
+def a_static_cache_in_a_graph() -> str:
+    """A decode step of a model, captured, beside the whole sequence at once by eager attention."""
+    try:
+        from transformers import StaticCache
+
+        from tests.op import tiny_models
+    except ImportError as error:
+        return str(error)
+    register_transformers()
+    model = tiny_models.make("llama").to("cuda", torch.float16)
+    tokens = tiny_models.prompts("cuda", padded=False)["input_ids"]
+    model.set_attn_implementation("eager")
+    right = model(tokens).logits
+    model.set_attn_implementation("fa_tune")
+    cache = StaticCache(config=model.config, max_cache_len=16)
+    model(tokens[:, :3], past_key_values=cache, use_cache=True)
+    token, position = tokens[:, 3:4].clone(), torch.tensor([[3]], device="cuda")
+
+    def step() -> torch.Tensor:
+        found: torch.Tensor = model(
+            token, position_ids=position, past_key_values=cache, use_cache=True
+        ).logits
+        return found
+
+    step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        logits = step()
+    for number in range(3, tokens.shape[1]):
+        token.copy_(tokens[:, number : number + 1])
+        position.fill_(number)
+        for layer in cache.layers:
+            layer.cumulative_length.fill_(number)
+        graph.replay()
+        difference = (logits[:, 0] - right[:, number]).abs().max()
+        assert difference <= 2e-2 * right.abs().max(), (number, difference)
+    return "right"
+
+
 def launches_that_overlap() -> None:
     """Each reads what the one in front of it writes, and begins before that is done: in a graph the
     same bits as one at a time."""

@@ -46,6 +46,8 @@ DROP_INS = (
     "transformers_models",
     "caches",
     "a_cache_in_a_graph",
+    "compiled_caches",
+    "a_static_cache_in_a_graph",
     "launches_that_overlap",
 )
 SHARDS = 8
