@@ -22,6 +22,7 @@ from fa_tune.gpu.bare_read import bare_read
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.libraries import library_call
 from fa_tune.gpu.reference import E4M3, Inputs
+from fa_tune.ops.forward import keys_seen
 from fa_tune.workers.main import Report
 
 Launch = Callable[[], None]
@@ -150,7 +151,7 @@ def launchers(item: KernelItem, problem: Problem) -> list[Launch]:
 def _reference_launch(subject: str, workload: Workload, inputs: Inputs) -> Launch:
     name = reference_name(subject)
     if name == BARE_READ:
-        return bare_read((inputs.k, inputs.v), workload.keys_in_all * workload.kv_heads)
+        return bare_read((inputs.k, inputs.v), keys_seen(workload) * workload.kv_heads)
     call = library_call(name, inputs, workload)
 
     def launch() -> None:

@@ -66,8 +66,8 @@ class TensorSpec:
 
     `dtype` None: fp32.  `tolerance` of an output: absolute, or as far as fp32 scores leave it
     open, if that is more; None: it is judged by the errors of the same-precision reference
-    (`Operation.error_limits`).  `unread_bytes`: of elements that are not the problem's, such as
-    the room of a cache beyond a sequence.
+    (`Operation.error_limits`).  `unread_bytes`: of elements that no query needs, such as the
+    room of a cache beyond a sequence, or keys that a window hides from all queries.
     """
 
     name: str  # of launch arguments and references

@@ -43,6 +43,12 @@ def input_bytes(workload: Workload) -> int:
     return sum(tensor.size_bytes for tensor in tensors if not tensor.output)
 
 
+def read_bytes(workload: Workload) -> int:
+    """Bytes of these that some query needs."""
+    tensors = ops.get(workload.op).tensors(workload)
+    return sum(tensor.size_bytes - tensor.unread_bytes for tensor in tensors if not tensor.output)
+
+
 def moved_bytes(workload: Workload) -> int:
     """Bytes between memory and the chip if everything that is needed crosses once: the least there
     is."""

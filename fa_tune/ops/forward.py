@@ -26,10 +26,9 @@ class Forward:
         keys = (*cache_extents(w), w.kv_heads, w.d_head)
         values = (*keys[:3], w.d_v)
         narrow = 1 if w.kv_e4m3 else 0
-        unread = 0
-        if w.cached:
-            unread = (keys[0] * keys[1] - w.keys_in_all) * w.kv_heads
-            unread *= narrow or w.dtype.size_bytes
+        # Where only the device knows lengths, those that stand for them may be a little more.
+        unread = max(0, keys[0] * keys[1] - keys_seen(w)) * w.kv_heads
+        unread *= narrow or w.dtype.size_bytes
         found = [
             TensorSpec("q", queries, w.dtype),
             TensorSpec("k", keys, w.dtype, unread_bytes=unread * w.d_head, element_bytes=narrow),
@@ -188,6 +187,24 @@ def seen_to(workload: Workload) -> int | None:
 def seen_from(workload: Workload) -> int | None:
     """Query i sees keys from i + this on; None: whatever i."""
     return None if workload.window_left is None else workload.diagonal - workload.window_left
+
+
+def keys_seen(workload: Workload) -> int:
+    """Keys of all sequences together that some query sees; without a mask, all of them."""
+    w = workload
+    if not w.uneven:
+        return w.batch * _keys_of(w, w.seq_len_q, w.seq_len_kv, w.diagonal)
+    # Each sequence is aligned by its own end.
+    return sum(_keys_of(w, q, kv, kv - q) for q, kv in w.members if q)
+
+
+def _keys_of(workload: Workload, q: int, kv: int, diagonal: int) -> int:
+    """Of a sequence whose query i is at key i + diagonal."""
+    moved = diagonal - workload.diagonal
+    last, first = seen_to(workload), seen_from(workload)
+    end = kv if last is None else min(kv, q - 1 + last + moved)
+    start = 0 if first is None else max(0, first + moved)
+    return max(0, end - start)
 
 
 def _keys_before(first: int, q: int, kv: int) -> int:

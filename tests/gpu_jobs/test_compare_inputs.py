@@ -173,6 +173,18 @@ def test_both_kinds_of_inputs_have_equally_many_sets_that_fit(
         assert drawn == [[(spec, 7 + i) for i in range(fitting)] for spec in ("falling", "trained")]
 
 
+def test_a_window_takes_as_many_more_sets_as_it_leaves_unread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = Workload.from_key("b1_h8_kv8_q1_k4096_d128_bf16_full")
+    windowed = Workload.from_key("b1_h8_kv8_q1_k4096_d128_bf16_full_br_left511")
+    l2 = SimpleNamespace(L2_cache_size=input_bytes(whole))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: l2)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 40, 0))
+    times = time_events.input_sets(windowed) / time_events.input_sets(whole)
+    assert times == pytest.approx(8, rel=0.1)
+
+
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     class Reference(ForwardReference):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import cupy
@@ -162,3 +163,14 @@ def test_one_kernel_serves_all_input_sets(monkeypatch: pytest.MonkeyPatch) -> No
         launch()
     assert loaded == ["decode:a config"]
     assert all(a is b for a, b in zip(launched, sets, strict=True))
+
+
+def test_a_bare_read_reads_what_kernels_have_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[int] = []
+    monkeypatch.setattr(device, "bare_read", lambda tensors, n: rows.append(n))
+    inputs = SimpleNamespace(k=None, v=None)
+    for key, keys in (("full", 2 * 1024), ("full_br_left127", 2 * 128)):
+        workload = Workload.from_key(f"b2_h8_kv4_q1_k1024_d128_bf16_{key}")
+        problem = device.Problem(workload, [inputs], None, None)  # type: ignore[list-item,arg-type]
+        device.launchers(KernelItem("ref:read", "", ""), problem)
+        assert rows.pop() == keys * 4

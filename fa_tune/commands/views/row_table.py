@@ -89,7 +89,7 @@ def _table(rows: Sequence[Row], legend: Legend, limit: int, width: int) -> list[
 
 
 def gigabytes(row: Row) -> str:
-    """GB/s of the tensors where memory may be the limit, else nothing."""
+    """GB/s of what is read and written where memory may be the limit, else nothing."""
     return f"{row.bytes_per_s / 1e9:.0f}" if row.bytes_per_s else ""
 
 

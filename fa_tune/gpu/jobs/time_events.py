@@ -40,7 +40,7 @@ from fa_tune.gpu.kernels import (
 from fa_tune.gpu.reference import Inputs, make_inputs
 from fa_tune.gpu.versions import library_versions
 from fa_tune.ops.base import CheckCase
-from fa_tune.ops.flops import input_bytes
+from fa_tune.ops.flops import input_bytes, read_bytes
 from fa_tune.ops.verification import fault
 from fa_tune.search.stopping import StoppingRule
 from fa_tune.workers.main import Report
@@ -443,12 +443,13 @@ class FinalCheck:
 
 
 def input_sets(workload: Workload, kinds: int = 1) -> int:
-    """How many input sets of each of some kinds make up L2_TIMES the cache, all of them within a
-    quarter of the free memory."""
+    """How many input sets of each of some kinds make up L2_TIMES the cache by what is read of them,
+    all of them within a quarter of the free memory."""
     set_bytes = input_bytes(workload)
     l2_bytes = torch.cuda.get_device_properties().L2_cache_size
+    needed = math.ceil(L2_TIMES * int(l2_bytes) / read_bytes(workload))
     fitting = int(torch.cuda.mem_get_info()[0]) // 4 // (kinds * set_bytes)
-    return max(1, min(math.ceil(L2_TIMES * int(l2_bytes) / set_bytes), MAX_SETS, fitting))
+    return max(1, min(needed, MAX_SETS, fitting))
 
 
 def input_sets_of(workload: Workload, spec: str, seed: int) -> list[Inputs]:

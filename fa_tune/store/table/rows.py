@@ -87,15 +87,16 @@ class Row(WorkloadParts):
 
     @property
     def flop_per_byte(self) -> float | None:
-        """Operations of the matrix products per byte of the tensors; None without a workload."""
+        """Operations of the matrix products per byte that is needed; None without a workload."""
         if self.workload is None:
             return None
         return flops.matmul_flop(self.workload) / flops.moved_bytes(self.workload)
 
     @property
     def bytes_per_s(self) -> float | None:
-        """Of the tensors, if each crosses between memory and the chip once.  None without a time,
-        and where there are so many operations for each byte that this says nothing."""
+        """Of what is needed of the tensors, if it crosses between memory and the chip once.  None
+        without a time, and where there are so many operations for each byte that this says
+        nothing."""
         if self.workload is None or not self.rank_s:
             return None
         rate = memory_rate(self.workload, self.rank_s)
