@@ -208,6 +208,21 @@ std::int32_t first_diagonal_of(const fa_tune_problem& problem) {
     return at_edge(diagonal_of(problem) - std::min(problem.window_left, kWide), problem);
 }
 
+std::int64_t keys_seen_of(const fa_tune_problem& problem) {
+    const bool by_its_end = problem.cached != 0;  // of each sequence
+    const std::int64_t diagonal =
+        by_its_end ? problem.seq_len_kv - problem.seq_len_q : diagonal_of(problem);
+    std::int64_t first = 0, end = problem.seq_len_kv;
+    if (has(problem, FA_TUNE_WINDOW_LEFT)) {
+        first = std::max(first, diagonal - std::min(problem.window_left, kWide));
+    }
+    if (is_causal(problem) || has(problem, FA_TUNE_WINDOW_RIGHT)) {
+        const std::int64_t right = is_causal(problem) ? 0 : std::min(problem.window_right, kWide);
+        end = std::min(end, problem.seq_len_q + diagonal + right);
+    }
+    return std::max(end - first, std::int64_t{0});
+}
+
 fa_tune_problem settled(const fa_tune_problem& problem) {
     fa_tune_problem found = problem;
     const std::int64_t diagonal =

@@ -31,6 +31,9 @@ std::int32_t last_diagonal_of(const fa_tune_problem& problem);
 // Query i sees keys j >= i + first_diagonal; within the tensor.
 std::int32_t first_diagonal_of(const fa_tune_problem& problem);
 
+// Keys of a sequence that some query sees.
+std::int64_t keys_seen_of(const fa_tune_problem& problem);
+
 // The same mask in one form: sides of a window that hide nothing are not there, and one that is
 // a causal mask is that.
 fa_tune_problem settled(const fa_tune_problem& problem);

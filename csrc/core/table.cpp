@@ -29,13 +29,16 @@ Sizes sizes_of(const fa_tune_problem& problem) {
     const std::int64_t rows = problem.packed != 0 ? problem.total_q : problem.batch;
     const std::int64_t group = problem.heads / problem.kv_heads;
     const std::int64_t shared = problem.seq_len_q * group;
-    return {log2(problem.seq_len_q),
-            log2(problem.seq_len_kv),
-            log2(rows * problem.heads),
-            log2(group),
-            log2(rows * problem.kv_heads),
-            log2(std::max(kTileRows, shared)),
-            problem.packed == 0 && shared <= kFewRows};
+    Sizes found{};
+    found.seq_len_q = log2(problem.seq_len_q);
+    found.seq_len_kv = log2(problem.seq_len_kv);
+    found.work = log2(rows * problem.heads);
+    found.group = log2(group);
+    found.tiles = log2(rows * problem.kv_heads);
+    found.keys = log2(std::max(keys_seen_of(problem), std::int64_t{1}));
+    found.rows = log2(std::max(kTileRows, shared));
+    found.few_rows = problem.packed == 0 && shared <= kFewRows;
+    return found;
 }
 
 bool same_kind(const fa_tune_problem& a, const fa_tune_problem& b) {
@@ -84,8 +87,8 @@ Rank rank_of(const fa_tune_problem& entry, const Sizes& its, const fa_tune_probl
     const bool uneven = asked.cached != 0 && asked.batch > 1;
     bool first = entry.cached != 0 || !uneven;
     if (its.few_rows && wanted.few_rows) {
-        distance = std::abs(its.tiles - wanted.tiles) +
-                   std::abs(its.seq_len_kv - wanted.seq_len_kv) + std::abs(its.rows - wanted.rows);
+        distance = std::abs(its.tiles - wanted.tiles) + std::abs(its.keys - wanted.keys) +
+                   std::abs(its.rows - wanted.rows);
         first = first && distance <= kNearEnough;
     }
     Serves serves = first ? Serves::kFirst : Serves::kAfterDefaults;

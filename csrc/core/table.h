@@ -22,6 +22,7 @@ struct Sizes {
     double work;    // batch times heads
     double group;   // heads that share a kv head
     double tiles;   // batch times kv heads
+    double keys;    // that some query sees
     double rows;    // that share a head of K and V, 16 at least
     bool few_rows;  // so few that reading K and V takes the time
 };

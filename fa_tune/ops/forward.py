@@ -193,9 +193,16 @@ def keys_seen(workload: Workload) -> int:
     """Keys of all sequences together that some query sees; without a mask, all of them."""
     w = workload
     if not w.uneven:
-        return w.batch * _keys_of(w, w.seq_len_q, w.seq_len_kv, w.diagonal)
+        return w.batch * most_keys_seen(w)
     # Each sequence is aligned by its own end.
     return sum(_keys_of(w, q, kv, kv - q) for q, kv in w.members if q)
+
+
+def most_keys_seen(workload: Workload) -> int:
+    """The same of one sequence that is as long as the longest."""
+    w = workload
+    diagonal = w.seq_len_kv - w.seq_len_q if w.packed else w.diagonal
+    return _keys_of(w, w.seq_len_q, w.seq_len_kv, diagonal)
 
 
 def _keys_of(workload: Workload, q: int, kv: int, diagonal: int) -> int:

@@ -304,6 +304,15 @@ def test_ctas_are_small_where_tiles_are_many(
     assert config.ctas_per_sm == ctas
 
 
+@pytest.mark.parametrize("cache", ["", "lognormal-1-0"])
+@pytest.mark.parametrize("batch", [1, 4, 16, 64, 128])
+def test_a_window_has_the_default_of_as_many_keys_as_it_leaves(batch: int, cache: str) -> None:
+    h200 = limits((9, 0))
+    keys = Workload(batch, 32, 8, 1, 1024, 128, DType.BF16, cache_lengths=cache)
+    windowed = replace(keys, seq_len_kv=32768, window_left=1023, bottom_right=True)
+    assert _FAMILY.default_for(windowed, h200) == _FAMILY.default_for(keys, h200)
+
+
 @pytest.mark.parametrize(
     ("d_head", "e4m3", "batch", "keys", "ctas", "cluster"),
     [

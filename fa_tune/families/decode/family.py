@@ -19,6 +19,7 @@ from fa_tune.families.fields import is_kv_e4m3
 from fa_tune.families.launch import GridShape, LaunchArgs, LaunchDevice, LaunchGeometry, LaunchStep
 from fa_tune.families.plan import CallPlan
 from fa_tune.families.template import TemplateFamily
+from fa_tune.ops.forward import most_keys_seen
 from fa_tune.ops.forward_cases import example, has_alignment
 from fa_tune.ops.traits import Traits
 
@@ -105,8 +106,9 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
     def default_for(self, workload: Workload, arch: ArchLimits) -> DecodeConfig:
         w = workload
         heads = sets.Heads(w.d_head, w.d_head_v, KVType(w.kv_e4m3))
-        n_keys = 0 if w.cached else w.seq_len_kv
-        tiles = Tiles(w.batch * w.kv_heads, n_keys, arch, w.seq_len_kv, w.batch)
+        most_keys = max(1, most_keys_seen(w))
+        n_keys = 0 if w.cached else most_keys
+        tiles = Tiles(w.batch * w.kv_heads, n_keys, arch, most_keys, w.batch)
         return sets.default_config(heads, w.dtype, w.rows_of_kv_head, tiles)
 
     def traits(self, config: DecodeConfig, workload: Workload, *, lse: bool = False) -> str:

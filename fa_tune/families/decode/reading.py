@@ -21,7 +21,7 @@ def key_bytes(config: DecodeConfig) -> int:
 class Tiles:
     """Tiles on a GPU, all of as many keys; of 0 where the device alone knows how many.  Then no
     tile has more than `most_keys`, and all have as many as one another if they are of one
-    sequence."""
+    sequence.  Keys that a window hides from all queries do not count."""
 
     number: int
     keys: int

@@ -22,6 +22,7 @@ from fa_tune.core.arch import ArchLimits, limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import Workload
+from fa_tune.ops.forward import keys_seen
 from fa_tune.store.registry.schema import Entry, EntryKey
 
 TILE_ROWS = 16  # rows that no tile is smaller than
@@ -82,8 +83,8 @@ class Between:
 
 
 def distance(a: Workload, b: Workload) -> float:
-    """How far apart two problems of few rows are, in doublings: of the tiles, of the keys of each,
-    and of the rows.  csrc/core/table.cpp has the same rule."""
+    """How far apart two problems of few rows are, in doublings: of the tiles, of the keys of each
+    that some query sees, and of the rows.  csrc/core/table.cpp has the same rule."""
     return sum(abs(x - y) for x, y in zip(_place(a), _place(b), strict=True))
 
 
@@ -183,7 +184,7 @@ def filled(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _place(workload: Workload) -> tuple[float, float, float]:
-    """Tiles, keys and rows, as logarithms."""
-    keys = workload.keys_in_all / workload.batch
+    """Tiles, keys that are read and rows, as logarithms."""
+    keys = keys_seen(workload) / workload.batch
     rows = max(TILE_ROWS, workload.rows_of_kv_head)
     return math.log2(workload.batch * workload.kv_heads), math.log2(max(1, keys)), math.log2(rows)

@@ -10,7 +10,7 @@ import pytest
 from fa_tune.core.arch import limits
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import DType, Workload
-from fa_tune.store.registry.between import Tuned, between, default_of, filled
+from fa_tune.store.registry.between import Tuned, between, default_of, distance, filled
 from fa_tune.store.registry.lookup import Target, matches, serving
 from fa_tune.store.registry.schema import Entry, Ratio, Registry, RunnerUp
 
@@ -205,6 +205,12 @@ def test_of_a_cache_the_room_counts_and_different_lengths_come_first(
     paged = entry(SAFE, cache_lengths="lognormal-1-0", page_size=16)
     made = {e.workload: e.chosen for e in filled([known, equal, paged])}
     assert made == {known.workload: A, equal.workload: SAFE}
+
+
+def test_a_window_is_as_far_off_as_the_keys_that_it_leaves() -> None:
+    given = [tuned(1024, A, b=1.1), tuned(65536, B, a=1.1)]
+    assert chosen(given, decode(65536, window_left=1023, bottom_right=True)) == A
+    assert distance(decode(65536, window_left=1023, bottom_right=True), decode(1024)) == 0
 
 
 def test_a_windowed_problem_is_not_between_two_without(registry: Registry) -> None:
