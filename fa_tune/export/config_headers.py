@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fa_tune.core.errors import FaTuneError, StorageError
+from fa_tune.core.files import replace_files
 from fa_tune.core.workload import DType
 from fa_tune.export.plan_header import PLAN_HEADER, plan_header
 from fa_tune.families.decode.config import DecodeConfig
@@ -200,17 +201,18 @@ def generated_texts() -> dict[str, str]:
 
 
 def write_generated_files(root: Path) -> list[Path]:
-    """Rewrite every copy under `root`, the source checkout; raises StorageError."""
+    """Rewrite all copies under `root`, the source checkout, or none of them; raises
+    StorageError."""
     if not (root / "kernels" / "sm80").is_dir() or not (root / "csrc").is_dir():
         raise StorageError(f"{root} is not a source checkout: it has no kernels/sm80 and csrc")
-    texts = {root / name: text for name, text in generated_texts().items()}
+    contents = {root / name: text.encode() for name, text in generated_texts().items()}
     try:
-        for path, text in texts.items():
+        for path in contents:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+        replace_files(contents)
     except OSError as e:
-        raise StorageError(f"cannot write {e.filename}: {e.strerror}") from e
-    return list(texts)
+        raise StorageError(f"cannot write {e.filename2 or e.filename}: {e.strerror}") from e
+    return list(contents)
 
 
 def main() -> int:

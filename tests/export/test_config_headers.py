@@ -82,6 +82,17 @@ def test_files_are_rewritten_in_a_checkout_only(tmp_path: Path) -> None:
     )
 
 
+def test_whoever_reads_a_header_meanwhile_sees_all_of_it(tmp_path: Path) -> None:
+    (tmp_path / "kernels" / "sm80").mkdir(parents=True)
+    header = tmp_path / "csrc" / "dtype.h"
+    header.parent.mkdir()
+    header.write_text("before", "utf-8")
+    with header.open(encoding="utf-8") as reader:
+        write_generated_files(tmp_path)
+        assert reader.read() == "before"
+    assert header.read_text("utf-8") == dtype_header()
+
+
 def test_an_unwritable_file_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "kernels" / "sm80").mkdir(parents=True)
     (tmp_path / "csrc" / "flash_forward_kernel_config.h").mkdir(parents=True)
