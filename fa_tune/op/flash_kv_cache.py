@@ -89,6 +89,7 @@ def flash_attn_with_kvcache(
     lengths: int | Tensor = k_cache.shape[1] if cache_seqlens is None else cache_seqlens
     options = Options(causal, softmax_scale, 0.0, window_size, softcap, alibi_slopes)
     check_options(options, q.shape[0], q)
+    options = options.for_queries(q.shape[1])
     if not isinstance(lengths, int):
         check_integers("cache_seqlens", lengths)
     if block_table is not None:

@@ -17,7 +17,7 @@ import torch
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import Workload
 from fa_tune.families.launch import LaunchArgs
-from fa_tune.op import flash_attn_with_kvcache, kv_cache
+from fa_tune.op import flash_attn_with_kvcache, flash_kv_cache, kv_cache
 from fa_tune.op.kv_cache import E4M3, Cache, attend
 from fa_tune.op.traits import Traits
 
@@ -65,6 +65,31 @@ def test_one_of_new_keys_and_values_alone_is_refused(given: str) -> None:
         flash_attn_with_kvcache(
             half(3, 1, 4, 64), cache, cache, cache_seqlens=ints(3), **{given: half(3, 1, 2, 64)}
         )
+
+
+@pytest.mark.parametrize("window", [(-1, -1), (99, 0)])
+@pytest.mark.parametrize("queries", [1, 2])
+def test_one_query_is_the_problem_without_a_mask_that_is_tuned(
+    monkeypatch: pytest.MonkeyPatch, queries: int, window: tuple[int, int]
+) -> None:
+    asked: list[Workload] = []
+
+    def kernel(workload: Workload, device: int) -> None:
+        asked.append(workload)
+
+    operators = SimpleNamespace(kernel_with_cache=kernel)
+    monkeypatch.setattr(kv_cache.state, "operators", lambda: operators)
+    monkeypatch.setattr(kv_cache.python_op, "launch", lambda *_: None)
+    for name in ("why_not_ours", "_why_no_kernel"):
+        monkeypatch.setattr(flash_kv_cache, name, lambda *_: "")
+    q, cache = half(3, queries, 4, 64), half(3, 256, 2, 64)
+    for causal in (True, False):
+        flash_attn_with_kvcache(
+            q, cache, cache, cache_seqlens=ints(3), causal=causal, window_size=window
+        )
+    masked, full = asked
+    assert (masked == full) == (queries == 1 or window[1] == 0)
+    assert masked.causal == (queries > 1)
 
 
 def integers(address: int, n: int) -> list[int]:
