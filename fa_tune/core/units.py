@@ -174,6 +174,15 @@ def format_seconds(seconds: float) -> str:
     return f"{_short(seconds / 1e-9)} ns"
 
 
+def format_fixed(value: float, decimals: int) -> str:
+    """With so many decimals, and more below 1 where four significant digits need them: `7.331`,
+    `0.004786`."""
+    if 0 < abs(value) < 1:
+        exponent = f"{value:.3e}".rpartition("e")[2]  # of the rounded value
+        decimals = max(decimals, 3 - int(exponent))
+    return f"{value:.{decimals}f}"
+
+
 def format_bytes(size_bytes: float) -> str:
     """`1.082 GB`, `512 B`; kilo is 1000."""
     return _scaled(size_bytes, "B")

@@ -14,6 +14,7 @@ from fa_tune.core.units import (
     format_bytes,
     format_bytes_per_second,
     format_count,
+    format_fixed,
     format_hertz,
     format_percent,
     format_quantity,
@@ -158,3 +159,17 @@ def test_the_other_quantities_for_people() -> None:
     assert format_quantity(Quantity(4.9e-4, "s")) == "490 µs"
     assert format_quantity(Quantity(128, "register/thread")) == "128 register/thread"
     assert format_quantity(Quantity(7.76, "")) == "7.76"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (7.3311, "7.331"),
+        (12.0, "12.000"),
+        (0.00478628, "0.004786"),
+        (0.25, "0.2500"),
+        (0.09999999, "0.1000"),
+    ],
+)
+def test_small_numbers_keep_four_significant_digits(value: float, text: str) -> None:
+    assert format_fixed(value, 3) == text

@@ -72,6 +72,16 @@ def test_best_is_shown_however_low_the_limit() -> None:
     assert "median (ms)" in text
 
 
+def test_times_of_a_few_microseconds_can_be_told_apart() -> None:
+    rows = [
+        replace(BASE, kernel=name, duration_s=time_s, median_s=time_s, n=3)
+        for name, time_s in (("a", 4.786e-6), ("b", 5.127e-6))
+    ]
+    text = _text("table", rows)
+    assert "0.004786" in text
+    assert "0.005127" in text
+
+
 def test_text_shows_failures_on_one_line() -> None:
     text = _text("table", limit=100)
     (line,) = (line for line in text.splitlines() if "bad|one" in line)

@@ -91,7 +91,7 @@ class Timing:
         """The cells after the kernel's name."""
         times = (getattr(self, f"{name}_s") for name in _TIMES)
         return [
-            *("" if t is None else f"{t / MILLISECOND_S:.4f}" for t in times),
+            *("" if t is None else units.format_fixed(t / MILLISECOND_S, 4) for t in times),
             str(len(self.samples_s)) if self.samples_s else "",
             "" if self.tflops is None else f"{self.tflops:.1f}",
             self.gigabytes,

@@ -349,7 +349,7 @@ _ACCENT = "#e45756"
 _COLOURS = ("#1f77d0", "#5a9e4b", "#d9822b", "#9a6fc4", "#c2504f", "#2a9d9d", "#8c6d31", "#b0578d")
 _GREY = "#9aa0a6"
 OTHERS = "Kernel Tuner"
-_FORMATS = {"tflops": ".1f", "gb_per_s": ".0f", "median_ms": ".4f", "other_ms": ".4f"}
+_FORMATS = {"tflops": ".1f", "gb_per_s": ".0f", "median_ms": ".5r", "other_ms": ".5r"}
 _TEXTS = (
     *("config", "kernel", "workload", "worst_on", "inputs", "cause", "winner", "runner_up"),
     *("counter", "shown"),

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from fa_tune.core.roofline import ROOFS
+from fa_tune.core.units import format_fixed
 from fa_tune.report.page import charts, figures
 from fa_tune.report.page.charts import Spec
 from fa_tune.report.page.figures import Records
@@ -32,7 +33,7 @@ class Section:
     def cells(self) -> list[list[tuple[str, float | str]]]:
         """Row by row, what is shown and what is sorted by."""
         return [
-            [_cell(record.get(name), decimals) for name, (_, decimals) in self.columns.items()]
+            [_cell(name, record.get(name), of) for name, (_, of) in self.columns.items()]
             for record in self.records
         ]
 
@@ -203,9 +204,11 @@ _PARTS = {
 }
 
 
-def _cell(value: Any, decimals: int | None) -> tuple[str, float | str]:
+def _cell(name: str, value: Any, decimals: int | None) -> tuple[str, float | str]:
     if value is None or value == "":
         return "", ""
     if decimals is None:
         return str(value), str(value)
+    if name.endswith("_ms"):
+        return format_fixed(value, decimals), float(value)
     return f"{value:,.{decimals}f}", float(value)

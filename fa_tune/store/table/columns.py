@@ -134,7 +134,7 @@ def _scaled(name: str) -> Kind:
         return units.to_base(Decimal(cell), name).value
 
     def show(value: float, decimals: int) -> str:
-        return f"{scaled(Decimal(value)):.{decimals}f}"
+        return units.format_fixed(float(scaled(Decimal(value))), decimals)
 
     return Kind(name, text, parse, show)
 
