@@ -90,9 +90,23 @@ class WorkloadOptions:
             )
         )
 
+    def _check_window(self, made: Workload) -> None:
+        """Aligned at the first key, few queries after many keys are not far from any key that they
+        see; aligned at the last one they are."""
+        left = self.common.get("window_left")
+        if left is None or made.window_left is not None or made.seq_len_q >= made.seq_len_kv:
+            return
+        if not made.bottom_right and left < made.seq_len_kv - 1:
+            raise InvalidConfig(
+                f"--window-left {left} hides no key of {made.key}, where it counts from the first "
+                f"keys; with --mask {MASKS[2]} it counts from the last"
+            )
+
     def _checked(self, made: Workload, asked: tuple[int | None, int, int]) -> Workload:
-        """Raise InvalidConfig where listed lengths say another size than was asked for."""
+        """Raise InvalidConfig where listed lengths say another size than was asked for, and for a
+        window that would do nothing."""
         if not made.uneven:
+            self._check_window(made)
             return made
         batch, seq_len_q, seq_len_kv = asked
         stated = {"--batch": (batch, made.batch, "sequences")}

@@ -73,6 +73,22 @@ def test_what_no_workload_can_be_is_refused() -> None:
         keys(kv_heads=3)
 
 
+def test_a_window_that_hides_nothing_for_its_alignment_is_refused() -> None:
+    window: dict[str, Any] = {"common": {"window_left": 127}, "batches": (1,), "heads": 1}
+    decoding: dict[str, Any] = {"seq_lens": (1,), "seq_lens_kv": (8192,), **window}
+    with pytest.raises(InvalidConfig, match="--mask causal_br"):
+        keys(**decoding)
+    assert keys(masks=("causal_br",), **decoding) == [
+        "b1_h1_kv1_q1_k8192_d128_fp16_causal_br_left127"
+    ]
+    cached = {**decoding, "common": {"window_left": 127, "cache_lengths": "equal"}}
+    assert keys(**cached) == ["b1_h1_kv1_q1_k8192_d128_fp16_full_br_left127_cacheequal"]
+    assert keys(seq_lens=(64, 512), **window) == [
+        "b1_h1_kv1_q64_k64_d128_fp16_full",
+        "b1_h1_kv1_q512_k512_d128_fp16_full_left127",
+    ]
+
+
 def test_the_head_dimension_of_values_is_every_workloads_and_a_kinds() -> None:
     grid = WorkloadOptions(d_heads=(128, 192), common={"d_head_v": 128, "lse": True})
     assert grid.d_head_v == 128
