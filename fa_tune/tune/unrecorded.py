@@ -111,12 +111,15 @@ def _sentence(missing: Sequence[Workload], held: Sequence[Workload], by: str = "
 
 
 def _differing(wanted: Workload, other: Workload) -> list[str]:
-    """The names of the fields that differ, but for those that --lengths says."""
+    """The names of the fields that differ, but for those that --lengths says, and how a window is
+    aligned under one mask."""
+    said = ["packed", "total_q", "total_kv"]
+    if wanted.mask == other.mask:
+        said += [name for name, spec in FIELDS.items() if spec.told_by == "mask"]
     return [
         name
         for name in FIELDS
-        if name not in ("packed", "total_q", "total_kv")
-        and getattr(wanted, name) != getattr(other, name)
+        if name not in said and getattr(wanted, name) != getattr(other, name)
     ]
 
 

@@ -58,3 +58,12 @@ def test_the_part_that_is_missing_is_named(change: dict[str, object], said: str)
         recorded_only([wanted], replaying(), Silent())
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_mask_that_is_the_same_is_not_named() -> None:
+    wanted = dataclasses.replace(HELD, seq_len_q=1, window_left=99, cache_lengths="equal")
+    assert wanted.bottom_right
+    with pytest.raises(NoUsableVariant) as error:
+        recorded_only([wanted], replaying(), Silent())
+    assert "--mask" not in str(error.value)
+    assert "no --window-left" in str(error.value)
