@@ -151,6 +151,19 @@ class LaunchArgs:
         """The log-sum-exp of each row."""
         return self["lse"]
 
+    @property
+    def scale_strides(self) -> tuple[int, int]:
+        """The strides, of batch and head, that the scales of K and V share.  Raises InvalidConfig
+        where they differ."""
+        given = [t for name in ("k_scale", "v_scale") if (t := self[name]).address]
+        strides = {t.strides[:2] for t in given} or {(0, 0)}
+        if len(strides) > 1:
+            raise InvalidConfig(
+                f"k_scale and v_scale must have the same strides, not {given[0].strides[:2]} and "
+                f"{given[1].strides[:2]}"
+            )
+        return strides.pop()
+
     def checked(self, workload: Workload, *, takes_cache: bool = False) -> tuple[int, float]:
         """The diagonal and the softmax scale of a launch on a workload.
 

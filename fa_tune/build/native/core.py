@@ -274,9 +274,11 @@ def problem_of(workload: Workload, args: LaunchArgs | None = None) -> abi.Proble
 
 
 def tensors_of(args: LaunchArgs) -> abi.Tensors:
-    """The tensors of a forward pass."""
+    """The tensors of a forward pass.  Raises InvalidConfig where the scales of K and V have
+    different strides."""
     four = {name: _tensor(args[name]) for name in ("q", "k", "v", "o")}
     slopes, cache = args["alibi_slopes"], args.cache or CacheArgs()
+    scale_batch_stride, scale_head_stride = args.scale_strides
     names = ("lse", "sink", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_kv", "used_q", "used_kv")
     return abi.Tensors(
         **four,
@@ -290,8 +292,8 @@ def tensors_of(args: LaunchArgs) -> abi.Tensors:
         ),
         k_scale=args["k_scale"].address,
         v_scale=args["v_scale"].address,
-        scale_batch_stride=args["k_scale"].strides[0],
-        scale_head_stride=args["k_scale"].strides[1],
+        scale_batch_stride=scale_batch_stride,
+        scale_head_stride=scale_head_stride,
     )
 
 

@@ -166,7 +166,7 @@ def params(
             found[f"{name}_strides"] = tensor.strides
     found["k_scale_address"] = args["k_scale"].address
     found["v_scale_address"] = args["v_scale"].address
-    found["scale_batch_stride"], found["scale_head_stride"], _ = args["k_scale"].strides
+    found["scale_batch_stride"], found["scale_head_stride"] = args.scale_strides
     return found
 
 

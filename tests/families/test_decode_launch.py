@@ -1,0 +1,45 @@
+"""What a launch of the decode family is told of a cache and its scales, and what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fa_tune import families
+from fa_tune.build.native.core import tensors_of
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.workload import DType, Workload
+from fa_tune.families.decode.config import KVType
+from fa_tune.families.launch import LaunchArgs, TensorArg
+from tests.families.contract import DEVICE
+
+_FAMILY = families.get("decode")
+_NARROW = replace(_FAMILY.default_config(128, DType.FP16), kv_type=KVType.E4M3)
+_E4M3 = Workload(4, 16, 8, 1, 512, 128, DType.FP16, kv_e4m3=True)
+_ARGS = LaunchArgs.forward(*(TensorArg(4096 * i, (4096, 512, 64)) for i in range(1, 5)))
+
+
+def _with_scales(**scales: TensorArg) -> LaunchArgs:
+    return replace(_ARGS, tensors={**_ARGS.tensors, **scales})
+
+
+def _params(args: LaunchArgs) -> np.ndarray:
+    (params,) = _FAMILY.launches(_NARROW, _E4M3, args, DEVICE)[0].args
+    return params[0]
+
+
+@pytest.mark.parametrize("given", [("k_scale",), ("v_scale",), ("k_scale", "v_scale")])
+def test_scales_are_found_by_their_own_strides(given: tuple[str, ...]) -> None:
+    args = _with_scales(**{name: TensorArg(64, (8, 1, 0)) for name in given})
+    params, tensors = _params(args), tensors_of(args)
+    assert (params["scale_batch_stride"], params["scale_head_stride"]) == (8, 1)
+    assert (tensors.scale_batch_stride, tensors.scale_head_stride) == (8, 1)
+
+
+def test_scales_with_different_strides_are_refused() -> None:
+    args = _with_scales(k_scale=TensorArg(64, (8, 1, 0)), v_scale=TensorArg(128))
+    for told in (_params, tensors_of):
+        with pytest.raises(InvalidConfig, match="same strides"):
+            told(args)
