@@ -311,12 +311,12 @@ void set_params(const Call& call, const Shares& shares, unsigned* counters,
 // Whether a stride in elements is whole chunks.
 bool is_chunks(std::int64_t stride) { return stride % (kChunkBytes / kElementBytes) == 0; }
 
-Status check_tensor(const char* name, const fa_tune_problem& problem, const fa_tune_tensor& tensor,
+Status check_tensor(const char* name, std::int64_t batch, const fa_tune_tensor& tensor,
                     std::int64_t rows, std::int64_t heads) {
     const auto address = reinterpret_cast<std::uintptr_t>(tensor.address);
     if (address == 0) return failure(FA_TUNE_INVALID, "%s is missing", name);
     const bool aligned = address % kChunkBytes == 0 &&
-                         (batch_of(problem) == 1 || is_chunks(tensor.batch_stride)) &&
+                         (batch == 1 || is_chunks(tensor.batch_stride)) &&
                          (rows == 1 || is_chunks(tensor.seq_stride)) &&
                          (heads == 1 || is_chunks(tensor.head_stride));
     if (aligned) return {};
@@ -355,8 +355,9 @@ Status check_cache(const fa_tune_launch_plan& plan, const Call& call) {
                        "a window of %lld to the left does not see all of %d new keys",
                        wide(problem.window_left), cache.added);
     }
-    Status status = check_tensor("new_k", problem, *k, cache.added, problem.kv_heads);
-    return status.ok() ? check_tensor("new_v", problem, *v, cache.added, problem.kv_heads) : status;
+    Status status = check_tensor("new_k", problem.batch, *k, cache.added, problem.kv_heads);
+    if (!status.ok()) return status;
+    return check_tensor("new_v", problem.batch, *v, cache.added, problem.kv_heads);
 }
 
 }  // namespace
@@ -409,11 +410,12 @@ Status workspace_bytes(const fa_tune_launch_plan& plan, const fa_tune_problem& p
 }
 
 Status check_tensors(const fa_tune_problem& problem, const fa_tune_tensors& tensors) {
-    const std::int64_t rows = rows_of(problem), keys = keys_of(problem);
-    Status status = check_tensor("Q", problem, tensors.q, rows, problem.heads);
-    if (status.ok()) status = check_tensor("K", problem, tensors.k, keys, problem.kv_heads);
-    if (status.ok()) status = check_tensor("V", problem, tensors.v, keys, problem.kv_heads);
-    if (status.ok()) status = check_tensor("O", problem, tensors.o, rows, problem.heads);
+    const std::int64_t rows = rows_of(problem), keys = keys_of(problem), batch = batch_of(problem);
+    const std::int64_t of_keys = tensors.cache.pages == nullptr ? batch : 2;  // pages, or more
+    Status status = check_tensor("Q", batch, tensors.q, rows, problem.heads);
+    if (status.ok()) status = check_tensor("K", of_keys, tensors.k, keys, problem.kv_heads);
+    if (status.ok()) status = check_tensor("V", of_keys, tensors.v, keys, problem.kv_heads);
+    if (status.ok()) status = check_tensor("O", batch, tensors.o, rows, problem.heads);
     if (!status.ok()) return status;
     const bool packed = problem.packed != 0;
     const struct {

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 16  # the unit of every copy between global and shared memory
 ELEMENT_BYTES = 2
+MANY_PAGES = 2  # as many as make a stride matter: a launch is not told how many a cache has
 
 
 @dataclass(frozen=True)
@@ -229,9 +230,11 @@ class LaunchArgs:
         for spec in ops.get(workload.op).tensors(workload):
             if len(spec.shape) < 3:  # read element by element
                 continue
-            tensor = self[spec.name]
+            tensor, shape = self[spec.name], spec.shape
+            if spec.name in ("k", "v") and self.cache is not None and self.cache.pages:
+                shape = (MANY_PAGES, *shape[1:])
             # The stride of an extent of 1 is never used, and contiguous tensors give none.
-            used = [s for s, n in zip(tensor.strides, spec.shape, strict=False) if n > 1]
+            used = [s for s, n in zip(tensor.strides, shape, strict=False) if n > 1]
             if any(x % CHUNK_BYTES for x in (tensor.address, *(s * ELEMENT_BYTES for s in used))):
                 raise InvalidConfig(
                     f"{spec.name.upper()} must have every row at a multiple of {CHUNK_BYTES} "

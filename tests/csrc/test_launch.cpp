@@ -173,6 +173,13 @@ void shares_need_a_workspace() {
     given.cache.page_size = 24;
     CHECK_FAILS(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr), FA_TUNE_INVALID,
                 "page_size must be a multiple of 16, not 24");
+    // One sequence, but any number of pages.
+    given.cache.page_size = 16;
+    CHECK(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);
+    given.k.batch_stride = 132;
+    CHECK_FAILS(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr), FA_TUNE_INVALID,
+                "K must have every row at a multiple of 16 bytes");
+    given.k = tensors(p).k;
     const fa_tune::Kernel plain = Variant::plain().kernel();
     const fa_tune_problem square = problem();
     CHECK_FAILS(fa_tune_launch(plain.get(), &square, &given, 0, nullptr), FA_TUNE_INVALID,

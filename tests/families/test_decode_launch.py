@@ -12,7 +12,7 @@ from fa_tune.build.native.core import tensors_of
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.decode.config import KVType
-from fa_tune.families.launch import LaunchArgs, TensorArg
+from fa_tune.families.launch import CacheArgs, LaunchArgs, TensorArg
 from tests.families.contract import DEVICE
 
 _FAMILY = families.get("decode")
@@ -21,8 +21,8 @@ _E4M3 = Workload(4, 16, 8, 1, 512, 128, DType.FP16, kv_e4m3=True)
 _ARGS = LaunchArgs.forward(*(TensorArg(4096 * i, (4096, 512, 64)) for i in range(1, 5)))
 
 
-def _with_scales(**scales: TensorArg) -> LaunchArgs:
-    return replace(_ARGS, tensors={**_ARGS.tensors, **scales})
+def _with_tensors(**tensors: TensorArg) -> LaunchArgs:
+    return replace(_ARGS, tensors={**_ARGS.tensors, **tensors})
 
 
 def _params(args: LaunchArgs) -> np.ndarray:
@@ -32,14 +32,24 @@ def _params(args: LaunchArgs) -> np.ndarray:
 
 @pytest.mark.parametrize("given", [("k_scale",), ("v_scale",), ("k_scale", "v_scale")])
 def test_scales_are_found_by_their_own_strides(given: tuple[str, ...]) -> None:
-    args = _with_scales(**{name: TensorArg(64, (8, 1, 0)) for name in given})
+    args = _with_tensors(**{name: TensorArg(64, (8, 1, 0)) for name in given})
     params, tensors = _params(args), tensors_of(args)
     assert (params["scale_batch_stride"], params["scale_head_stride"]) == (8, 1)
     assert (tensors.scale_batch_stride, tensors.scale_head_stride) == (8, 1)
 
 
 def test_scales_with_different_strides_are_refused() -> None:
-    args = _with_scales(k_scale=TensorArg(64, (8, 1, 0)), v_scale=TensorArg(128))
+    args = _with_tensors(k_scale=TensorArg(64, (8, 1, 0)), v_scale=TensorArg(128))
     for told in (_params, tensors_of):
         with pytest.raises(InvalidConfig, match="same strides"):
             told(args)
+
+
+@pytest.mark.parametrize("name", ["k", "v"])
+def test_pages_between_two_chunks_are_refused_for_a_single_sequence(name: str) -> None:
+    one, pages = replace(_E4M3, batch=1), CacheArgs(pages=64, page_size=16, page_stride=32)
+    odd = {name: TensorArg(4096, (1028, 64, 64))}
+    args = _with_tensors(**odd)
+    assert _FAMILY.launches(_NARROW, one, args, DEVICE)  # nothing uses the stride
+    with pytest.raises(InvalidConfig, match="multiple of 16 bytes"):
+        _FAMILY.launches(_NARROW, one, replace(args, cache=pages), DEVICE)
