@@ -212,7 +212,7 @@ def _append(
     batch_idx: Tensor | None,
     block_table: Tensor | None,
 ) -> None:
-    """What has no room is dropped, as our kernels do: the GPU alone may know the lengths."""
+    """What has no place is dropped, as our kernels do: the GPU alone may know the lengths."""
     each = torch.arange(new.shape[0], device=cache.device)
     rows = each if batch_idx is None else batch_idx
     start = length if isinstance(length, Tensor) else torch.full_like(rows, length)
@@ -220,18 +220,20 @@ def _append(
         cache, new = cache.view(torch.uint8), new.view(torch.uint8)
     size = cache.shape[1]
     capacity = size if block_table is None else size * block_table.shape[1]
-    if not capacity:
+    if not capacity or not new.shape[1]:
         return
-    room = capacity - start.long()[:, None]
-    # Those without room repeat the last one that has, or what is in the last place.
-    which = torch.arange(new.shape[1], device=cache.device).minimum(room - 1).clamp(min=0)
-    places = (start.long()[:, None] + which).clamp(0, capacity - 1)
+    start, count = start.long()[:, None], new.shape[1]
+    # Those without a place repeat the nearest one that has, or what is in the nearest place.
+    has_place = (start < capacity) & (start + count > 0)
+    which = torch.arange(count, device=cache.device).minimum(capacity - 1 - start).maximum(-start)
+    which = which.clamp(0, count - 1)
+    places = (start + which).clamp(0, capacity - 1)
     if block_table is None:
         where = (rows.long()[:, None], places)
     else:
         where = (block_table.long().gather(1, places // size), places % size)
     given = new.to(cache.dtype)[each[:, None], which]
-    cache[where] = torch.where((room > 0)[..., None, None], given, cache[where])
+    cache[where] = torch.where(has_place[..., None, None], given, cache[where])
 
 
 def _scales(
@@ -252,6 +254,7 @@ def _why_no_kernel(q: Tensor, cache: Cache, options: Options) -> str:
     kinds = {t.dtype for t in (cache.k, cache.v, *(cache.new or ()))}
     alike = cache.k.shape[:3] == cache.v.shape[:3] and len(kinds) == 1
     asked = {
+        "a cache without room": not cache.capacity,
         "ALiBi with lengths or pages": options.alibi_slopes is not None,
         f"caches of {cache.k.dtype} {tuple(cache.k.shape)}, {cache.v.dtype} "
         f"{tuple(cache.v.shape)} and new keys and values": not alike

@@ -175,23 +175,33 @@ def test_a_cache_without_room_gives_zeros() -> None:
 @pytest.mark.parametrize("paged", [False, True])
 def test_new_keys_beyond_a_cache_of_unknown_lengths_are_dropped(paged: bool) -> None:
     """On a GPU a place that is not there would end every later call."""
-    lengths = torch.tensor([7, 6, 3, 8, 11], dtype=torch.int32)
-    cache, new, q = draw(5, 8, 2, 16), draw(5, 3, 2, 16), draw(5, 1, 4, 16)
+    lengths = torch.tensor([7, 6, 3, 8, 11, -2, -3, -9], dtype=torch.int32)
+    n = len(lengths)
+    cache, new, q = draw(n, 8, 2, 16), draw(n, 3, 2, 16), draw(n, 1, 4, 16)
     values = cache.clone()
     expected = cache.clone()
-    for row, own, n in zip(expected, new, lengths.tolist(), strict=True):
-        row[n : n + 3] = own[: max(0, 8 - n)]
+    for row, own, first in zip(expected, new, lengths.tolist(), strict=True):
+        for place in range(max(0, first), min(8, first + 3)):
+            row[place] = own[place - first]
     table = None
     if paged:
-        table = torch.arange(10, dtype=torch.int32).view(5, 2)
-        cache, values = cache.view(10, 4, 2, 16), values.view(10, 4, 2, 16)
+        table = torch.arange(2 * n, dtype=torch.int32).view(n, 2)
+        cache, values = cache.view(2 * n, 4, 2, 16), values.view(2 * n, 4, 2, 16)
     out = flash_attn_with_kvcache(
         q, cache, values, new, new, cache_seqlens=lengths, block_table=table, causal=True
     )
-    assert torch.equal(cache.view(5, 8, 2, 16), expected)
-    for i, n in enumerate(lengths.tolist()):
-        seen = (expected[[i], : n + 3],) * 2
+    assert torch.equal(cache.view(n, 8, 2, 16), expected)
+    for i, first in enumerate(lengths.tolist()):
+        seen = (expected[[i], : max(0, first + 3)],) * 2
         assert torch.allclose(out[i], flash_attn_func(q[[i]], *seen)[0], atol=1e-5)
+
+
+def test_a_table_without_pages_is_left_to_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flash_kv_cache, "why_not_ours", lambda *_: "")
+    q, pages = draw(2, 1, 4, 16).half(), draw(3, 16, 2, 16).half()
+    none, table = torch.zeros(2, dtype=torch.int32), torch.zeros(2, 0, dtype=torch.int32)
+    out = flash_attn_with_kvcache(q, pages, pages, cache_seqlens=none, block_table=table)
+    assert (out == 0).all()
 
 
 def test_scales_of_a_cache_that_has_none_are_refused() -> None:
