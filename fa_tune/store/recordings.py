@@ -13,7 +13,7 @@ import hashlib
 import io
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
@@ -320,17 +320,13 @@ def kernel_source_sha256(recording: Recording, family: str) -> str:
     return str(provenance.extra.get(SOURCES, {}).get(family, provenance.kernel_source_sha256))
 
 
-def load_all(folder: Path, *, of: tuple[str, str] | None = None) -> tuple[Recording, ...]:
+def load_all(folder: Path, *, of: Callable[[Meta], bool] = lambda _: True) -> tuple[Recording, ...]:
     """All recordings in the GPU folders of `folder`, or of a GPU folder itself, newest first;
-    only those `of` a GPU model and method, if these are given.  None that a search has yet to
-    finish: it may be going on, and what it has is in its journal."""
+    the tables only of those that are `of` what is wanted.  None that a search has yet to finish: it
+    may be going on, and what it has is in its journal."""
     paths = [p.with_name(p.name.removesuffix(META_SUFFIX) + ".csv") for p in metas(folder)]
     provenances = {path: load_meta(path) for path in paths if not path.stem.endswith(UNFINISHED)}
-    found = [
-        _with_table(path, meta)
-        for path, meta in provenances.items()
-        if of in (None, (meta.device.name, meta.provenance.method))
-    ]
+    found = [_with_table(path, meta) for path, meta in provenances.items() if of(meta)]
     return tuple(sorted(found, key=lambda r: r.meta.provenance.recorded_at, reverse=True))
 
 

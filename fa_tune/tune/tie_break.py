@@ -11,13 +11,13 @@ beaten by is the one that it was not near.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fa_tune.core import paths
 from fa_tune.core.errors import FaTuneError
 from fa_tune.core.inputs import NORMAL
-from fa_tune.core.model import Artifact, Attempt, Measurement, is_reference
+from fa_tune.core.model import Artifact, Measurement, is_reference
 from fa_tune.core.stats import MARGIN
 from fa_tune.core.workload import Workload
 from fa_tune.search.neighbor_regret import (
@@ -100,35 +100,64 @@ def tie_break_for(session: Session) -> TieBreak:
     if not session.capabilities.measures_anew:
         return TieBreak(replayed={r.label: r for r in selection.recordings})
     folder = session.machine.options.recordings or paths.profiles_dir()
+
+    def of_inputs(inputs: str) -> tuple[Recording, ...]:
+        wanted = selection.device.name, selection.method, inputs
+        return recordings.load_all(
+            folder, of=lambda m: (m.device.name, m.provenance.method, m.inputs) == wanted
+        )
+
     try:
-        found = recordings.load_all(folder, of=(selection.device.name, selection.method))
+        # Of the same inputs where there are any; else of normal ones, as all once were.
+        found = of_inputs(str(session.measure.inputs)) or of_inputs(str(NORMAL))
     except FaTuneError as error:
         session.progress.warn(f"ties are not settled by recordings: {error}")
         return TieBreak()
-    # Of the same inputs where there are any; else of normal ones, as all once were.
-    asked = str(session.measure.inputs)
-    alike = [r for r in found if r.meta.inputs == asked]
-    normal = [r for r in found if r.meta.inputs == str(NORMAL)]
-    return TieBreak(recorded_neighbours(alike or normal))
+    return TieBreak(recorded_neighbours(found))
 
 
-def recorded_neighbours(found: Iterable[Recording]) -> dict[Workload, Neighbour]:
+class _Recorded(Mapping[Workload, Neighbour]):
+    """What measurements say of each workload, worked out when it is asked for: a search asks for a
+    few of hundreds."""
+
+    def __init__(self, measured: Mapping[Workload, Sequence[Measurement]]) -> None:
+        self._measured = measured
+        self._known: dict[Workload, Neighbour] = {}
+
+    def __getitem__(self, workload: Workload) -> Neighbour:
+        if workload not in self._known:
+            found = neighbour(self._measured[workload])
+            if found is None:
+                raise KeyError(workload)
+            self._known[workload] = found
+        return self._known[workload]
+
+    def __iter__(self) -> Iterator[Workload]:
+        return iter(self._measured)
+
+    def __len__(self) -> int:
+        return len(self._measured)
+
+
+def recorded_neighbours(found: Iterable[Recording]) -> Mapping[Workload, Neighbour]:
     """What recordings, the newest first, say of each workload; of several the one that holds
     most of it."""
-    most: dict[str, list[Attempt]] = {}
+    most: dict[str, list[Measurement]] = {}
     for recording in found:
-        held: dict[str, list[Attempt]] = {}
+        held: dict[str, list[Measurement]] = {}
         for attempt in recording.attempts:
             if attempt.measurement is not None:
-                held.setdefault(attempt.workload, []).append(attempt)
-        for key, attempts in held.items():
-            if len(attempts) > len(most.get(key, ())):
-                most[key] = attempts
-    told = {
-        Workload.from_key(key): neighbour([a.measurement for a in attempts if a.measurement])
-        for key, attempts in most.items()
-    }
-    return {workload: told_of for workload, told_of in told.items() if told_of is not None}
+                held.setdefault(attempt.workload, []).append(attempt.measurement)
+        for key, measurements in held.items():
+            if len(measurements) > len(most.get(key, ())):
+                most[key] = measurements
+    return _Recorded(
+        {
+            Workload.from_key(key): measurements
+            for key, measurements in most.items()
+            if any(m.samples_s and not is_reference(m.subject) for m in measurements)
+        }
+    )
 
 
 def neighbours_of(workload: Workload, known: Mapping[Workload, Neighbour]) -> tuple[Neighbour, ...]:
