@@ -207,10 +207,13 @@ def _expanded(
 
 
 def _scale_args(scales: tuple[Tensor, Tensor]) -> dict[str, TensorArg]:
-    return {
-        name: TensorArg(s.data_ptr(), (s.stride(0), s.stride(1), 0))
-        for name, s in zip(("k_scale", "v_scale"), scales, strict=True)
-    }
+    return {"k_scale": _scale_arg(scales[0]), "v_scale": _scale_arg(scales[1])}
+
+
+def _scale_arg(scale: Tensor) -> TensorArg:
+    # The stride of an extent of 1 is never used, and torch lets it be anything.
+    batch, head = (s if n > 1 else 0 for s, n in zip(scale.stride(), scale.shape, strict=True))
+    return TensorArg(scale.data_ptr(), (batch, head, 0))
 
 
 def pages_suit(k_cache: Tensor) -> bool:

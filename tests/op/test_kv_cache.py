@@ -4,6 +4,7 @@ to a launch."""
 from __future__ import annotations
 
 import ctypes
+import itertools
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -157,3 +158,21 @@ def test_a_backward_pass_knows_whether_the_cache_was_written(
             loss.backward()
     else:
         loss.backward()
+
+
+@pytest.mark.parametrize(("batch", "kv_heads"), [(1, 1), (3, 1), (1, 2), (3, 2)])
+def test_scales_of_any_shape_have_strides_in_common(
+    batch: int, kv_heads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched: list[LaunchArgs] = []
+    operators = SimpleNamespace(kernel_with_cache=lambda workload, device: None)
+    monkeypatch.setattr(kv_cache.state, "operators", lambda: operators)
+    monkeypatch.setattr(kv_cache.python_op, "launch", lambda *given: launched.append(given[2]))
+    cache = half(batch, 32, kv_heads, 64).to(E4M3)
+    of_each = torch.arange(1.0, batch * kv_heads + 1).view(batch, kv_heads)
+    shapes = (of_each, of_each[:, :1], of_each[:1], torch.tensor(2.0), of_each.T.contiguous().T)
+    for scales in itertools.product(shapes, repeat=2):
+        attend(half(batch, 1, 4, 64), Cache(cache, cache, ints(batch), scales=scales))
+        by_batch, by_head = launched.pop().scale_strides
+        assert by_batch == 0 or batch > 1
+        assert by_head == 0 or kv_heads > 1
