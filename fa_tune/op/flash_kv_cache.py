@@ -3,6 +3,8 @@ products."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.families.launch import TensorArg
 from fa_tune.op import cache_op
+from fa_tune.op.cache_launches import Given, form_of
 from fa_tune.op.fallback_warning import tell
 from fa_tune.op.flash_attn import WHOLE_D_HEAD, dense, why_not_ours
 from fa_tune.op.flash_fallback import (
@@ -31,6 +34,7 @@ from fa_tune.op.flash_fallback import (
 )
 from fa_tune.op.kv_cache import E4M3, Cache, attend, check_new_places, pages_suit
 from fa_tune.op.refusals import Refusals
+from fa_tune.op.state import operators
 
 _refusals = Refusals()
 
@@ -72,12 +76,21 @@ def flash_attn_with_kvcache(
     `k_descale` and `v_descale`, fp32 that expand to [batch, kv_heads]; None: 1.  Beside caches of
     another type they are refused.
     """
-    for name, given in (
+    form = None
+    others = (rotary_cos, rotary_sin, cache_batch_idx, cache_leftpad, alibi_slopes)
+    if not cache_op.is_traced(q) and all(t is None for t in others):
+        given = Given(q, k_cache, v_cache, k, v, cache_seqlens, block_table, k_descale, v_descale)
+        asked = (softmax_scale, causal, window_size, softcap, return_softmax_lse)
+        form = form_of(given, asked)
+        found = None if form is None else operators().cache_launches.launch(form, given)
+        if found is not None:
+            return found if return_softmax_lse else found[0]
+    for name, refused in (
         ("rotary embeddings", rotary_cos if rotary_cos is not None else rotary_sin),
         ("padding on the left", cache_leftpad),
         ("cache_batch_idx beside a block table", cache_batch_idx if _paged(block_table) else None),
     ):
-        if given is not None:
+        if refused is not None:
             refuse(name)
     check_dimensions((q, k_cache, v_cache), DENSE)
     if _paged(block_table) and cache_seqlens is None:
@@ -85,7 +98,8 @@ def flash_attn_with_kvcache(
     new = _new_keys(k, v, cache_seqlens)
     if q.dtype == E4M3:
         raise InvalidConfig("Q must have elements of 16 bits or more; beside e4m3 caches, too")
-    q = with_whole_rows(q)
+    if q.stride(-1) != 1:
+        q, form = with_whole_rows(q), None
     lengths: int | Tensor = k_cache.shape[1] if cache_seqlens is None else cache_seqlens
     options = Options(causal, softmax_scale, 0.0, window_size, softcap, alibi_slopes)
     check_options(options, q.shape[0], q)
@@ -100,21 +114,56 @@ def flash_attn_with_kvcache(
         raise InvalidConfig(f"k_descale and v_descale are of caches of {E4M3}, not {k_cache.dtype}")
     with torch.no_grad():
         if not isinstance(lengths, Tensor):
-            _check_length(lengths, new, (k_cache, v_cache), block_table)
-            if not _paged(block_table) and k_cache.dtype != E4M3:
-                caches = (k_cache, v_cache)
+            caches = (k_cache, v_cache)
+            _check_length(lengths, new, caches, block_table)
+            in_one_piece = not _paged(block_table) and k_cache.dtype != E4M3
+            known = cache_batch_idx is not None or not _appends(
+                q, caches, new, options, return_softmax_lse
+            )
+            if in_one_piece and known:
                 read = _with_new(new, q, caches, lengths, cache_batch_idx, options)
                 out, lse = dense(q, *read, options, return_softmax_lse)
                 return (out, lse) if return_softmax_lse else out
-            lengths = torch.full((q.shape[0],), lengths, device=q.device, dtype=torch.int32)
+            all_alike = torch.full((q.shape[0],), lengths, device=q.device, dtype=torch.int32)
+            return flash_attn_with_kvcache(
+                *(q, k_cache, v_cache, k, v),
+                cache_seqlens=all_alike,
+                cache_batch_idx=cache_batch_idx,
+                block_table=block_table,
+                softmax_scale=softmax_scale,
+                causal=causal,
+                window_size=window_size,
+                softcap=softcap,
+                alibi_slopes=alibi_slopes,
+                return_softmax_lse=return_softmax_lse,
+                k_descale=k_descale,
+                v_descale=v_descale,
+            )
         table = block_table
         if cache_batch_idx is not None:  # each sequence is one page
             table = cache_batch_idx[:, None]
         scales = _scales(k_cache, k_descale, v_descale)
         cache = Cache(k_cache, v_cache, lengths, new, table, scales)
-        cached = cache_op.call if cache_op.is_traced(q) else _cached
-        out, lse = cached(q, cache, options, return_softmax_lse)
+        if cache_op.is_traced(q):
+            out, lse = cache_op.call(q, cache, options, return_softmax_lse)
+        else:
+            out, lse = _cached(q, cache, options, return_softmax_lse, form)
     return (out, lse) if return_softmax_lse else out
+
+
+def _appends(
+    q: Tensor,
+    caches: tuple[Tensor, Tensor],
+    new: tuple[Tensor, Tensor] | None,
+    options: Options,
+    wants_lse: bool,
+) -> bool:
+    """Whether a kernel writes new keys and values to the caches on its way, which is faster than
+    to do so before a kernel that is told the lengths."""
+    if new is None or cache_op.is_traced(q):
+        return False
+    cache = Cache(*caches, lengths=q, new=new)  # whatever the lengths
+    return not _why_products(q, cache, options, wants_lse)
 
 
 def _new_keys(
@@ -268,17 +317,28 @@ def _why_no_kernel(q: Tensor, cache: Cache, options: Options) -> str:
     return next((name for name, wanted in asked.items() if wanted), "")
 
 
-def _cached(
-    q: Tensor, cache: Cache, options: Options, wants_lse: bool
-) -> tuple[Tensor, Tensor | None]:
+def _why_products(q: Tensor, cache: Cache, options: Options, wants_lse: bool) -> str:
+    """Why matrix products attend to a cache, in a few words; "" if our kernels do."""
     problem = (q, cache.k, cache.v, options.traits)
-    reason = why_not_ours(q, cache.k, cache.v, options) or _why_no_kernel(q, cache, options)
-    reason = reason or _refusals.reason(*problem, lse=wants_lse, of="cache")
+    return (
+        why_not_ours(q, cache.k, cache.v, options)
+        or _why_no_kernel(q, cache, options)
+        or _refusals.reason(*problem, lse=wants_lse, of="cache")
+    )
+
+
+def _cached(
+    q: Tensor, cache: Cache, options: Options, wants_lse: bool, form: Hashable | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """`form` is that of the call if later ones may have the same launch."""
+    remember = None if form is None else partial(operators().cache_launches.remember, form)
+    reason = _why_products(q, cache, options, wants_lse)
     if not reason:
         try:
-            return attend(q, cache, options.traits, return_lse=wants_lse)
+            return attend(q, cache, options.traits, return_lse=wants_lse, remember=remember)
         except NoUsableVariant as error:
             reason = str(error)
+            problem = (q, cache.k, cache.v, options.traits)
             _refusals.remember(*problem, reason, lse=wants_lse, of="cache")
     cache.check_places(q)
     check_heads(q, cache.k)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from fa_tune.build.native.core import CoreKernel
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.tensors import check_columns, dtype_of, is_expanded, score_tensors
 from fa_tune.core.workload import PAGE_KEYS, Workload
 from fa_tune.families.launch import NOT_GIVEN, CacheArgs, LaunchArgs, TensorArg
 from fa_tune.op import python_op, state
+from fa_tune.op.cache_launches import Prepared
 from fa_tune.op.operands import note_written
 from fa_tune.op.traits import Traits
 
@@ -96,6 +99,15 @@ class Cache:
             scales=scales and _expanded(scales, (q.shape[0], self.k.shape[2]), q.device),
         )
 
+    def has_places_of(self, other: Cache) -> bool:
+        """Whether no tensor of what the GPU alone knows is a copy of the other's."""
+
+        def places(cache: Cache) -> list[int | None]:
+            read = (cache.lengths, cache.block_table, *(cache.scales or ()))
+            return [None if t is None else t.data_ptr() for t in read]
+
+        return places(self) == places(other)
+
     @property
     def args(self) -> CacheArgs:
         """Where a launch finds what is known on the GPU alone, of a cache `as_read`."""
@@ -114,14 +126,20 @@ class Cache:
 
 
 def attend(
-    q: Tensor, cache: Cache, traits: Traits = PLAIN, *, return_lse: bool = False
+    q: Tensor,
+    cache: Cache,
+    traits: Traits = PLAIN,
+    *,
+    return_lse: bool = False,
+    remember: Callable[[Prepared], None] | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """softmax(scale · Q Kᵀ) V of q [batch, seq_len_q, heads, d_head], on the current stream, like q
     but for V's last dimension; with `return_lse` fp32 [batch, heads, seq_len_q] beside it.
 
     Masks and windows are aligned bottom-right.  The launch writes new keys and values to their
     places in the cache.  Nothing waits for the GPU, and what is captured in a graph reads lengths
-    and table anew in every replay.
+    and table anew in every replay.  `remember` is given the launch if the next one differs in
+    nothing but addresses: where all was read as it was given.
 
     Raises InvalidConfig for tensors that make no such problem, NoUsableVariant where nothing runs
     it.
@@ -132,7 +150,7 @@ def attend(
     out = q.new_empty((*q.shape[:3], cache.v.shape[3]))
     rows = (workload.batch, workload.heads, workload.seq_len_q)
     lse = q.new_empty(rows, dtype=torch.float32) if return_lse else None
-    cache = cache.as_read(q)  # kept until the launch: it may have copies
+    given, cache = cache, cache.as_read(q)  # kept until the launch: it may have copies
     sink, _ = score_tensors(workload, q.device, traits.sink, None)
     args = LaunchArgs.forward(
         q=TensorArg.of(q, "Q"),
@@ -150,6 +168,8 @@ def attend(
     python_op.launch(kernel, workload, args, device)
     if cache.new is not None:
         note_written(cache.k, cache.v)
+    if remember is not None and isinstance(kernel, CoreKernel) and cache.has_places_of(given):
+        remember(Prepared.of(kernel, workload, args, device))
     return out, lse
 
 

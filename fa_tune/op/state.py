@@ -16,6 +16,7 @@ from fa_tune.core.errors import StorageError, ToolMissing
 from fa_tune.core.model import Artifact
 from fa_tune.core.workload import Workload
 from fa_tune.op import backward
+from fa_tune.op.cache_launches import CacheLaunches
 from fa_tune.op.driver_kernel import DriverKernel
 from fa_tune.op.library import FORWARD, HOOKED, LIBRARY
 from fa_tune.op.native import NativeOp
@@ -46,6 +47,7 @@ class Operators:
         self.plans = Plans(self.load)
         self._memo = Memo(self.plans)
         self._with_cache = Memo(self.plans, cached=True)
+        self.cache_launches = CacheLaunches()
         if self.native is not None:
             self.native.start(
                 self._handle, lambda device: self.plans.chooser(device).tuned, dispatch_key
@@ -90,6 +92,7 @@ class Operators:
         self.plans = self.plans.anew()
         self._memo = Memo(self.plans)
         self._with_cache = Memo(self.plans, cached=True)
+        self.cache_launches = CacheLaunches()
         if self.native is not None:
             self.native.forget()
 

@@ -148,7 +148,16 @@ class CoreKernel:
     ) -> None:
         """Enqueue one call, as `gpu.launch.Kernel` does; `args.scratch` is not used.  Raises
         InvalidConfig for what the kernel does not compute, DriverError."""
-        problem, tensors = problem_of(workload, args), tensors_of(args)
+        self.launch_problem(problem_of(workload, args), tensors_of(args), stream, device)
+
+    def launch_problem(
+        self,
+        problem: abi.Problem,
+        tensors: abi.Tensors,
+        stream: int = 0,
+        device: int = CURRENT_DEVICE,
+    ) -> None:
+        """The same of what `problem_of` and `tensors_of` made."""
         self._core.check(
             self._core.library.fa_tune_launch(self._handle, problem, tensors, device, stream)
         )

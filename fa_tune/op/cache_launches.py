@@ -1,0 +1,129 @@
+"""Launches with a cache, prepared once for tensors of the same form: a program that decodes makes
+the same call again and again, with other addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fa_tune.build.native import abi
+from fa_tune.build.native.core import CoreKernel, problem_of, tensors_of
+from fa_tune.core.workload import Workload
+from fa_tune.families.launch import CHUNK_BYTES, LaunchArgs
+from fa_tune.op.operands import note_written
+
+MOST_KNOWN = 4096
+
+
+class Given(NamedTuple):
+    """The tensors of a call; `lengths` [batch], `table` the block table."""
+
+    q: Tensor
+    k_cache: Tensor
+    v_cache: Tensor
+    new_k: Tensor | None
+    new_v: Tensor | None
+    lengths: Any
+    table: Tensor | None
+    k_scale: Tensor | None
+    v_scale: Tensor | None
+
+
+def form_of(given: Given, options: Sequence[Hashable]) -> Hashable | None:
+    """All of a call but addresses; None where calls are not remembered: anything but plain tensors,
+    on a GPU, with lengths in one of them."""
+    if not isinstance(given.lengths, Tensor):
+        return None
+    form: list[Hashable] = [*options]
+    for tensor in given:
+        if tensor is None:
+            form.append(None)
+        elif type(tensor) is Tensor:
+            form.append((tensor.shape, tensor.stride(), tensor.dtype, tensor.device))
+        else:
+            return None
+    return tuple(form) if is_on_gpu(given.q) else None
+
+
+def is_on_gpu(tensor: Tensor) -> bool:
+    """Whether our kernels may run."""
+    return bool(tensor.is_cuda)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A launch that was checked: `tensors` as it was made the first time."""
+
+    kernel: CoreKernel
+    problem: abi.Problem
+    tensors: abi.Tensors
+    workspace_bytes: int
+    device: int
+
+    @classmethod
+    def of(cls, kernel: CoreKernel, workload: Workload, args: LaunchArgs, device: int) -> Prepared:
+        """That of a workload."""
+        n_bytes = kernel.workspace_bytes(workload, device)
+        return cls(kernel, problem_of(workload, args), tensors_of(args), n_bytes, device)
+
+    def launch(self, given: Given) -> tuple[Tensor, Tensor | None] | None:
+        """out and the log-sum-exp if it is wanted, on the current stream; None for addresses that
+        rows of 16 bytes do not begin at."""
+        q = given.q
+        read = (q, given.k_cache, given.v_cache, given.new_k, given.new_v)
+        addresses = [0 if t is None else t.data_ptr() for t in read]
+        if any(address % CHUNK_BYTES for address in addresses):
+            return None
+        out = q.new_empty((*q.shape[:3], given.v_cache.shape[3]))
+        # A copy, since other threads may launch the same.
+        tensors = abi.Tensors.from_buffer_copy(self.tensors)
+        tensors.q.address, tensors.k.address, tensors.v.address = addresses[:3]
+        tensors.cache.new_k.address, tensors.cache.new_v.address = addresses[3:]
+        tensors.o.address = out.data_ptr()
+        tensors.cache.lengths = given.lengths.data_ptr()
+        tensors.cache.pages = _address(given.table)
+        tensors.k_scale, tensors.v_scale = _address(given.k_scale), _address(given.v_scale)
+        lse = None
+        if self.problem.lse:
+            lse = q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32)
+            tensors.lse = lse.data_ptr()
+        if self.workspace_bytes:
+            # torch gives its memory to later work of this stream alone.
+            room = q.new_empty(self.workspace_bytes, dtype=torch.uint8)
+            tensors.workspace = room.data_ptr()
+        stream = torch.cuda.current_stream(self.device).cuda_stream
+        self.kernel.launch_problem(self.problem, tensors, stream, self.device)
+        if given.new_k is not None:
+            note_written(given.k_cache, given.v_cache)
+        return out, lse
+
+
+class CacheLaunches:
+    """The prepared launches of a process, by the form of the call."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Prepared] = {}
+
+    def launch(self, form: Hashable, given: Given) -> tuple[Tensor, Tensor | None] | None:
+        """What a call of this form gives; None if none is known, or if it has to be checked."""
+        try:
+            known = self._known.get(form)
+        except TypeError:  # options that cannot be hashed
+            return None
+        return None if known is None else known.launch(given)
+
+    def remember(self, form: Hashable, prepared: Prepared) -> None:
+        """For later calls."""
+        if len(self._known) >= MOST_KNOWN:
+            self._known.clear()
+        with suppress(TypeError):
+            self._known[form] = prepared
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
