@@ -13,7 +13,7 @@ import hashlib
 import io
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
@@ -185,10 +185,10 @@ def load(path: Path) -> Recording:
     return _with_table(path, load_meta(path))
 
 
-def _with_table(path: Path, meta: Meta) -> Recording:
+def _with_table(path: Path, meta: Meta, only: Collection[tuple[str, str]] = ()) -> Recording:
     data, meta = _table_of(path, meta)
     attempts = []
-    for row in parse_rows(text_of(data, path), str(path)):
+    for row in parse_rows(text_of(data, path), str(path), only=only):
         if wrong := _row_contradiction(row, meta):
             raise ProfileFormatError(f"{path}: {row.kernel}: {wrong}")
         attempts.append(_attempt(row, meta))
@@ -320,13 +320,20 @@ def kernel_source_sha256(recording: Recording, family: str) -> str:
     return str(provenance.extra.get(SOURCES, {}).get(family, provenance.kernel_source_sha256))
 
 
-def load_all(folder: Path, *, of: Callable[[Meta], bool] = lambda _: True) -> tuple[Recording, ...]:
+def load_all(
+    folder: Path,
+    *,
+    of: Callable[[Meta], bool] = lambda _: True,
+    like: Iterable[Workload] = (),
+) -> tuple[Recording, ...]:
     """All recordings in the GPU folders of `folder`, or of a GPU folder itself, newest first;
-    the tables only of those that are `of` what is wanted.  None that a search has yet to finish: it
-    may be going on, and what it has is in its journal."""
+    the tables only of those that are `of` what is wanted, and of these all, or what is of the dtype
+    and head dimension of a workload that it is to be `like`.  None that a search has yet to finish:
+    it may be going on, and what it has is in its journal."""
+    only = {(w.dtype.name, str(w.d_head)) for w in like}
     paths = [p.with_name(p.name.removesuffix(META_SUFFIX) + ".csv") for p in metas(folder)]
     provenances = {path: load_meta(path) for path in paths if not path.stem.endswith(UNFINISHED)}
-    found = [_with_table(path, meta) for path, meta in provenances.items() if of(meta)]
+    found = [_with_table(path, meta, only) for path, meta in provenances.items() if of(meta)]
     return tuple(sorted(found, key=lambda r: r.meta.provenance.recorded_at, reverse=True))
 
 

@@ -108,11 +108,13 @@ def open_search(
 def state_of(options: SearchOptions, session: Session, defaults: Defaults) -> SearchState:
     """The state of a search, with what depends on its profiler."""
     folder, selection = options.record, session.selection
+    # One config brings a kind of its own.
+    like = () if families.is_config(options.kernels) else options.workloads.workloads()
     return SearchState(
         options,
         session,
         defaults,
-        tie_break_for(session),
+        tie_break_for(session, like),
         registry_path(options.registry),
         Recorder(folder, options, selection) if folder is not None else None,
     )

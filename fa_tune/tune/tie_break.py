@@ -92,28 +92,31 @@ class TieBreak:
         return tuple(sorted(artifacts, key=lambda s: (ranks[s], s)))
 
 
-def tie_break_for(session: Session) -> TieBreak:
-    """What the recordings of a checkout or an installation say; for a replay, which measures
-    nothing new, what was said when its recordings were made.  Recordings that cannot be read are
-    a warning."""
+def tie_break_for(session: Session, workloads: Iterable[Workload]) -> TieBreak:
+    """What the recordings of a checkout or an installation say of workloads like these; for a
+    replay, which measures nothing new, what was said when its recordings were made.  Recordings
+    that cannot be read are a warning."""
     selection = session.selection
     if not session.capabilities.measures_anew:
         return TieBreak(replayed={r.label: r for r in selection.recordings})
     folder = session.machine.options.recordings or paths.profiles_dir()
-
-    def of_inputs(inputs: str) -> tuple[Recording, ...]:
-        wanted = selection.device.name, selection.method, inputs
-        return recordings.load_all(
-            folder, of=lambda m: (m.device.name, m.provenance.method, m.inputs) == wanted
-        )
-
+    asked, normal = str(session.measure.inputs), str(NORMAL)
+    wanted = {(selection.device.name, selection.method, inputs) for inputs in (asked, normal)}
     try:
-        # Of the same inputs where there are any; else of normal ones, as all once were.
-        found = of_inputs(str(session.measure.inputs)) or of_inputs(str(NORMAL))
+        found = recordings.load_all(
+            folder,
+            of=lambda m: (m.device.name, m.provenance.method, m.inputs) in wanted,
+            like=workloads,
+        )
     except FaTuneError as error:
         session.progress.warn(f"ties are not settled by recordings: {error}")
         return TieBreak()
-    return TieBreak(recorded_neighbours(found))
+
+    # Of the same inputs where there are any; else of normal ones, as all once were.
+    of_asked, of_normal = (
+        [r for r in found if r.meta.inputs == inputs] for inputs in (asked, normal)
+    )
+    return TieBreak(recorded_neighbours(of_asked, of_normal))
 
 
 class _Recorded(Mapping[Workload, Neighbour]):
@@ -139,9 +142,16 @@ class _Recorded(Mapping[Workload, Neighbour]):
         return len(self._measured)
 
 
-def recorded_neighbours(found: Iterable[Recording]) -> Mapping[Workload, Neighbour]:
-    """What recordings, the newest first, say of each workload; of several the one that holds
-    most of it."""
+def recorded_neighbours(*found: Iterable[Recording]) -> Mapping[Workload, Neighbour]:
+    """What recordings say of each workload: those of the first group that know it, and of these
+    the one that holds most of it, the first of equals."""
+    measured: dict[Workload, Sequence[Measurement]] = {}
+    for group in reversed(found):
+        measured |= _measured(group)
+    return _Recorded(measured)
+
+
+def _measured(found: Iterable[Recording]) -> dict[Workload, Sequence[Measurement]]:
     most: dict[str, list[Measurement]] = {}
     for recording in found:
         held: dict[str, list[Measurement]] = {}
@@ -151,13 +161,11 @@ def recorded_neighbours(found: Iterable[Recording]) -> Mapping[Workload, Neighbo
         for key, measurements in held.items():
             if len(measurements) > len(most.get(key, ())):
                 most[key] = measurements
-    return _Recorded(
-        {
-            Workload.from_key(key): measurements
-            for key, measurements in most.items()
-            if any(m.samples_s and not is_reference(m.subject) for m in measurements)
-        }
-    )
+    return {
+        Workload.from_key(key): measurements
+        for key, measurements in most.items()
+        if any(m.samples_s and not is_reference(m.subject) for m in measurements)
+    }
 
 
 def neighbours_of(workload: Workload, known: Mapping[Workload, Neighbour]) -> tuple[Neighbour, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +14,7 @@ from fa_tune.core import devices
 from fa_tune.core.jobs import CALIBRATION, ABTestJob, CompareInputsJob
 from fa_tune.core.model import DeviceInfo, Outcome, Verdict
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
-from fa_tune.core.workload import DType
+from fa_tune.core.workload import DType, Workload
 from fa_tune.ops.verification import verdict_to_json
 from fa_tune.store.journal import Journal
 from fa_tune.store.registry import file as store
@@ -164,8 +164,10 @@ class World:
     def journal(self) -> Journal:
         return Journal(self.folder / "cache" / "journal.jsonl")
 
-    def tie_break_for(self, session: Session) -> TieBreak:
-        return self.tie_break if session.capabilities.measures_anew else tie_break_for(session)
+    def tie_break_for(self, session: Session, workloads: Iterable[Workload]) -> TieBreak:
+        if session.capabilities.measures_anew:
+            return self.tie_break
+        return tie_break_for(session, workloads)
 
     def choose_profiler(self, *_: object, **__: object) -> ProfilerSelection:
         return fakes.selected(self.profiler)

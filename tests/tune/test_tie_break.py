@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fa_tune.core.inputs import DEFAULT
 from fa_tune.core.model import Attempt, Measurement, Outcome
 from fa_tune.core.stats import MARGIN
 from fa_tune.core.workload import DType, Workload, benchmark_workload
@@ -105,7 +106,7 @@ def test_recordings_of_this_gpu_and_method_are_read_and_no_others(tmp_path: Path
     def found(method: str) -> TieBreak:
         selection = fakes.selected(FakeProfiler(method=method))
         session = fakes.session(tmp_path, selection, progress=progress, machine=machine)
-        return tie_break_for(session)
+        return tie_break_for(session, [HERE])
 
     assert set(found("events").recorded) == {SHORTER}
     assert found("ncu") == TieBreak()
@@ -116,3 +117,26 @@ def test_recordings_of_this_gpu_and_method_are_read_and_no_others(tmp_path: Path
     assert found("events") == TieBreak()
     (warning,) = progress.warnings
     assert warning.startswith("ties are not settled by recordings: ")
+
+
+def test_recordings_of_the_inputs_asked_for_hide_no_others_of_what_they_do_not_hold(
+    tmp_path: Path,
+) -> None:
+    """As those of decoding, on trained inputs alone, hid all of dense problems."""
+    normal = recording({SHORTER: {A: 1.0, B: 2.0}, LONGER: {A: 1.0, B: 2.0}})
+    trained = recording({LONGER: {A: 2.0, B: 1.0}, FAR: {A: 1.0, B: 1.0}}, "trained_events")
+    trained = dataclasses.replace(
+        trained, meta=dataclasses.replace(trained.meta, inputs=str(DEFAULT))
+    )
+    for one in (normal, trained):
+        recordings.save(tmp_path / one.path, one.attempts, {}, one.meta)
+    machine = fakes.machine(tmp_path / "cache", recordings=tmp_path)
+    selection = fakes.selected(FakeProfiler(method="events"))
+    session = fakes.session(tmp_path, selection, machine=machine)
+    found = tie_break_for(session, [HERE]).recorded
+    assert set(found) == {SHORTER, LONGER, FAR}
+    assert found[SHORTER].regret(A) == 0.0
+    assert found[LONGER].regret(A) == pytest.approx(1.0), "trained inputs, as asked for"
+    other = dataclasses.replace(HERE, dtype=DType.BF16)
+    assert set(tie_break_for(session, [other]).recorded) == set()
+    assert set(tie_break_for(session, [other, HERE]).recorded) == set(found)

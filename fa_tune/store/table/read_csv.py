@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from fa_tune.store.table.partial_workload import PartialWorkload, adopted
 from fa_tune.store.table.rows import Row
 
 NAME, DURATION, FAMILY = (BY_HEADING[h] for h in ("Kernel Name", "Dur (ms)", "family"))
+KINDS = tuple(BY_HEADING[h] for h in ("dtype", "d_head"))
 
 # What tables call the reference kernels, in lower case.
 _LABELS = {label.lower(): label for label in REFERENCE_LABELS.values()} | {
@@ -69,9 +70,16 @@ def looks_like_ours(text: str) -> bool:
     return {NAME.heading, DURATION.heading} <= headings
 
 
-def parse_rows(text: str, where: str, *, on_note: Callable[[str], None] | None = None) -> list[Row]:
-    """`read_rows` on text; `where` is the file's name in messages."""
-    reader = _Reader(where, on_note or (lambda _: None))
+def parse_rows(
+    text: str,
+    where: str,
+    *,
+    on_note: Callable[[str], None] | None = None,
+    only: Collection[tuple[str, ...]] = (),
+) -> list[Row]:
+    """`read_rows` on text; `where` is the file's name in messages.  `only`: rows with one of these
+    in the columns `KINDS`, the others unread."""
+    reader = _Reader(where, on_note or (lambda _: None), only)
     rows = list(reader.checked(reader.rows(text.removeprefix("\ufeff"))))
     if not text.endswith("\n"):
         reader.note("no newline at the end: the last line may have been cut")
@@ -84,6 +92,7 @@ class _Reader:
 
     where: str
     on_note: Callable[[str], None]
+    only: Collection[tuple[str, ...]] = ()
     has_family: bool = False
 
     def note(self, text: str) -> None:
@@ -114,6 +123,7 @@ class _Reader:
         width = len(header[1])
         columns = self.columns(*header)
         known: list[dict[str, Any]] = [{} for _ in columns]  # of each column the cells so far
+        kinds = [columns.index(column) for column in KINDS if self.only and column in columns]
         for line, cells in lines:
             if len(cells) != width:
                 text = f"{len(cells)} cells where the heading has {width}"
@@ -121,6 +131,8 @@ class _Reader:
                     last = header[1][len(cells) - 1]
                     text += f"; it ends in column {last!r}, so the file may be cut"
                 raise self.fail(line, text)
+            if kinds and tuple(cells[i] for i in kinds) not in self.only:
+                continue
             yield line, self.row(line, columns, cells, known)
 
     def lines(self, text: str) -> Iterator[tuple[int, list[str]]]:
