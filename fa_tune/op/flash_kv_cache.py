@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -76,15 +76,6 @@ def flash_attn_with_kvcache(
     `k_descale` and `v_descale`, fp32 that expand to [batch, kv_heads]; None: 1.  Beside caches of
     another type they are refused.
     """
-    form = None
-    others = (rotary_cos, rotary_sin, cache_batch_idx, cache_leftpad, alibi_slopes)
-    if not cache_op.is_traced(q) and all(t is None for t in others):
-        given = Given(q, k_cache, v_cache, k, v, cache_seqlens, block_table, k_descale, v_descale)
-        asked = (softmax_scale, causal, window_size, softcap, return_softmax_lse)
-        form = form_of(given, asked)
-        found = None if form is None else operators().cache_launches.launch(form, given)
-        if found is not None:
-            return found if return_softmax_lse else found[0]
     for name, refused in (
         ("rotary embeddings", rotary_cos if rotary_cos is not None else rotary_sin),
         ("padding on the left", cache_leftpad),
@@ -92,63 +83,83 @@ def flash_attn_with_kvcache(
     ):
         if refused is not None:
             refuse(name)
-    check_dimensions((q, k_cache, v_cache), DENSE)
-    if _paged(block_table) and cache_seqlens is None:
-        raise InvalidConfig("a block table needs cache_seqlens: pages may be partly filled")
-    new = _new_keys(k, v, cache_seqlens)
-    if q.dtype == E4M3:
-        raise InvalidConfig("Q must have elements of 16 bits or more; beside e4m3 caches, too")
-    if q.stride(-1) != 1:
-        q, form = with_whole_rows(q), None
-    lengths: int | Tensor = k_cache.shape[1] if cache_seqlens is None else cache_seqlens
-    options = Options(causal, softmax_scale, 0.0, window_size, softcap, alibi_slopes)
-    check_options(options, q.shape[0], q)
-    options = options.for_queries(q.shape[1])
-    if not isinstance(lengths, int):
-        check_integers("cache_seqlens", lengths)
-    if block_table is not None:
-        check_integers("block_table", block_table, 2)
-    if cache_batch_idx is not None:
-        _check_batch_idx(cache_batch_idx, q)
-    if k_cache.dtype != E4M3 and (k_descale is not None or v_descale is not None):
-        raise InvalidConfig(f"k_descale and v_descale are of caches of {E4M3}, not {k_cache.dtype}")
+    given = Given(q, k_cache, v_cache, k, v, cache_seqlens, block_table, k_descale, v_descale)
+    asked = Asked(softmax_scale, causal, window_size, softcap, return_softmax_lse)
+    out, lse = _attend(given, asked, cache_batch_idx, alibi_slopes)
+    return (out, lse) if return_softmax_lse else out
+
+
+class Asked(NamedTuple):
+    """What a call asks for beside tensors, as it is given."""
+
+    softmax_scale: float | None
+    causal: bool
+    window_size: Window
+    softcap: float
+    lse: bool
+
+
+def _attend(
+    given: Given, asked: Asked, batch_idx: Tensor | None, slopes: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """out, and the log-sum-exp at least where it is wanted; checked, or as a call of the same form
+    was."""
+    form = None
+    if batch_idx is None and slopes is None and not cache_op.is_traced(given.q):
+        form = form_of(given, asked)
+        found = None if form is None else operators().cache_launches.launch(form, given)
+        if found is not None:
+            return found
+    q, new, options = _checked(given, asked, batch_idx, slopes)
+    lengths, caches = given.lengths, (given.k_cache, given.v_cache)
     with torch.no_grad():
         if not isinstance(lengths, Tensor):
-            caches = (k_cache, v_cache)
-            _check_length(lengths, new, caches, block_table)
-            in_one_piece = not _paged(block_table) and k_cache.dtype != E4M3
-            known = cache_batch_idx is not None or not _appends(
-                q, caches, new, options, return_softmax_lse
-            )
-            if in_one_piece and known:
-                read = _with_new(new, q, caches, lengths, cache_batch_idx, options)
-                out, lse = dense(q, *read, options, return_softmax_lse)
-                return (out, lse) if return_softmax_lse else out
-            all_alike = torch.full((q.shape[0],), lengths, device=q.device, dtype=torch.int32)
-            return flash_attn_with_kvcache(
-                *(q, k_cache, v_cache, k, v),
-                cache_seqlens=all_alike,
-                cache_batch_idx=cache_batch_idx,
-                block_table=block_table,
-                softmax_scale=softmax_scale,
-                causal=causal,
-                window_size=window_size,
-                softcap=softcap,
-                alibi_slopes=alibi_slopes,
-                return_softmax_lse=return_softmax_lse,
-                k_descale=k_descale,
-                v_descale=v_descale,
-            )
-        table = block_table
-        if cache_batch_idx is not None:  # each sequence is one page
-            table = cache_batch_idx[:, None]
-        scales = _scales(k_cache, k_descale, v_descale)
-        cache = Cache(k_cache, v_cache, lengths, new, table, scales)
+            known = caches[0].shape[1] if lengths is None else lengths
+            _check_length(known, new, caches, given.table)
+            in_one_piece = not _paged(given.table) and caches[0].dtype != E4M3
+            if in_one_piece and (
+                batch_idx is not None or not _appends(q, caches, new, options, asked.lse)
+            ):
+                read = _with_new(new, q, caches, known, batch_idx, options)
+                return dense(q, *read, options, asked.lse)
+            lengths = torch.full((q.shape[0],), known, device=q.device, dtype=torch.int32)
+            if not cache_op.is_traced(q):
+                return _attend(given._replace(lengths=lengths), asked, batch_idx, slopes)
+        # Each sequence is one page.
+        table = given.table if batch_idx is None else batch_idx[:, None]
+        scales = _scales(caches[0], given.k_scale, given.v_scale)
+        cache = Cache(*caches, lengths, new, table, scales)
         if cache_op.is_traced(q):
-            out, lse = cache_op.call(q, cache, options, return_softmax_lse)
-        else:
-            out, lse = _cached(q, cache, options, return_softmax_lse, form)
-    return (out, lse) if return_softmax_lse else out
+            return cache_op.call(q, cache, options, asked.lse)
+        return _cached(q, cache, options, asked.lse, form if q is given.q else None)
+
+
+def _checked(
+    given: Given, asked: Asked, batch_idx: Tensor | None, slopes: Tensor | None
+) -> tuple[Tensor, tuple[Tensor, Tensor] | None, Options]:
+    """Q with whole rows, the new keys and values, and the options.  Raises InvalidConfig for what
+    makes no call."""
+    q, k_cache = given.q, given.k_cache
+    check_dimensions((q, k_cache, given.v_cache), DENSE)
+    if _paged(given.table) and given.lengths is None:
+        raise InvalidConfig("a block table needs cache_seqlens: pages may be partly filled")
+    new = _new_keys(given.new_k, given.new_v, given.lengths)
+    if q.dtype == E4M3:
+        raise InvalidConfig("Q must have elements of 16 bits or more; beside e4m3 caches, too")
+    q = with_whole_rows(q)
+    options = Options(
+        asked.causal, asked.softmax_scale, 0.0, asked.window_size, asked.softcap, slopes
+    )
+    check_options(options, q.shape[0], q)
+    if not (given.lengths is None or isinstance(given.lengths, int)):
+        check_integers("cache_seqlens", given.lengths)
+    if given.table is not None:
+        check_integers("block_table", given.table, 2)
+    if batch_idx is not None:
+        _check_batch_idx(batch_idx, q)
+    if k_cache.dtype != E4M3 and not (given.k_scale is None and given.v_scale is None):
+        raise InvalidConfig(f"k_descale and v_descale are of caches of {E4M3}, not {k_cache.dtype}")
+    return q, new, options.for_queries(q.shape[1])
 
 
 def _appends(
