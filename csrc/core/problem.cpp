@@ -208,10 +208,14 @@ std::int32_t first_diagonal_of(const fa_tune_problem& problem) {
     return at_edge(diagonal_of(problem) - std::min(problem.window_left, kWide), problem);
 }
 
+// Sequences that may differ in length are aligned by the end of each, whatever the mask.
+static std::int64_t longest_diagonal_of(const fa_tune_problem& problem) {
+    const bool by_their_ends = problem.packed != 0 || problem.cached != 0;
+    return by_their_ends ? problem.seq_len_kv - problem.seq_len_q : diagonal_of(problem);
+}
+
 std::int64_t keys_seen_of(const fa_tune_problem& problem) {
-    const bool by_its_end = problem.cached != 0;  // of each sequence
-    const std::int64_t diagonal =
-        by_its_end ? problem.seq_len_kv - problem.seq_len_q : diagonal_of(problem);
+    const std::int64_t diagonal = longest_diagonal_of(problem);
     std::int64_t first = 0, end = problem.seq_len_kv;
     if (has(problem, FA_TUNE_WINDOW_LEFT)) {
         first = std::max(first, diagonal - std::min(problem.window_left, kWide));
@@ -225,8 +229,7 @@ std::int64_t keys_seen_of(const fa_tune_problem& problem) {
 
 fa_tune_problem settled(const fa_tune_problem& problem) {
     fa_tune_problem found = problem;
-    const std::int64_t diagonal =
-        problem.packed != 0 ? problem.seq_len_kv - problem.seq_len_q : diagonal_of(problem);
+    const std::int64_t diagonal = longest_diagonal_of(problem);
     if (has(found, FA_TUNE_WINDOW_LEFT) && found.window_left >= found.seq_len_q - 1 + diagonal) {
         found.window -= FA_TUNE_WINDOW_LEFT;
         found.window_left = 0;

@@ -189,6 +189,28 @@ void shares_need_a_workspace() {
     CHECK(Variant::plain().kernel().workspace_bytes(problem()) == 0);
 }
 
+// One that counts from the first keys hides none of one query; from a sequence's end it does.
+void a_window_is_not_lost_where_the_device_has_the_lengths() {
+    stub_reset();
+    const fa_tune::Kernel kernel = Variant::shared().kernel();  // without a window
+    fa_tune_problem p = problem(1, 64, 8192);
+    p.kv_heads = 8;
+    p.seq_len_q = 1;
+    fa_tune_tensors given = tensors(p);
+    p.window = FA_TUNE_WINDOW_LEFT;
+    p.window_left = 100;
+    CHECK(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);
+    const std::int32_t lengths[1] = {};
+    given.cache.lengths = lengths;
+    for (const std::int32_t cached : {0, 1}) {
+        p.cached = cached;
+        CHECK_FAILS(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr), FA_TUNE_INVALID,
+                    "does not compute");
+    }
+    p.window_left = 8191;
+    CHECK(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);
+}
+
 // Any integers: a refusal or a launch, and nothing that a sanitizer finds.
 void any_bits_are_refused_or_launched() {
     stub_reset();
@@ -457,6 +479,7 @@ int main() {
     what_no_launch_may_have_is_refused();
     tensors_that_16_byte_copies_cannot_read_are_refused();
     shares_need_a_workspace();
+    a_window_is_not_lost_where_the_device_has_the_lengths();
     any_bits_are_refused_or_launched();
     blocks_that_do_not_divide_need_a_ragged_kernel();
     a_binary_of_another_architecture_is_refused();
