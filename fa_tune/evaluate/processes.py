@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import multiprocessing
+import queue
 import signal
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,8 +36,12 @@ def mapped(
     try:
         resource_tracker.ensure_running()  # else it unblocks SIGINT when the first process starts
         with _interrupts_later():  # what is blocked here stays so in the processes
-            results = pool.map(function, tasks, chunksize=chunk)
-        yield from results
+            futures = [
+                pool.submit(_results, function, tasks[first : first + chunk])
+                for first in range(0, len(tasks), chunk)
+            ]
+        for results in _in_order(futures):
+            yield from results
     except BaseException:
         with _interrupts_later():
             for process in set(multiprocessing.active_children()) - others:
@@ -45,6 +50,26 @@ def mapped(
     finally:
         with _interrupts_later():
             pool.shutdown(cancel_futures=True)
+
+
+def _results(function: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+    return [function(task) for task in tasks]
+
+
+def _in_order(futures: Sequence[concurrent.futures.Future[R]]) -> Iterator[R]:
+    """Their results.
+
+    An interrupt ends the wait for an item of a SimpleQueue as it ends a sleep; in a wait for a
+    future it can leave a lock that is then released twice.
+    """
+    done: queue.SimpleQueue[concurrent.futures.Future[R]] = queue.SimpleQueue()
+    for future in futures:
+        future.add_done_callback(done.put)
+    arrived = set()
+    for future in futures:
+        while future not in arrived:
+            arrived.add(done.get())
+        yield future.result()
 
 
 @contextmanager
