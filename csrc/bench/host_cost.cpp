@@ -139,7 +139,7 @@ int run(const Kernel& given, int rounds) {
     const fa_tune_kernel_info info = given.info(symbols);
     const char* defaults[] = {"bench"};
     auto start = Clock::now();
-    fa_tune::Table table({&info, 1, nullptr, 0, defaults, 1});
+    fa_tune::Table table({&info, 1, nullptr, 0, defaults, 1, nullptr, 0});
     fa_tune_kernel* kernel = table.find(problem);
     std::size_t workspace_bytes = 0;
     fa_tune::check(fa_tune_workspace_bytes(kernel, &problem, 0, &workspace_bytes));

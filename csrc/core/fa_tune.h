@@ -32,7 +32,7 @@ extern "C" {
 #endif
 
 // Changes with any function, struct or plan field of the ABI.
-#define FA_TUNE_ABI_VERSION 4
+#define FA_TUNE_ABI_VERSION 5
 
 typedef enum fa_tune_status {
     FA_TUNE_OK = 0,
@@ -236,8 +236,16 @@ typedef struct fa_tune_entry {
     const char* config;
 } fa_tune_entry;
 
+// What runs problems of few queries that are like this one, if nobody tuned them, on GPUs of this
+// compute capability (ten times the major version and the minor) and on later ones.
+typedef struct fa_tune_sized_default {
+    int32_t compute_capability;
+    fa_tune_problem problem;
+    const char* config;
+} fa_tune_sized_default;
+
 // `entries` that serve equally well are taken in their order.  `defaults`: configs for what nobody
-// tuned, the one to prefer first.
+// tuned, the one to prefer first; `sized_defaults` come before them where they serve.
 typedef struct fa_tune_table_info {
     const fa_tune_kernel_info* kernels;
     size_t kernel_count;
@@ -245,9 +253,11 @@ typedef struct fa_tune_table_info {
     size_t entry_count;
     const char* const* defaults;
     size_t default_count;
+    const fa_tune_sized_default* sized_defaults;
+    size_t sized_default_count;
 } fa_tune_table_info;
 
-// Copies all but the images.  Every config that entries and defaults name must have a kernel.
+// Copies all but the images.  Every config that is named here must have a kernel.
 FA_TUNE_API fa_tune_status fa_tune_table_create(const fa_tune_table_info* info,
                                                 fa_tune_table** table);
 

@@ -71,6 +71,14 @@ bool same_time(const fa_tune_problem& a, const fa_tune_problem& b) {
            a.total_kv == b.total_kv && differing(a, b) == Details{};
 }
 
+// Sequences of a cache may differ in length.
+bool is_uneven(const fa_tune_problem& problem) { return problem.cached != 0 && problem.batch > 1; }
+
+// Of two problems of few rows, in doublings.
+double apart(const Sizes& a, const Sizes& b) {
+    return std::abs(a.tiles - b.tiles) + std::abs(a.keys - b.keys) + std::abs(a.rows - b.rows);
+}
+
 // How well an entry serves, the smallest best; fa_tune/store/registry/lookup.py has the same
 // rules.  All distances are in doublings.
 using Rank = std::tuple<bool, Serves, double, double, Details, bool>;
@@ -83,12 +91,9 @@ Rank rank_of(const fa_tune_problem& entry, const Sizes& its, const fa_tune_probl
     const double work = std::abs(its.work - wanted.work);
     const double group = std::abs(its.group - wanted.group);
     double distance = seq_len + work + group;
-    // Sequences of a cache may differ in length, which an entry that is none was not tuned for.
-    const bool uneven = asked.cached != 0 && asked.batch > 1;
-    bool first = entry.cached != 0 || !uneven;
+    bool first = entry.cached != 0 || !is_uneven(asked);  // else it was tuned for equal lengths
     if (its.few_rows && wanted.few_rows) {
-        distance = std::abs(its.tiles - wanted.tiles) + std::abs(its.keys - wanted.keys) +
-                   std::abs(its.rows - wanted.rows);
+        distance = apart(its, wanted);
         first = first && distance <= kNearEnough;
     }
     Serves serves = first ? Serves::kFirst : Serves::kAfterDefaults;
@@ -207,6 +212,24 @@ Status fa_tune_table::add(const fa_tune_table_info& info) {
         if (!status.ok()) return status;
         defaults_.emplace_back(info.defaults[i]);
     }
+    for (std::size_t i = 0; i < info.sized_default_count; ++i) {
+        Status status = add(info.sized_defaults[i]);
+        if (!status.ok()) return status;
+    }
+    return {};
+}
+
+Status fa_tune_table::add(const fa_tune_sized_default& given) {
+    Status status = check_problem(given.problem);
+    if (status.ok()) status = check_config(given.config, "a sized default");
+    if (!status.ok()) return status;
+    const Sizes sizes = sizes_of(given.problem);
+    if (!sizes.few_rows) {
+        return failure(FA_TUNE_INVALID, "a sized default is for %s, which is not of few queries",
+                       key_of(given.problem).c_str());
+    }
+    sized_defaults_.push_back(
+        {given.compute_capability, reduced(given.problem), sizes, given.config});
     return {};
 }
 
@@ -281,6 +304,7 @@ fa_tune_kernel* fa_tune_table::choose(const fa_tune_problem& problem, const Devi
         return nullptr;
     };
     fa_tune_kernel* kernel = from_entries(Serves::kFirst);
+    if (kernel == nullptr) kernel = sized_default_for(problem, device, why);
     if (kernel == nullptr) kernel = default_for(problem, device, why);
     return kernel != nullptr ? kernel : from_entries(Serves::kLast);
 }
@@ -293,6 +317,37 @@ fa_tune_kernel* fa_tune_table::default_for(const fa_tune_problem& problem, const
         if (why != nullptr) {
             *why = config + ": the default, for lack of an entry for " + key_of(problem) + " on " +
                    device.name;
+        }
+        return kernel;
+    }
+    return nullptr;
+}
+
+// Of the latest GPUs that are no later than this one, and of tiles that are no larger than it
+// needs, the nearest; fa_tune/export/sizes.py has the same rule.
+fa_tune_kernel* fa_tune_table::sized_default_for(const fa_tune_problem& problem,
+                                                 const Device& device, std::string* why) const {
+    const Sizes wanted = sizes_of(problem);
+    if (!wanted.few_rows) return nullptr;
+    std::vector<std::tuple<int, double, double, std::size_t>> ranked;
+    for (std::size_t i = 0; i < sized_defaults_.size(); ++i) {
+        const SizedDefault& given = sized_defaults_[i];
+        if (given.compute_capability <= device.compute_capability &&
+            same_kind(given.problem, problem) && given.sizes.rows >= wanted.rows &&
+            given.problem.cached == problem.cached &&
+            is_uneven(given.problem) == is_uneven(problem)) {
+            ranked.emplace_back(-given.compute_capability, given.sizes.rows,
+                                apart(given.sizes, wanted), i);
+        }
+    }
+    std::sort(ranked.begin(), ranked.end());
+    for (const auto& rank : ranked) {
+        const SizedDefault& given = sized_defaults_[std::get<3>(rank)];
+        fa_tune_kernel* kernel = kernel_of(given.config, problem, device);
+        if (kernel == nullptr) continue;
+        if (why != nullptr) {
+            *why = given.config + ": the default of " + key_of(given.problem) +
+                   ", for lack of an entry for " + key_of(problem) + " on " + device.name;
         }
         return kernel;
     }

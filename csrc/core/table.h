@@ -55,6 +55,12 @@ struct fa_tune_table {
         fa_tune::core::Sizes sizes;
         std::string config;
     };
+    struct SizedDefault {
+        int compute_capability;
+        fa_tune_problem problem;
+        fa_tune::core::Sizes sizes;
+        std::string config;
+    };
     // A problem that was asked for, and what was found.
     struct Found {
         fa_tune_problem problem;
@@ -66,11 +72,14 @@ struct fa_tune_table {
     fa_tune_table() = default;
 
     Status add(const fa_tune_table_info& info);
+    Status add(const fa_tune_sized_default& given);
     Status check_config(const char* config, const char* where) const;
     fa_tune_kernel* choose(const fa_tune_problem& problem, const fa_tune::core::Device& device,
                            std::string* why) const;
     fa_tune_kernel* default_for(const fa_tune_problem& problem, const fa_tune::core::Device& device,
                                 std::string* why) const;
+    fa_tune_kernel* sized_default_for(const fa_tune_problem& problem,
+                                      const fa_tune::core::Device& device, std::string* why) const;
     fa_tune_kernel* kernel_of(const std::string& config, const fa_tune_problem& problem,
                               const fa_tune::core::Device& device) const;
     std::string kinds(const char* config) const;
@@ -78,6 +87,7 @@ struct fa_tune_table {
     std::vector<std::unique_ptr<fa_tune_kernel>> kernels_;
     std::unordered_map<std::string, std::vector<fa_tune_kernel*>> by_config_;
     std::vector<Entry> entries_;
+    std::vector<SizedDefault> sized_defaults_;
     std::vector<std::string> defaults_;
     // Written once each, so that readers need no lock.
     mutable std::array<std::atomic<const Found*>, kRemembered> found_{};

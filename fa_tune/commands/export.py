@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.option_groups import machine_options
 from fa_tune.commands.shared.options import (
     D_HEADS,
@@ -26,7 +27,7 @@ from fa_tune.report.wrap import folded, terminal_width, wrapped
 from fa_tune.tune.outputs import registry_path
 
 
-@click.command("export")
+@click.command("export", cls=GroupedCommand)
 @click.option(
     "--to",
     "folder",
@@ -106,6 +107,14 @@ from fa_tune.tune.outputs import registry_path
     default=False,
     help="Also export the defaults for few queries and many keys; their launches take a workspace.",
 )
+@option(
+    "--few-queries-by-size",
+    "by_size",
+    is_flag=True,
+    default=False,
+    help="The same for any number of sequences, heads and keys: some 40 configs for each --dtype "
+    "and --d-head.",
+)
 @machine_options("jobs", "compile_timeout_s", "cache_dir")
 @quiet_option()
 def command(
@@ -120,6 +129,7 @@ def command(
     lse: bool,
     ptx: bool,
     few_queries: bool,
+    by_size: bool,
     machine: MachineOptions,
     quiet: bool,
 ) -> None:
@@ -145,6 +155,7 @@ def command(
         lse=lse,
         ptx=ptx,
         few_queries=few_queries,
+        by_size=by_size,
     )
     with watching(quiet) as progress:
         made = export(folder, options, machine, progress)
@@ -168,3 +179,6 @@ def _show(made: Export) -> None:
     say("Defaults:")
     for default in made.defaults:
         say(folded(default.partition(":")[2], width, indent="  "))
+    if made.sized:
+        n = len({default.key for default in made.sized})
+        say(f"  and {n} more for few queries, by size")

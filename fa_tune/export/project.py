@@ -37,6 +37,7 @@ from fa_tune.export.selection import (
     kernel_computes,
     select,
 )
+from fa_tune.export.sizes import SizedDefault, as_number, nearest
 from fa_tune.families.plan import Portability, compiled_for
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.between import by_room
@@ -68,6 +69,7 @@ class Export:
     kernels: tuple[ExportedKernel, ...]
     entries: tuple[Entry, ...]
     defaults: tuple[str, ...]
+    sized: tuple[SizedDefault, ...]
     left_out: tuple[str, ...]
     nvrtc: str
 
@@ -103,7 +105,8 @@ def choose(made: Export, gpu: str, capability: int, workload: Workload) -> str |
     last = [match for match in found if match not in near]
     entries, others = ([match.entry.chosen.key for match in some] for some in (near, last))
     defaults = [name for name in made.defaults if _suits(name, workload)]
-    return next((name for name in (*entries, *defaults, *others) if name in able), None)
+    sized = nearest(made.sized, workload, capability)
+    return next((name for name in (*entries, *sized, *defaults, *others) if name in able), None)
 
 
 def _suits(name: str, workload: Workload) -> bool:
@@ -163,6 +166,7 @@ def _compiled(
         kernels=tuple(kernels),
         entries=tuple(e for e in selected.entries if e.chosen.key in there),
         defaults=tuple(v.key for v in selected.defaults if v.key in there),
+        sized=tuple(d for d in selected.sized if d.key in there),
         left_out=tuple(dict.fromkeys(left_out)),
         nvrtc=nvrtc.version(),
     )
@@ -185,7 +189,9 @@ def _texts(made: Export) -> dict[str, str]:
     gpus = _gpus(made)
     choices = list(_choices(made, gpus))
     texts["include/fa_tune/flash_kernels.cuh"] = source.flash_kernels(variants)
-    texts["src/exported_table.h"] = source.table_header(images, made.entries, made.defaults)
+    texts["src/exported_table.h"] = source.table_header(
+        images, made.entries, made.defaults, made.sized
+    )
     texts["src/images.S"] = source.image_symbols([Path(k.file).name for k in made.kernels])
     texts["tests/choices.h"] = source.choices_header(gpus, choices)
     texts["cmake/exported.cmake"] = _cmake(made, len(gpus))
@@ -216,13 +222,9 @@ def _fixed() -> dict[str, str]:
 
 def _gpus(made: Export) -> list[tuple[str, int]]:
     """GPUs to try the library's choice for: those of the entries, and unknown ones."""
-    tuned = {(e.gpu.name, _number(e.gpu.compute_capability)) for e in made.entries}
+    tuned = {(e.gpu.name, as_number(e.gpu.compute_capability)) for e in made.entries}
     untuned = {(UNTUNED, compiled_for(kernel.arch)[0]) for kernel in made.kernels}
     return [*sorted(tuned), *sorted(untuned)]
-
-
-def _number(capability: tuple[int, int]) -> int:
-    return 10 * capability[0] + capability[1]
 
 
 def _choices(made: Export, gpus: Sequence[tuple[str, int]]) -> Iterator[source.Choice]:
@@ -298,6 +300,14 @@ def _manifest(made: Export, core: Mapping[str, str]) -> dict[str, Any]:
             for kernel in made.kernels
         ],
         "defaults": list(made.defaults),
+        "sized_defaults": [
+            {
+                "compute_capability": d.compute_capability,
+                "workload": d.workload.key,
+                "config": d.key,
+            }
+            for d in made.sized
+        ],
         "entries": json.loads(to_json(Registry.of(made.entries)))["entries"],
         "left_out": list(made.left_out),
     }

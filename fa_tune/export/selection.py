@@ -19,6 +19,7 @@ from fa_tune.core.arch import ArchLimits, limits, parse_arch, smallest_served
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import DType, Workload
+from fa_tune.export.sizes import ROWS, SizedDefault, sized_defaults
 from fa_tune.families.base import Config
 from fa_tune.families.computed import not_among
 from fa_tune.families.selection import choose_configs
@@ -28,7 +29,6 @@ from fa_tune.store.registry.lookup import Target, alike, in_order, matches
 from fa_tune.store.registry.schema import Entry, Registry
 
 DEFAULT_D_HEADS = (64, 128)  # without an entry and without a wish
-FEW_QUERIES = (64, 32, 16)  # rows that share a head of K and V
 PTX_ARCH, PTX_CAPABILITY = "compute_80", (8, 0)
 
 
@@ -39,7 +39,7 @@ class ExportOptions:
     beside what was chosen.  `d_heads` empty: those of the entries.  `dtypes` and `d_heads`, with
     `d_head_v` for V (0: the same), are what defaults are exported for, and the configs of a set.
     `ptx`: the defaults as PTX as well.  `few_queries`: defaults for few queries after many keys,
-    too."""
+    too; `by_size`: these for any number of tiles and keys, too, which are many."""
 
     registry: Path
     archs: tuple[str, ...] = ()
@@ -51,17 +51,20 @@ class ExportOptions:
     lse: bool = False
     ptx: bool = False
     few_queries: bool = False
+    by_size: bool = False
 
 
 @dataclass
 class Selection:
     """What was selected: `kernels` to compile, `ptx` the (variant, traits) to compile to PTX,
-    `defaults` in the order of preference, `left_out` one sentence for each thing that was."""
+    `defaults` in the order of preference, `sized` those that come before them where they serve,
+    `left_out` one sentence for each thing that was."""
 
     entries: list[Entry] = field(default_factory=list)
     kernels: list[BuildRequest] = field(default_factory=list)
     ptx: list[tuple[Variant, str]] = field(default_factory=list)
     defaults: list[Variant] = field(default_factory=list)
+    sized: list[SizedDefault] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
 
@@ -245,7 +248,9 @@ def _add_defaults(
     for arch in sorted(archs, key=lambda a: a.compute_capability, reverse=True):
         for d_head, d_v, dtype in kinds:
             # An entry for few queries serves what is near, the default all else.
-            if options.few_queries or (d_head, d_v, dtype) in few_rows:
+            if options.by_size:
+                _add_sized(found, (d_head, d_v), dtype, arch, lse)
+            if options.few_queries or options.by_size or (d_head, d_v, dtype) in few_rows:
                 few = _for_few_queries((d_head, d_v), dtype, smallest_served(arch))
                 found.defaults += [_add(found, config, arch, lse) for config in few]
             configs = families.defaults(d_head, dtype, arch, d_head_v=d_v)[:1]
@@ -263,11 +268,21 @@ def _add_defaults(
     found.defaults = list(dict.fromkeys(found.defaults))
 
 
+def _add_sized(
+    found: Selection, heads: tuple[int, int], dtype: DType, arch: ArchLimits, lse: Sequence[bool]
+) -> None:
+    """The defaults for decoding by size, and their kernels."""
+    sized = list(sized_defaults(heads, dtype, arch))
+    found.sized += sized
+    for config in dict.fromkeys(default.config for default in sized):
+        _add(found, config, arch, lse)
+
+
 def _for_few_queries(heads: tuple[int, int], dtype: DType, arch: ArchLimits) -> list[Config]:
     """What runs few queries after many keys untuned, the largest tile first: those of large caches
     of several sequences, which do not count on any length."""
     found: dict[Config, None] = {}
-    for rows in FEW_QUERIES:
+    for rows in sorted(ROWS, reverse=True):
         sizes = (2, rows, 1, 1, LONG_CACHE)
         workload = Workload(*sizes, heads[0], dtype, d_head_v=heads[1], cache_lengths="equal")
         found |= dict.fromkeys(families.defaults_for(workload, arch)[:1])

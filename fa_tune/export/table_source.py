@@ -15,6 +15,7 @@ from fa_tune.core.model import Variant
 from fa_tune.core.workload import Workload
 from fa_tune.export.config_headers import DECODE, SM80, SM90, dtype_header, struct_header
 from fa_tune.export.short_form import cpp_short_form
+from fa_tune.export.sizes import SizedDefault
 from fa_tune.families.decode.config import DecodeConfig
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.families.sm90.config import Sm90Config
@@ -172,7 +173,10 @@ def image_symbols(files: Sequence[str]) -> str:
 
 
 def table_header(
-    images: Sequence[KernelImage], entries: Sequence[Entry], defaults: Sequence[str]
+    images: Sequence[KernelImage],
+    entries: Sequence[Entry],
+    defaults: Sequence[str],
+    sized_defaults: Sequence[SizedDefault],
 ) -> str:
     """`exported_table.h`: `exported_table`, of whose kernels the i-th has the i-th image."""
     lines = [GENERATED, "#pragma once\n\n", '#include "fa_tune.h"\n\n', 'extern "C" {\n']
@@ -194,12 +198,17 @@ def table_header(
     rows = [
         f"{{{quoted(e.gpu.name)}, {problem(e.workload)}, {quoted(e.chosen.key)}}}" for e in entries
     ]
+    sized = [
+        f"{{{d.compute_capability}, {problem(d.workload)}, {quoted(d.key)}}}"
+        for d in sized_defaults
+    ]
     lines += _array("const fa_tune_kernel_info", "kernels", kernels)
     lines += _array("const fa_tune_entry", "entries", rows)
     lines += _array("const char* const", "defaults", [quoted(name) for name in defaults])
+    lines += _array("const fa_tune_sized_default", "sized_defaults", sized)
+    arrays = {"kernels": kernels, "entries": rows, "defaults": defaults, "sized_defaults": sized}
     counts = ", ".join(
-        f"{name if rows else 'nullptr'}, {len(rows)}"
-        for name, rows in (("kernels", kernels), ("entries", rows), ("defaults", defaults))
+        f"{name if members else 'nullptr'}, {len(members)}" for name, members in arrays.items()
     )
     lines.append(f"const fa_tune_table_info exported_table = {{{counts}}};\n\n}}  // namespace\n")
     return "".join(lines)

@@ -31,7 +31,7 @@ class Exporting:
         plan = CallPlan.forward(_Config(), "plain", "sm_80", ())
         image = KernelImage(VARIANT.key, plan, (), b"x" * 2**20)
         kernel = ExportedKernel(VARIANT, "plain", "sm_80", "images/0.cubin", image)
-        return Export(folder, (kernel,), (), (VARIANT.key,), ("one thing",), "13.0.1")
+        return Export(folder, (kernel,), (), (VARIANT.key,), (), ("one thing",), "13.0.1")
 
 
 class _Config:
@@ -48,7 +48,7 @@ def exporting(monkeypatch: pytest.MonkeyPatch) -> Exporting:
 def test_options_arrive(console: Console, exporting: Exporting, tmp_path: Path) -> None:
     registry = str(tmp_path / "registry.json")
     given = ("--registry", registry, "--arch", "sm_90a, 8.0", "--workloads", KEY, "--lse", "--ptx")
-    more = ("--kernels", "prog", "--d-head", "64,96", "--dtype", "bf16")
+    more = ("--kernels", "prog", "--d-head", "64,96", "--dtype", "bf16", "--few-queries-by-size")
     done = console("export", "--to", str(tmp_path / "to"), *given, *more)
     assert done.status == 0
     assert exporting.options == [
@@ -61,6 +61,7 @@ def test_options_arrive(console: Console, exporting: Exporting, tmp_path: Path) 
             dtypes=(DType.BF16,),
             lse=True,
             ptx=True,
+            by_size=True,
         )
     ]
 

@@ -110,6 +110,7 @@ def test_structs_are_those_of_the_header(native_cache: Path, tmp_path: Path) -> 
         "fa_tune_plan": abi.CPlan,
         "fa_tune_kernel_info": abi.KernelInfo,
         "fa_tune_entry": abi.Entry,
+        "fa_tune_sized_default": abi.SizedDefault,
         "fa_tune_table_info": abi.TableInfo,
     }
     lines, expected = [], []

@@ -10,6 +10,14 @@ from tests.project_files import ROOT
 ENTRY = ROOT / "tests" / "store" / "registry" / "data" / "schema-2.json"
 
 
+def test_random_defaults_by_size_are_read_alike(run_with_stub: RunWithStub) -> None:
+    done = run_with_stub("sized_child", "40", "14")
+    assert done.returncode == 0, done.stderr[-4000:]
+    seen = json.loads(done.stdout)
+    assert seen["found"] > 400
+    assert seen["none"] > 400
+
+
 def test_random_registries_are_read_alike(run_with_stub: RunWithStub) -> None:
     done = run_with_stub("lookup_child", str(ENTRY), "40", "14")
     assert done.returncode == 0, done.stderr[-4000:]

@@ -39,7 +39,7 @@ void exact_then_nearest_then_default() {
         {kGpu, causal(problem(2, 4, 512)), "c"},  // whose kernel has no mask
     };
     const char* defaults[] = {"c"};
-    const fa_tune::Table table({kernels, 3, entries, 4, defaults, 1});
+    const fa_tune::Table table({kernels, 3, entries, 4, defaults, 1, nullptr, 0});
     CHECK(config_of(table.find(problem(2, 4, 512))) == "a");
     CHECK(table.why(problem(2, 4, 512)) == "a: measured on b2_h4_kv4_q512_k512_d128_fp16_full");
     CHECK(config_of(table.find(problem(2, 4, 3000))) == "b");
@@ -61,8 +61,8 @@ void few_rows_and_many_are_apart() {
     const fa_tune_problem few = problem(2, 4, 64), many = problem(2, 4, 65);
     const char* defaults[] = {"c"};
     const fa_tune_entry of_many[] = {{kGpu, many, "a"}}, of_few[] = {{kGpu, few, "b"}};
-    const fa_tune::Table tuned_many({kernels, 3, of_many, 1, defaults, 1});
-    const fa_tune::Table tuned_few({kernels, 3, of_few, 1, defaults, 1});
+    const fa_tune::Table tuned_many({kernels, 3, of_many, 1, defaults, 1, nullptr, 0});
+    const fa_tune::Table tuned_few({kernels, 3, of_few, 1, defaults, 1, nullptr, 0});
     CHECK(config_of(tuned_many.find(many)) == "a");
     CHECK(config_of(tuned_many.find(few)) == "c");
     CHECK(config_of(tuned_few.find(few)) == "b");
@@ -71,7 +71,7 @@ void few_rows_and_many_are_apart() {
     grouped.kv_heads = 2;
     CHECK(config_of(tuned_few.find(grouped)) == "c");
     // Rather than nothing.
-    const fa_tune::Table without_default({kernels, 3, of_few, 1, nullptr, 0});
+    const fa_tune::Table without_default({kernels, 3, of_few, 1, nullptr, 0, nullptr, 0});
     CHECK(config_of(without_default.find(many)) == "b");
 }
 
@@ -80,7 +80,7 @@ void a_default_is_for_what_nobody_tuned() {
     a.plan.causal = 1;
     const fa_tune_kernel_info kernels[] = {a.info(), b.info()};
     const char* defaults[] = {"a", "b"};
-    const fa_tune::Table table({kernels, 2, nullptr, 0, defaults, 2});
+    const fa_tune::Table table({kernels, 2, nullptr, 0, defaults, 2, nullptr, 0});
     CHECK(config_of(table.find(problem())) == "b");
     CHECK(config_of(table.find(causal(problem()))) == "a");
     CHECK(says(table.why(problem()), "b: the default"));
@@ -99,7 +99,7 @@ void a_default_for_few_rows_is_for_no_more() {
         kernels.push_back(variant.info());
         defaults.push_back(variant.config.c_str());
     }
-    const fa_tune::Table table({kernels.data(), 4, nullptr, 0, defaults.data(), 4});
+    const fa_tune::Table table({kernels.data(), 4, nullptr, 0, defaults.data(), 4, nullptr, 0});
     const auto chosen = [&](int rows) { return config_of(table.find(problem(2, 4, rows))); };
     CHECK(chosen(1) == "few 16");
     CHECK(chosen(16) == "few 16");
@@ -107,6 +107,37 @@ void a_default_for_few_rows_is_for_no_more() {
     CHECK(chosen(33) == "few 64");
     CHECK(chosen(64) == "few 64");
     CHECK(chosen(65) == "many");
+}
+
+void sized_defaults_come_between_near_entries_and_defaults() {
+    std::vector<Variant> variants;
+    std::vector<fa_tune_kernel_info> kernels;
+    for (const char* name : {"tuned", "short", "long", "wide", "cached", "later", "default"}) {
+        variants.push_back(named(name, Variant::persistent()));
+    }
+    for (Variant& variant : variants) kernels.push_back(variant.info());
+    const auto of = [](int queries, int keys, int cached = 0) {
+        fa_tune_problem p = problem(2, 4, queries);
+        p.seq_len_kv = keys;
+        p.cached = cached;
+        return p;
+    };
+    const fa_tune_entry entries[] = {{kGpu, of(1, 100), "tuned"}};
+    const fa_tune_sized_default sized[] = {
+        {90, of(16, 1000), "short"},     {90, of(16, 9000), "long"},   {90, of(32, 1000), "wide"},
+        {90, of(16, 1000, 1), "cached"}, {100, of(16, 2000), "later"},
+    };
+    const char* defaults[] = {"default"};
+    const fa_tune::Table table({kernels.data(), kernels.size(), entries, 1, defaults, 1, sized, 5});
+    const auto chosen = [&](const fa_tune_problem& p) { return config_of(table.find(p)); };
+    CHECK(chosen(of(1, 150)) == "tuned");
+    CHECK(chosen(of(1, 250)) == "short");  // more than a doubling from what was tuned
+    CHECK(chosen(of(16, 2000)) == "short");
+    CHECK(chosen(of(1, 4000)) == "long");
+    CHECK(chosen(of(17, 9000)) == "wide");  // however far: the others have fewer rows
+    CHECK(chosen(of(33, 1000)) == "default");
+    CHECK(chosen(of(2, 9000, 1)) == "cached");
+    CHECK(says(table.why(of(1, 4000)), "the default of b2_h4_kv4_q16_k9000"));
 }
 
 void of_a_configs_kernels_the_one_that_fits_best() {
@@ -120,7 +151,8 @@ void of_a_configs_kernels_the_one_that_fits_best() {
     std::vector<fa_tune_kernel_info> kernels;
     for (Variant& variant : variants) kernels.push_back(variant.info());
     const char* defaults[] = {"a"};
-    const fa_tune::Table table({kernels.data(), kernels.size(), nullptr, 0, defaults, 1});
+    const fa_tune::Table table(
+        {kernels.data(), kernels.size(), nullptr, 0, defaults, 1, nullptr, 0});
     const auto plan = [&](const fa_tune_problem& p) {
         return *fa_tune_kernel_plan(table.find(p, 0, "a"));
     };
@@ -138,7 +170,7 @@ void of_a_configs_kernels_the_one_that_fits_best() {
 void a_config_that_is_not_there_is_named_with_what_there_is() {
     Variant a = named("sm90(a)", Variant::persistent()), b = named("sm80(b)", Variant::plain());
     const fa_tune_kernel_info kernels[] = {a.info(), b.info()};
-    const fa_tune::Table table({kernels, 2, nullptr, 0, nullptr, 0});
+    const fa_tune::Table table({kernels, 2, nullptr, 0, nullptr, 0, nullptr, 0});
     CHECK(config_of(table.find(problem(), 0, "sm80(b)")) == "sm80(b)");
     fa_tune_kernel* kernel = nullptr;
     const fa_tune_problem p = problem();
@@ -158,14 +190,20 @@ void names_without_a_kernel_are_refused_when_the_table_is_made() {
     const fa_tune_kernel_info kernels[] = {a.info()};
     const char* defaults[] = {"b"};
     fa_tune_table* table = nullptr;
-    fa_tune_table_info info = {kernels, 1, nullptr, 0, defaults, 1};
+    fa_tune_table_info info = {kernels, 1, nullptr, 0, defaults, 1, nullptr, 0};
     CHECK_FAILS(fa_tune_table_create(&info, &table), FA_TUNE_INVALID, "a default names b");
     const fa_tune_entry entries[] = {{kGpu, problem(), "c"}};
-    info = {kernels, 1, entries, 1, nullptr, 0};
+    info = {kernels, 1, entries, 1, nullptr, 0, nullptr, 0};
     CHECK_FAILS(fa_tune_table_create(&info, &table), FA_TUNE_INVALID, "an entry names c");
     const fa_tune_entry wrong[] = {{kGpu, problem(0), "a"}};
-    info = {kernels, 1, wrong, 1, nullptr, 0};
+    info = {kernels, 1, wrong, 1, nullptr, 0, nullptr, 0};
     CHECK_FAILS(fa_tune_table_create(&info, &table), FA_TUNE_INVALID, "batch");
+    const fa_tune_sized_default unnamed[] = {{90, problem(2, 4, 1), "d"}};
+    info = {kernels, 1, nullptr, 0, nullptr, 0, unnamed, 1};
+    CHECK_FAILS(fa_tune_table_create(&info, &table), FA_TUNE_INVALID, "a sized default names d");
+    const fa_tune_sized_default of_many[] = {{90, problem(2, 4, 65), "a"}};
+    info = {kernels, 1, nullptr, 0, nullptr, 0, of_many, 1};
+    CHECK_FAILS(fa_tune_table_create(&info, &table), FA_TUNE_INVALID, "not of few queries");
 }
 
 void a_table_prepares_what_runs_here() {
@@ -174,7 +212,7 @@ void a_table_prepares_what_runs_here() {
     not_here.plan.portability = FA_TUNE_PORTABILITY_EXACT;
     const fa_tune_kernel_info kernels[] = {here.info(), not_here.info()};
     const char* defaults[] = {"b", "a"};
-    const fa_tune::Table table({kernels, 2, nullptr, 0, defaults, 2});
+    const fa_tune::Table table({kernels, 2, nullptr, 0, defaults, 2, nullptr, 0});
     table.prepare(0);
     CHECK(stub_calls("cuLibraryLoadData") == 1);
     const fa_tune_problem p = problem();
@@ -186,7 +224,7 @@ void text_is_cut_to_its_room() {
     Variant a = named("a", Variant::persistent());
     const fa_tune_kernel_info kernels[] = {a.info()};
     const char* defaults[] = {"a"};
-    const fa_tune::Table table({kernels, 1, nullptr, 0, defaults, 1});
+    const fa_tune::Table table({kernels, 1, nullptr, 0, defaults, 1, nullptr, 0});
     char text[4] = "xyz";
     const fa_tune_problem p = problem();
     CHECK(fa_tune_why(table.get(), &p, 0, text, sizeof text) == FA_TUNE_OK);
@@ -198,6 +236,7 @@ void text_is_cut_to_its_room() {
 int main() {
     exact_then_nearest_then_default();
     few_rows_and_many_are_apart();
+    sized_defaults_come_between_near_entries_and_defaults();
     a_default_is_for_what_nobody_tuned();
     a_default_for_few_rows_is_for_no_more();
     of_a_configs_kernels_the_one_that_fits_best();

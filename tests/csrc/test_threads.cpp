@@ -84,7 +84,7 @@ void lookups_side_by_side_agree() {
     const fa_tune_kernel_info kernels[] = {one.info(), two.info()};
     const fa_tune_entry entries[] = {{"NVIDIA H200", problem(1, 1, 128), "short"},
                                      {"NVIDIA H200", problem(1, 1, 16384), "long"}};
-    const fa_tune::Table table({kernels, 2, entries, 2, nullptr, 0});
+    const fa_tune::Table table({kernels, 2, entries, 2, nullptr, 0, nullptr, 0});
     in_threads([&](int thread) {
         for (int i = 0; i < kLaunches; ++i) {
             const int length = 1 + (i * 37 + thread) % 3000;

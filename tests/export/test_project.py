@@ -24,10 +24,8 @@ from fa_tune.core.errors import StorageError
 from fa_tune.core.options import MachineOptions, Silent
 from fa_tune.core.workload import DType, Workload
 from fa_tune.export.project import Export, export
-from fa_tune.export.selection import (
-    FEW_QUERIES,
-    ExportOptions,
-)
+from fa_tune.export.selection import ExportOptions
+from fa_tune.export.sizes import ROWS
 from fa_tune.store.registry.between import by_room, filled
 from fa_tune.store.registry.lookup import Target, matches, near_enough
 from fa_tune.store.registry.schema import Registry, to_json
@@ -155,7 +153,7 @@ def by_python(gpu: str, capability: tuple[int, int], workload: Workload) -> str:
             return match.entry.chosen.key
     if workload.few_rows and (gpu, capability) != UNTUNED:
         # An export has one for each tile.
-        rows = min(n for n in FEW_QUERIES if n >= workload.rows_of_kv_head)
+        rows = min(n for n in ROWS if n >= workload.rows_of_kv_head)
         one = dataclasses.replace(
             workload,
             batch=2,

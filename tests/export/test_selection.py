@@ -47,7 +47,8 @@ def exported(found: Selection) -> Export:
     image = cast(KernelImage, None)
     kernels = tuple(ExportedKernel(r.variant, r.traits, r.arch, "", image) for r in found.kernels)
     defaults = tuple(v.key for v in found.defaults)
-    return Export(NOWHERE, kernels, tuple(found.entries), defaults, (), "")
+    sized = tuple(found.sized)
+    return Export(NOWHERE, kernels, tuple(found.entries), defaults, sized, (), "")
 
 
 def test_each_mask_that_a_config_was_chosen_for_with_and_without_whole_blocks() -> None:
@@ -106,6 +107,23 @@ def test_defaults_for_few_queries_come_first_and_by_wish() -> None:
     assert {r.traits for r in found.kernels if r.variant in more} == {"ragged", "causal+ragged"}
     for c in configs:
         assert kernel_computes(c, "ragged", few)
+
+
+def test_defaults_by_size_stand_behind_what_is_tuned_nearby() -> None:
+    few = Workload(8, 16, 4, 2, 8192, D_HEAD, DType.FP16)
+    found = select(chosen_on_h200((few, FEW)), options(by_size=True))
+    made = exported(found)
+    assert choose(made, H200.name, 90, few) == f"decode:{FEW}"
+    for far in (
+        dataclasses.replace(few, batch=1, seq_len_q=1),
+        dataclasses.replace(few, batch=64, seq_len_kv=1024),
+        dataclasses.replace(few, batch=128, cache_lengths="equal"),
+    ):
+        (default, *_) = families.defaults_for(far, limits((9, 0)))
+        assert choose(made, H200.name, 90, far) == families.variant(default).key
+    many = dataclasses.replace(few, seq_len_q=100)
+    assert choose(made, H200.name, 90, many) == made.defaults[-1]
+    assert {d.key for d in found.sized} <= {r.variant.key for r in found.kernels}
 
 
 def test_every_workload_of_an_entrys_kind_has_a_kernel() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from fa_tune.core.errors import ToolMissing
 from fa_tune.families.plan import LaunchPlan, Plan
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 
 
 class Status(IntEnum):
@@ -152,6 +152,16 @@ class Entry(ctypes.Structure):
     _fields_ = (("gpu", ctypes.c_char_p), ("problem", Problem), ("config", ctypes.c_char_p))
 
 
+class SizedDefault(ctypes.Structure):
+    """fa_tune_sized_default."""
+
+    _fields_ = (
+        ("compute_capability", ctypes.c_int32),
+        ("problem", Problem),
+        ("config", ctypes.c_char_p),
+    )
+
+
 class TableInfo(ctypes.Structure):
     """fa_tune_table_info."""
 
@@ -162,6 +172,8 @@ class TableInfo(ctypes.Structure):
         ("entry_count", ctypes.c_size_t),
         ("defaults", ctypes.POINTER(ctypes.c_char_p)),
         ("default_count", ctypes.c_size_t),
+        ("sized_defaults", ctypes.POINTER(SizedDefault)),
+        ("sized_default_count", ctypes.c_size_t),
     )
 
 

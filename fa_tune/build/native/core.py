@@ -60,6 +60,15 @@ class KernelImage:
 
 
 @dataclass(frozen=True)
+class TableDefault:
+    """What runs workloads of few queries like this one untuned, from a compute capability on."""
+
+    compute_capability: int
+    workload: Workload
+    config: str
+
+
+@dataclass(frozen=True)
 class TableEntry:
     """A workload that was tuned on a GPU model, and the name of the config chosen for it."""
 
@@ -98,9 +107,10 @@ class Core:
         images: Sequence[KernelImage],
         entries: Sequence[TableEntry] = (),
         defaults: Sequence[str] = (),
+        sized: Sequence[TableDefault] = (),
     ) -> CoreTable:
         """A table that chooses among `images`; see `CoreTable`."""
-        return CoreTable(self, images, entries, defaults)
+        return CoreTable(self, images, entries, defaults, sized)
 
 
 class CoreKernel:
@@ -165,8 +175,8 @@ class CoreKernel:
 
 class CoreTable:
     """Which kernel serves a problem: `entries` by `store.registry.lookup`'s rules, those that serve
-    equally well in their order; else the first of `defaults` that can.  It must outlive its
-    launches.
+    equally well in their order; else the nearest of `sized` by export.sizes' rules, else the first
+    of `defaults` that can.  It must outlive its launches.
 
     Raises InvalidConfig for an entry or a default without a kernel.
     """
@@ -177,6 +187,7 @@ class CoreTable:
         images: Sequence[KernelImage],
         entries: Sequence[TableEntry],
         defaults: Sequence[str],
+        sized: Sequence[TableDefault] = (),
     ) -> None:
         self._core = core
         self._kept = _Kept()
@@ -186,7 +197,15 @@ class CoreTable:
             *(abi.Entry(e.gpu.encode(), problem_of(e.workload), e.config.encode()) for e in entries)
         )
         names = (ctypes.c_char_p * len(defaults))(*(name.encode() for name in defaults))
-        info = abi.TableInfo(infos, len(infos), rows, len(rows), names, len(names))
+        by_size = (abi.SizedDefault * len(sized))(
+            *(
+                abi.SizedDefault(d.compute_capability, problem_of(d.workload), d.config.encode())
+                for d in sized
+            )
+        )
+        info = abi.TableInfo(
+            infos, len(infos), rows, len(rows), names, len(names), by_size, len(by_size)
+        )
         core.check(core.library.fa_tune_table_create(info, self._handle))
 
     def __del__(self) -> None:

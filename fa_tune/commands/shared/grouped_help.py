@@ -15,9 +15,9 @@ HEADINGS: dict[str, tuple[str, ...]] = {
         *("masks", "mask", "causal"),
         *("bottom_right", "batch", "batches", "heads", "kv_heads", "seq_lens_kv", "seq_len_kv"),
         *(name for name in COMMON_FIELDS if name != "d_head_v"),
-        "workload",
+        *("workload", "workloads"),
     ),
-    "Kernels": ("kernels", "names", "axes"),
+    "Kernels": ("kernels", "few_queries", "by_size", "names", "axes"),
     OWN: (),
     "Result": (
         *("limit", "wide", "as_json", "csv", "form", "sort", "record", "export"),
@@ -28,7 +28,17 @@ HEADINGS: dict[str, tuple[str, ...]] = {
         "clock_control",
     ),
     "Machine and files": (
-        *("device", "devices", "ray", "arch", "jobs", "compile_timeout_s", "ncu", "recordings"),
+        *(
+            "device",
+            "devices",
+            "ray",
+            "arch",
+            "archs",
+            "jobs",
+            "compile_timeout_s",
+            "ncu",
+            "recordings",
+        ),
         *("registry", "cache_dir", "quiet", "help"),
     ),
 }

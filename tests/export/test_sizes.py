@@ -1,0 +1,80 @@
+"""Defaults by size: what a library runs for few queries that nobody tuned."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+
+from fa_tune import families
+from fa_tune.core.arch import limits, smallest_served
+from fa_tune.core.workload import DType, Workload
+from fa_tune.export.sizes import KEYS, ROWS, TILES, SizedDefault, nearest, sized_defaults
+from fa_tune.families.decode.config import DecodeConfig
+
+ARCHS = ((9, 0), (8, 0))
+
+
+@pytest.fixture(scope="module", params=ARCHS, ids=str)
+def capability(request: pytest.FixtureRequest) -> tuple[int, int]:
+    found: tuple[int, int] = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def sized(capability: tuple[int, int]) -> list[SizedDefault]:
+    return list(sized_defaults((128, 128), DType.BF16, limits(capability)))
+
+
+def key_of_default(workload: Workload, capability: tuple[int, int]) -> str:
+    (default, *_) = families.defaults_for(workload, smallest_served(limits(capability)))
+    return families.variant(default).key
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("lengths", ["", "equal"])
+def test_where_there_is_a_size_its_default_is_found(
+    sized: list[SizedDefault], capability: tuple[int, int], rows: int, lengths: str
+) -> None:
+    number = 10 * capability[0] + capability[1]
+    for n, keys, batch, causal in itertools.product(TILES, KEYS, (1, 2), (False, True)):
+        if n < batch or rows * n > 65535:
+            continue
+        queries, kv_heads = (4, n // batch) if causal else (1, n // batch)
+        asked = Workload(
+            *(batch, kv_heads * rows // queries, kv_heads, queries, keys, 128, DType.BF16),
+            causal=causal,
+            bottom_right=causal,
+            cache_lengths=lengths,
+        )
+        found = nearest(sized, asked, number)
+        assert found[0] == key_of_default(asked, capability), asked.key
+
+
+def test_other_numbers_of_heads_and_keys_run_what_is_near(sized: list[SizedDefault]) -> None:
+    asked = Workload(3, 21, 3, 2, 5000, 128, DType.BF16)  # 9 tiles of 14 rows
+    near = Workload(1, 128, 8, 1, 4096, 128, DType.BF16)
+    assert nearest(sized, asked, 90)[0] == nearest(sized, near, 90)[0]
+    for tile in nearest(sized, dataclasses.replace(asked, heads=27), 90)[:1]:
+        assert tile in nearest(sized, dataclasses.replace(near, heads=256), 90)[:1], "18 rows"
+
+
+def test_many_rows_other_kinds_and_earlier_gpus_have_none(
+    sized: list[SizedDefault], capability: tuple[int, int]
+) -> None:
+    number = 10 * capability[0] + capability[1]
+    few = Workload(4, 64, 8, 1, 5000, 128, DType.BF16)
+    assert nearest(sized, few, number)
+    assert not nearest(sized, dataclasses.replace(few, seq_len_q=9), number), "72 rows"
+    assert not nearest(sized, dataclasses.replace(few, dtype=DType.FP16), number)
+    assert not nearest(sized, dataclasses.replace(few, kv_e4m3=True), number)
+    assert not nearest(sized, few, number - 5)
+
+
+def test_what_is_of_the_latest_gpu_comes_first(sized: list[SizedDefault]) -> None:
+    few = Workload(4, 64, 8, 1, 5000, 128, DType.BF16)
+    config = DecodeConfig(DType.BF16, 128, 16, 64, 4)
+    own = SizedDefault(95, dataclasses.replace(few, seq_len_kv=100), config)
+    assert nearest([*sized, own], few, 95)[0] == own.key
+    assert nearest([*sized, own], few, 94)[0] != own.key
