@@ -159,9 +159,14 @@ static bool has_mask(const fa_tune_plan& plan, const fa_tune_problem& problem) {
            (plan.window != 0) == has(problem, FA_TUNE_WINDOW_LEFT);
 }
 
-// The same with what changes scores.  Kernels with a window compute wide ones as well.
+// The same, or those of the problem in another form.
+static bool has_equal_mask(const fa_tune_plan& plan, const fa_tune_problem& problem) {
+    return has_mask(plan, problem) || (problem.window != 0 && has_mask(plan, settled(problem)));
+}
+
+// The same with what changes scores.
 static bool computes_scores(const fa_tune_plan& plan, const fa_tune_problem& problem) {
-    return (has_mask(plan, problem) || (problem.window != 0 && has_mask(plan, settled(problem)))) &&
+    return (has_equal_mask(plan, problem) || has_equal_mask(plan, without_idle_mask(problem))) &&
            plan.sink == problem.sink && (plan.softcap != 0) == (problem.softcap != 0) &&
            plan.alibi == problem.alibi && plan.hook == 0;
 }
@@ -250,6 +255,17 @@ fa_tune_problem settled(const fa_tune_problem& problem) {
         found.window -= FA_TUNE_WINDOW_RIGHT;
         found.window_right = 0;
     }
+    return found;
+}
+
+fa_tune_problem without_idle_mask(const fa_tune_problem& problem) {
+    const std::int64_t diagonal = longest_diagonal_of(problem);
+    const bool idle = is_causal(problem) && problem.packed == 0 && problem.seq_len_q == 1 &&
+                      diagonal >= problem.seq_len_kv - 1;
+    if (!idle) return problem;
+    fa_tune_problem found = problem;
+    found.mask = FA_TUNE_MASK_FULL_DIAGONAL;  // windows and ALiBi count from there
+    found.diagonal = diagonal;
     return found;
 }
 

@@ -38,6 +38,9 @@ std::int64_t keys_seen_of(const fa_tune_problem& problem);
 // a causal mask is that.
 fa_tune_problem settled(const fa_tune_problem& problem);
 
+// Without a causal mask that hides nothing from a single query: what is tuned for one has none.
+fa_tune_problem without_idle_mask(const fa_tune_problem& problem);
+
 // Aligned bottom-right, where that is another problem than top-left.
 bool is_bottom_right(const fa_tune_problem& problem);
 

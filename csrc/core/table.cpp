@@ -243,31 +243,38 @@ Status fa_tune_table::find(const fa_tune_problem& problem, const Device& device,
                            fa_tune_kernel** kernel, std::string* why) const {
     Status status = check_problem(problem);
     if (!status.ok()) return status;
-    const fa_tune_problem asked = reduced(problem);
+    const fa_tune_problem unmasked = without_idle_mask(problem);
+    *kernel = look_up(reduced(unmasked), device, why);
+    // There may be kernels with a mask alone.
+    if (*kernel == nullptr && unmasked.mask != problem.mask) {
+        *kernel = look_up(reduced(problem), device, why);
+    }
+    if (*kernel != nullptr) return {};
+    return {FA_TUNE_NOT_FOUND, "no kernel computes " + key_of(problem) + " on " + device.name +
+                                   ", sm_" + std::to_string(device.compute_capability) +
+                                   "; there is: " + kinds(nullptr)};
+}
+
+fa_tune_kernel* fa_tune_table::look_up(const fa_tune_problem& asked, const Device& device,
+                                       std::string* why) const {
     auto& place = found_[hash_of(asked, device.ordinal) % kRemembered];
     const Found* known = place.load(std::memory_order_acquire);
     if (why == nullptr && known != nullptr && known->device == device.ordinal &&
         std::memcmp(&known->problem, &asked, sizeof asked) == 0) {
-        *kernel = known->kernel;
-        return {};
+        return known->kernel;
     }
-    *kernel = choose(asked, device, why);
-    if (*kernel == nullptr) {
-        return {FA_TUNE_NOT_FOUND, "no kernel computes " + key_of(problem) + " on " + device.name +
-                                       ", sm_" + std::to_string(device.compute_capability) +
-                                       "; there is: " + kinds(nullptr)};
-    }
-    if (known == nullptr) {
+    fa_tune_kernel* const kernel = choose(asked, device, why);
+    if (kernel != nullptr && known == nullptr) {
         auto found = std::make_unique<Found>();
         std::memcpy(&found->problem, &asked, sizeof asked);
         found->device = device.ordinal;
-        found->kernel = *kernel;
+        found->kernel = kernel;
         if (place.compare_exchange_strong(known, found.get(), std::memory_order_release,
                                           std::memory_order_relaxed)) {
             (void)found.release();
         }
     }
-    return {};
+    return kernel;
 }
 
 fa_tune_kernel* fa_tune_table::choose(const fa_tune_problem& problem, const Device& device,

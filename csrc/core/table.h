@@ -74,6 +74,9 @@ struct fa_tune_table {
     Status add(const fa_tune_table_info& info);
     Status add(const fa_tune_sized_default& given);
     Status check_config(const char* config, const char* where) const;
+    // Of a reduced problem; remembered.  Null: nothing computes it.
+    fa_tune_kernel* look_up(const fa_tune_problem& asked, const fa_tune::core::Device& device,
+                            std::string* why) const;
     fa_tune_kernel* choose(const fa_tune_problem& problem, const fa_tune::core::Device& device,
                            std::string* why) const;
     fa_tune_kernel* default_for(const fa_tune_problem& problem, const fa_tune::core::Device& device,

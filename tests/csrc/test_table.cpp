@@ -231,6 +231,30 @@ void text_is_cut_to_its_room() {
     CHECK(std::string(text) == "a: ");
 }
 
+// A mask that is aligned bottom-right hides nothing from it.
+void one_query_runs_what_was_tuned_without_a_mask() {
+    stub_reset();
+    Variant full = named("full", Variant::persistent()), masked = named("masked", full);
+    masked.plan.causal = 1;
+    const fa_tune_kernel_info kernels[] = {full.info(), masked.info()};
+    fa_tune_problem p = problem();
+    p.seq_len_q = 1;
+    const fa_tune_entry entries[] = {{kGpu, p, "full"}};
+    const char* defaults[] = {"masked", "full"};
+    const fa_tune::Table table({kernels, 2, entries, 1, defaults, 2});
+    p.mask = FA_TUNE_MASK_CAUSAL_BR;
+    CHECK(table.why(p) == "full: measured on b2_h4_kv4_q1_k512_d128_fp16_full");
+    const fa_tune_tensors given = tensors(p);
+    CHECK(fa_tune_launch(table.find(p), &p, &given, 0, nullptr) == FA_TUNE_OK);
+    CHECK(config_of(table.find(p, 0, "masked")) == "masked");
+    p.mask = FA_TUNE_MASK_CAUSAL;  // sees the first key alone
+    CHECK(config_of(table.find(p)) == "masked");
+    p.cached = 1;  // aligned with the end of each sequence
+    CHECK(config_of(table.find(p)) == "full");
+    const fa_tune::Table without({kernels + 1, 1, nullptr, 0, defaults, 1});
+    CHECK(config_of(without.find(p)) == "masked");
+}
+
 }  // namespace
 
 int main() {
@@ -244,4 +268,5 @@ int main() {
     names_without_a_kernel_are_refused_when_the_table_is_made();
     a_table_prepares_what_runs_here();
     text_is_cut_to_its_room();
+    one_query_runs_what_was_tuned_without_a_mask();
 }
