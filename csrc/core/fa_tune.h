@@ -124,7 +124,8 @@ typedef struct fa_tune_cache {
     // most; a causal mask is then aligned bottom-right.  NULL: all have seq_len_kv.
     const int32_t* lengths;
     // Device memory, [batch, page_stride]: the page of each page_size keys of a sequence.  K and V
-    // are then [pages, page_size, kv_heads, d_head].  NULL: a sequence lies in one piece.
+    // are then [pages, page_size, kv_heads, d_head].  Entries of pages that no query sees, behind a
+    // sequence's end or in front of a window, may be anything.  NULL: a sequence lies in one piece.
     const int32_t* pages;
     int32_t added;
     int32_t page_size;  // a multiple of 16

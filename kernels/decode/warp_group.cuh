@@ -118,14 +118,16 @@ struct WarpGroup {
         int stage = 0, next_stage = CFG.stages - 1;
         // Not unrolled, since code comes from memory, too.
 #pragma unroll 1
-        for (int i = 0; i < CFG.stages - 1; ++i) load(rows, i, first + i, i < count ? keys.any : 0);
+        for (int i = 0; i < CFG.stages - 1; ++i) {
+            load<TRAITS.window>(rows, i, first + i, i < count ? keys.any : 0);
+        }
         begin(rows);
 #pragma unroll 1
         for (int i = 0; i < count; ++i) {
             ptx::cp_async_wait_group<kCopies*(CFG.stages - 1) - 1>();
             sync();  // the block is here, or its K, and all are done with the last one
             const int next = i + CFG.stages - 1;
-            load(rows, next_stage, first + next, next < count ? keys.any : 0);
+            load<false>(rows, next_stage, first + next, next < count ? keys.any : 0);
             weigh(rows, stage, (first + i) * CFG.B_c + group * L::kKeys, keys, i == 0);
             if constexpr (kCopies == 2) {
                 ptx::cp_async_wait_group<kCopies*(CFG.stages - 1)>();
@@ -198,7 +200,9 @@ struct WarpGroup {
     }
 
     // The group's slice of a block to a stage, in kCopies groups of copies, the first of which has
-    // K; keys from `keys` on are zeros and never read.
+    // K; keys from `keys` on are zeros and never read.  kMayBegin: so are, by whole k-steps, those
+    // in front of the window, which a tile's first block may have.
+    template <bool kMayBegin>
     __device__ __forceinline__ void load(const TileRows& rows, int stage, int block, int keys) {
         const int first_key = block * CFG.B_c + group * L::kKeys;
         const int there = keys - first_key;
@@ -210,7 +214,7 @@ struct WarpGroup {
             if constexpr (kCopies == 2) ptx::cp_async_commit_group();
             load_whole<VTile>(to + KTile::kBytes, p.v, p.v_strides, rows, first_key);
         } else {
-            if (keys > 0) load_steps(to, rows, first_key, there);
+            if (keys > 0) load_steps<kMayBegin>(to, rows, first_key, there);
             if constexpr (kCopies == 2) ptx::cp_async_commit_group();
         }
         ptx::cp_async_commit_group();
@@ -231,17 +235,21 @@ struct WarpGroup {
 
     // The same by k-steps of keys, each of which lies in one page; of those from `there` on there
     // are none.
+    template <bool kMayBegin>
     __device__ __forceinline__ void load_steps(unsigned to, const TileRows& rows, int first_key,
                                                int there) const {
         const KeyValueCache& cache = p.cache;
 #pragma unroll
         for (int i = 0; i < kStepsPV; ++i) {
             const int first = first_key + 16 * i;
-            const Step step{first, there - 16 * i, rows.new_from - first};
+            const bool unseen = kMayBegin && first + 16 <= rows.first_diagonal;  // by query 0
+            const Step step{first, unseen ? 0 : there - 16 * i, rows.new_from - first};
             // A step without keys has the address of the first one.
             int key = step.there > 0 ? step.first : 0;
             long long page = rows.batch;
-            if (cache.pages != nullptr) {
+            if (TRAITS.window && cache.pages != nullptr && step.there <= 0) {
+                page = 0;  // in front of a window pages may be gone, that of the first key too
+            } else if (cache.pages != nullptr) {
                 const int number = key / cache.page_size;
                 key -= number * cache.page_size;
                 page = cache.pages[rows.batch * cache.page_stride + number];

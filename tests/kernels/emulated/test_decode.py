@@ -218,12 +218,79 @@ def test_new_keys_are_attended_to_and_written_to_their_places(
     assert found[0] == found[1]
 
 
+# Pages that are gone ------------------------------------------------------------------------
+
+SMALL_PAGE = 16
+WINDOWS = [kernel for kernel in KERNELS if "window" in kernel[1]]
+
+
+def _without_old_pages(
+    problem: Problem, lengths: np.ndarray, entry: int
+) -> tuple[Problem, np.ndarray, dict[str, int]]:
+    """In pages, and the table, where `entry` stands for those that are wholly in front of the
+    window.  Page -1 is NaN."""
+    w = problem.workload
+    caches = [cached_problems.paged(tensor, lengths, SMALL_PAGE) for tensor in _kv(problem)]
+    table = caches[0][1]
+    for row, length in zip(table, lengths, strict=True):
+        row[: max(0, length - w.seq_len_q - (w.window_left or 0)) // SMALL_PAGE] = entry
+    k, v = (np.concatenate((np.full_like(pool[:1], NAN), pool))[1:] for pool, _ in caches)
+    return dataclasses.replace(problem, k=k, v=v), table, _pages(table, SMALL_PAGE)
+
+
+@pytest.mark.parametrize("entry", [-1, cached_problems.NO_PAGE], ids=["of NaN", "nowhere"])
+@pytest.mark.parametrize("longest", [120, 143, 160])
+@pytest.mark.parametrize(("short_form", "traits"), WINDOWS)
+def test_pages_in_front_of_a_window_may_be_gone(
+    short_form: str, traits: str, longest: int, entry: int, libraries: Path
+) -> None:
+    """Also those with keys of the window's first block."""
+    kernel = _kernel(short_form, traits, libraries)
+    lengths = np.array([longest, longest - 1, 64, 5, 0], np.int32)
+    problem = Problem.draw(_problem(kernel).workload, "plain", 3)
+    given, _table, pages = _without_old_pages(problem, lengths, entry)
+    cache = CacheArgs(lengths=lengths.ctypes.data, **pages)
+    for schedule in itertools.islice(schedules(4), 2):
+        out, lse = kernel.launch(given, schedule, cache)
+        assert not _judged(problem, out.inside, lse, lengths)
+
+
+@pytest.mark.parametrize(("short_form", "traits"), WINDOWS)
+def test_new_keys_that_only_first_queries_see_are_written(
+    short_form: str, traits: str, libraries: Path
+) -> None:
+    """By the tile of the last ones, which writes all."""
+    kernel, queries = _kernel(short_form, traits, libraries), 40
+    workload = dataclasses.replace(
+        _problem(kernel).workload, batch=1, seq_len_q=queries, window_left=0
+    )
+    problem = Problem.draw(workload, "plain", 3)
+    old = np.array([5 * SMALL_PAGE], np.int32)
+    given, table, pages = _without_old_pages(problem, old + queries, -1)
+    new = [tensor[:, old[0] : old[0] + queries].copy() for tensor in _kv(problem)]
+    places = old[0] + np.arange(queries)
+    at = table[0, places // SMALL_PAGE], places % SMALL_PAGE
+    for cache in _kv(given):
+        cache[at] = NAN
+    args = CacheArgs(
+        lengths=old.ctypes.data,
+        added=queries,
+        new_k=tensor_arg(new[0]),
+        new_v=tensor_arg(new[1]),
+        **pages,
+    )
+    out, lse = kernel.launch(given, next(iter(schedules(4))), args)
+    assert not _judged(problem, out.inside, lse, old + queries)
+    for cache, written in zip(_kv(given), new, strict=True):
+        assert np.array_equal(cache[at], written[0])
+
+
 def _kv(problem: Problem) -> tuple[Bits, Bits]:
     return problem.k, problem.v
 
 
-def _pages(table: np.ndarray) -> dict[str, int]:
-    return {"pages": table.ctypes.data, "page_size": PAGE, "page_stride": table.shape[1]}
+def _pages(table: np.ndarray, page: int = PAGE) -> dict[str, int]:
+    return {"pages": table.ctypes.data, "page_size": page, "page_stride": table.shape[1]}
 
 
 # e4m3 ---------------------------------------------------------------------------------------
