@@ -53,8 +53,9 @@ void launch(const fa_tune_problem& problem, fa_tune_tensors& tensors, const View
     if (stream_of != nullptr) TORCH_ERROR_CODE_CHECK(stream_of(q.device, &stream));
     Choice& chosen = choice_of(problem, q.device);
     if (!chosen.has_run) {
-        check(fa_tune_workspace_bytes(chosen.kernel, &problem, q.device, &chosen.workspace_bytes),
-              fa_tune_last_error());
+        const fa_tune_status status =
+            fa_tune_workspace_bytes(chosen.kernel, &problem, q.device, &chosen.workspace_bytes);
+        check(status, fa_tune_last_error());  // the text is of the call before
     }
     Owned workspace;  // torch gives its memory to later work of this stream alone
     if (chosen.workspace_bytes > 0) {

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -190,9 +191,12 @@ def views(operators: Operators) -> str:
             sink=address(traits.sink),
             alibi_slopes=address(traits.alibi_slopes),
         )
-        # A side that hides nothing may be stated to kernels that do not look at it.
-        window = (workload.window_left, workload.window_right)
-        settled = window == (traits.window_left, traits.window_right)
+        # A mask or a side that hides nothing may be stated to kernels that do not look at it.
+        settled = (workload.causal, workload.window_left, workload.window_right) == (
+            traits.causal,
+            traits.window_left,
+            traits.window_right,
+        )
         shared += same_launch(operators, workload, args, found, same_params=settled)
     assert 10 < shared < 290
     return "right"
@@ -265,9 +269,15 @@ def refused(operators: Operators) -> str:
     moved = torch.zeros(q.numel() + 8, dtype=q.dtype)[4 : 4 + q.numel()].view(q.shape)
     turned = q.transpose(1, 3).contiguous().transpose(1, 3)
     ends = torch.tensor([0, 64], dtype=torch.int32)
+    many_queries, many_keys = draw(300, 8, 1), draw(1, 1, 1).expand(300, 2**30, 1, -1)
 
     def packed_fwd(*given: Any) -> Any:
         return packed_attention(*given[:3], Lengths(*given[3:]), Traits())
+
+    def in_a_thread(function: Callable[..., Any], *given: Any) -> Any:
+        """Whose first failure this is: C++ keeps the text of each."""
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(function, *given).result()
 
     calls: list[tuple[str, Callable[[], Any]]] = [
         ("dimensions", lambda: api.attention(q[0], k, k)),
@@ -293,6 +303,7 @@ def refused(operators: Operators) -> str:
         ("cu_seqlens_q must", lambda: packed_fwd(q[0], k[0], k[0], ends.long(), ends, 64, 64)),
         ("seq_len_q", lambda: packed_fwd(q[0], k[0], k[0], ends, ends, 0, 64)),
         ("[rows, heads, d_head]", lambda: packed_fwd(q, k, k, ends, ends, 64, 64)),
+        ("too many blocks", lambda: in_a_thread(api.attention, many_queries, many_keys, many_keys)),
         ("no gradient", lambda: api.attention(q.requires_grad_(), k, k, out=draw(1, 64, 4))),
     ]
     for said, call in calls:
