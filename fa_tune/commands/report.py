@@ -180,7 +180,8 @@ def command(
     sources = [source(path, several=several) for path in dict.fromkeys(paths)]
     rows = [row for found in sources for row in found.rows]
     if not rows:
-        raise NoUsableVariant(f"no measurements in {', '.join(map(str, paths))}")
+        of = "" if given == PartialWorkload() else " of the workload that the options name"
+        raise NoUsableVariant(f"no measurements{of} in {', '.join(map(str, paths))}")
     shown = _sorted(rows, *SORTS[sort]) if sort is not None else rows
     if html is not None:
         write_page(html, sources, [source(against)] if against is not None else [])

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from fa_tune.core.errors import FaTuneError, InvalidConfig, ProfileFormatError, StorageError
 from fa_tune.core.files import read_bytes
+from fa_tune.core.workload_parts import PARTS
 from fa_tune.profile.ncu.launches import Profile
 from fa_tune.profile.ncu.parse import parse_ncu_csv, profile_of
 from fa_tune.report.from_ncu import rows_from_launches
 from fa_tune.store.table.checks import implausible
+from fa_tune.store.table.columns import BY_FIELD
 from fa_tune.store.table.partial_workload import PartialWorkload
 from fa_tune.store.table.read_csv import looks_like_ours, parse_rows, text_of
 from fa_tune.store.table.rows import Row, completed, ordered
@@ -21,6 +23,7 @@ Stated = PartialWorkload
 
 Note = Callable[[str], None]
 START_BYTES = 4096  # in which the heading lies
+MOST_VALUES = 10  # of a column that a note names
 
 
 def load_report_source(
@@ -128,8 +131,8 @@ def _rows_of_ours(text: str, where: str, stated: Stated, note: Note) -> list[Row
         if wrong := implausible(row):
             raise ProfileFormatError(f"{where}: {row.kernel}: {wrong}")
     rows = [row for row in parsed if _is_of(stated, PartialWorkload.of(row))]
-    if not rows and stated != Stated():
-        note(f"{where}: no row is of the workload that the options name")
+    if parsed and not rows:
+        note(f"{where}: {_none_selected(stated, [PartialWorkload.of(row) for row in parsed])}")
     return completed(_stated(PartialWorkload.of(row), stated).apply_to(row) for row in rows)
 
 
@@ -148,6 +151,33 @@ def _is_of(given: Stated, parts: PartialWorkload) -> bool:
     if workload is None:
         return given.agrees_with(parts)
     return given.merge(parts).workload == workload
+
+
+def _none_selected(given: Stated, held: Sequence[PartialWorkload]) -> str:
+    """Which options select none of the rows, and what the rows have: `no row has batch 3 (they have
+    4, 8)`."""
+    named = [name for name in PARTS if getattr(given, name) is not None]
+    alone = {name: Stated(**{name: getattr(given, name)}) for name in named}
+    without = [n for n in named if not any(_is_of(alone[n], parts) for parts in held)]
+    if not without:
+        return f"no row has {' and '.join(_shown(n, getattr(given, n)) for n in named)} together"
+    told = []
+    for name in without:
+        values = {getattr(parts, name) for parts in held} - {None}
+        some = [_value(name, value) for value in sorted(values)]
+        if len(some) > MOST_VALUES:
+            some = [*some[:MOST_VALUES], "…"]
+        they = f"they have {', '.join(some)}" if some else "they have none"
+        told.append(f"{_shown(name, getattr(given, name))} ({they})")
+    return f"no row has {' or '.join(told)}"
+
+
+def _shown(name: str, value: object) -> str:
+    return f"{name} {_value(name, value)}"
+
+
+def _value(name: str, value: object) -> str:
+    return BY_FIELD[name].kind.text(value)
 
 
 def _rows_of_ncu(profile: Profile, where: str, stated: Stated, note: Note) -> list[Row]:

@@ -119,6 +119,15 @@ def test_workload_options_say_what_a_file_leaves_open(console: Console, cudnn: s
     assert done.err.count("\n") == 1
 
 
+def test_a_filter_that_leaves_nothing_is_not_a_file_without_measurements(console: Console) -> None:
+    path = ROOT / "profiles" / "nvidia_h200" / "fast_ncu.csv"
+    done = console("report", str(path), "--batch", "3")
+    assert done.status == 4
+    assert "batch 3" in done.err
+    assert "16" in done.err  # what the rows have
+    assert "options" in done.err.splitlines()[-1]
+
+
 def test_a_mask_has_the_names_of_a_search(console: Console, cudnn: str) -> None:
     def told(*options: str) -> str:
         return console("report", cudnn, "-f", "csv", *SIZES, *options).out

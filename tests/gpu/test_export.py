@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,31 @@ def test_few_queries_run_by_their_own_defaults(exported: tuple[Export, Path]) ->
         (default, *_) = families.defaults_for(few, limits(device.compute_capability))
         said = run(str(build / "attend"), few.key)
         assert said.startswith(f"{families.of(default).name}:")
+
+
+def test_defaults_by_size_are_pythons_default_at_their_sizes(
+    machine: MachineOptions, tmp_path: Path
+) -> None:
+    """One of each config; the example compares with the host."""
+    device = devices.find_device()
+    assert device is not None
+    registry_file.save(tmp_path / "registry.json", Registry.of())
+    able = limits(device.compute_capability)
+    options = ExportOptions(
+        *(tmp_path / "registry.json", (able.arch,)),
+        d_heads=(128,),
+        dtypes=(DType.BF16,),
+        by_size=True,
+    )
+    made = export(tmp_path / "attention", options, machine, Silent())
+    configure_and_build(made.folder, tmp_path / "build")
+    of_each = {d.key: d.workload for d in made.sized if d.workload.keys_in_all < 100_000}
+    assert of_each
+    for name, workload in of_each.items():
+        asked = replace(workload, cache_lengths="")
+        said = run(str(tmp_path / "build" / "attend"), asked.key)
+        (default, *_) = families.defaults_for(asked, able)
+        assert said.startswith(f"{families.variant(default).key}: the default of "), name
 
 
 def test_the_example_gives_pythons_bits(

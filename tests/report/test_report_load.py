@@ -68,6 +68,30 @@ def test_options_select_rows_of_files_that_state_them(tmp_path: Path) -> None:
     assert len(load_report_source(classic, Stated(seq_len=1024, softcap=5.0))) == 2
 
 
+def test_options_that_select_no_row_are_named_beside_what_the_rows_have() -> None:
+    path = ROOT / "profiles" / "nvidia_h200" / "fast_d192_d256_events.csv"
+
+    def told(**given: object) -> str:
+        notes: list[str] = []
+        assert load_report_source(path, Stated(**given), on_note=notes.append) == []
+        (note,) = notes
+        return note.partition(": ")[2]
+
+    lengths = {row.seq_len for row in load_report_source(path)}
+    assert 2048 not in lengths
+    assert all(str(length) in told(seq_len=2048, d_head=192) for length in lengths)
+    assert "d_head" not in told(seq_len=2048, d_head=192)  # of which there are rows
+    assert "softcap" in told(softcap=5.0)
+
+
+def test_options_each_of_which_selects_some_rows_are_named_together(tmp_path: Path) -> None:
+    path = tmp_path / "two.csv"
+    path.write_text(CLASSIC + CLASSIC.splitlines()[2].replace("128,1024", "64,2048") + "\n")
+    notes: list[str] = []
+    assert load_report_source(path, Stated(d_head=64, seq_len=1024), on_note=notes.append) == []
+    assert all(option in notes[-1] for option in ("seq_len 1024", "d_head 64"))
+
+
 def test_an_option_that_selects_a_row_gives_it_no_other_name(tmp_path: Path) -> None:
     path = ROOT / "profiles" / "nvidia_h200" / "fast_mixture_events.csv"
     rows = [row for row in load_report_source(path) if row.d_head == 128]
