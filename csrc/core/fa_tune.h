@@ -121,7 +121,8 @@ typedef struct fa_tune_tensor {
 // blocks of keys (fa_tune_launch_plan), the others refuse it.
 typedef struct fa_tune_cache {
     // Device memory, [batch]: sequence b has lengths[b] + added keys, seq_len_kv of the problem at
-    // most; a causal mask is then aligned bottom-right.  NULL: all have seq_len_kv.
+    // most, and none if the sum is negative or beyond 2^31 - 1; a causal mask is then aligned
+    // bottom-right.  NULL: all have seq_len_kv.
     const int32_t* lengths;
     // Device memory, [batch, page_stride]: the page of each page_size keys of a sequence.  K and V
     // are then [pages, page_size, kv_heads, d_head].  Entries of pages that no query sees, behind a

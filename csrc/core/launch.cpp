@@ -7,15 +7,13 @@
 #include <utility>
 
 #include "problem.h"
+#include "shares.h"
 #include "tensor_maps.h"
 
 namespace fa_tune::core {
 
 namespace {
 
-constexpr std::int64_t kMaxTiles = 1
-                                   << 30;  // a kernel counts them, and a little beyond, in 32 bits
-constexpr std::int64_t kMaxCtas = 1024;    // of a grid that has a counter for each
 constexpr std::int64_t kMaxGridRows = 65535;  // of a grid's second and third dimension
 constexpr std::int64_t kMaxGroupedHeads = 64;
 constexpr double kL2Share = 0.5;
@@ -50,71 +48,6 @@ std::int32_t l2_head_group(const fa_tune_problem& problem, std::int64_t l2_bytes
 double l2_share(const fa_tune_problem& problem) {
     const bool large = std::max<std::int64_t>(problem.d_head, d_v_of(problem)) > kRoomyDHead;
     return large || problem.packed != 0 ? kL2Share : 1.0;
-}
-
-// How CTAs share the blocks of keys of all tiles: fa_tune/families/decode/launch.py, Shares.
-struct Shares {
-    std::int64_t row_tiles, tiles, blocks, pitch, share, ctas, most_ctas, part_rows;
-};
-
-// The product of two sizes, or what is beyond kMaxTiles.
-std::int64_t bounded(std::int64_t a, std::int64_t b) {
-    return a > kMaxTiles / b ? kMaxTiles + 1 : a * b;
-}
-
-Status share(const fa_tune_launch_plan& plan, const fa_tune_problem& problem, const Device& device,
-             Shares& found) {
-    const std::int64_t rows = problem.seq_len_q * (problem.heads / problem.kv_heads);
-    found.row_tiles = (rows + plan.tile_rows - 1) / plan.tile_rows;
-    found.tiles = bounded(bounded(problem.batch, problem.kv_heads), found.row_tiles);
-    const auto blocks_of = [&](std::int64_t keys) {
-        return (keys + plan.share_keys - 1) / plan.share_keys;
-    };
-    const std::int64_t blocks = blocks_of(problem.seq_len_kv);
-    const std::int64_t every = bounded(found.tiles, std::max<std::int64_t>(blocks, plan.cluster_x));
-    if (std::max(rows, every) > kMaxTiles) {
-        return failure(FA_TUNE_INVALID,
-                       "%s has too many blocks of keys or rows of queries for a head of K; a "
-                       "launch takes %lld",
-                       key_of(problem).c_str(), wide(kMaxTiles));
-    }
-    std::int64_t keys = problem.seq_len_kv, first = 0;
-    if (is_causal(problem) || (problem.window & FA_TUNE_WINDOW_RIGHT) != 0) {
-        keys = std::min(keys, problem.seq_len_q + last_diagonal_of(problem));
-    }
-    if ((problem.window & FA_TUNE_WINDOW_LEFT) != 0) {
-        first = std::max(0, first_diagonal_of(problem));
-    }
-    found.blocks = blocks_of(std::max<std::int64_t>(0, keys)) - first / plan.share_keys;
-    found.blocks = std::max<std::int64_t>(1, found.blocks);
-    const std::int64_t all = found.tiles * found.blocks;
-    const std::int64_t resident = std::int64_t{device.multiprocessors} * plan.ctas_per_sm;
-    const std::int64_t most = std::max<std::int64_t>(1, std::min(resident, kMaxCtas));
-    found.pitch = found.blocks;
-    found.part_rows = std::min<std::int64_t>(rows, plan.tile_rows);
-    if (plan.cluster_x > 1) {  // one for each tile
-        found.share = (found.blocks + plan.cluster_x - 1) / plan.cluster_x;
-        found.ctas = found.most_ctas = found.tiles * plan.cluster_x;
-        return {};
-    }
-    found.share = std::max<std::int64_t>(plan.min_blocks, (all + most - 1) / most);
-    if (plan.aligned != 0) {
-        std::int64_t aligned = (found.tiles + most - 1) / most * found.blocks;
-        if (found.tiles <= most) {
-            const std::int64_t fewest = (found.blocks + plan.min_blocks - 1) / plan.min_blocks;
-            const std::int64_t parts = std::min(most / found.tiles, fewest);
-            aligned = (found.blocks + parts - 1) / parts;
-        }
-        if (aligned * 7 <= found.share * 8) {  // else too many CTAs would have nothing to do
-            found.share = aligned;
-            if (aligned < found.blocks) {
-                found.pitch = (found.blocks + aligned - 1) / aligned * aligned;
-            }
-        }
-    }
-    found.ctas = (found.tiles * found.pitch + found.share - 1) / found.share;
-    found.most_ctas = std::min(most, every);
-    return {};
 }
 
 Status set_grid(const fa_tune_launch_plan& plan, const Call& call, const Shares& shares,
@@ -341,6 +274,9 @@ Status check_cache(const fa_tune_launch_plan& plan, const Call& call) {
         return failure(FA_TUNE_INVALID, "page_size must be a multiple of %d, not %d", kPageKeys,
                        cache.page_size);
     }
+    if (cache.lengths != nullptr && cache.added < 0) {
+        return failure(FA_TUNE_INVALID, "added must be at least 0, not %d", cache.added);
+    }
     if (!has_new) return {};
     if (k->address == nullptr || v->address == nullptr || cache.lengths == nullptr) {
         return failure(FA_TUNE_INVALID, "new keys and values come together, and with lengths");
@@ -401,7 +337,7 @@ Status workspace_bytes(const fa_tune_launch_plan& plan, const fa_tune_problem& p
     *bytes = has_list ? static_cast<std::int64_t>(sizeof(PackedMember)) * (problem.batch + 1) : 0;
     if (plan.share_keys == 0 || plan.cluster_x > 1) return {};
     Shares shares{};
-    Status status = share(plan, problem, device, shares);
+    Status status = share_blocks(plan, problem, device, shares);
     if (!status.ok()) return status;
     constexpr int kParts = 2, kRowSums = 2, kSumBytes = 4;
     const std::int64_t columns = d_v_of(problem) + kRowSums;
@@ -465,11 +401,9 @@ Status make_step(const Driver& driver, const fa_tune_launch_plan& plan, const Ca
     Status status = check_cache(plan, call);
     if (status.ok()) status = check_workspace(plan, call);
     if (status.ok() && plan.share_keys > 0) {
-        status = share(plan, call.problem, call.device, shares);
-        if (call.tensors.cache.lengths != nullptr) {
-            // As many CTAs as there may be, each of which computes its share.
-            shares.share = plan.min_blocks;
-            shares.ctas = shares.most_ctas;
+        status = share_blocks(plan, call.problem, call.device, shares);
+        if (status.ok() && call.tensors.cache.lengths != nullptr) {
+            status = share_on_device(plan, call.problem, shares);
         }
     }
     if (!status.ok()) return status;

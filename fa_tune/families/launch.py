@@ -61,7 +61,8 @@ class CacheArgs:
     """What is known of K and V on the device alone, all of it int32 there.
 
     `lengths`, the address of [batch]: sequence b has lengths[b] + `added` keys, and seq_len_kv of
-    the workload at most; its causal mask is aligned bottom-right.  0: all have seq_len_kv.
+    the workload at most, or none if the sum is negative or beyond 32 bits; its causal mask is
+    aligned bottom-right.  0: all have seq_len_kv.
     `pages`, the address of [batch, page_stride]: the page of each `page_size` keys of a sequence,
     where K and V are [pages, page_size, kv_heads, d_head].  0: a sequence lies in one piece.
     `new_k` and `new_v` [batch, added, kv_heads, d_head], with `lengths` only: the last keys and
@@ -180,6 +181,8 @@ class LaunchArgs:
                 raise InvalidConfig(
                     f"page_size must be a multiple of {PAGE_KEYS}, not {self.cache.page_size}"
                 )
+            if self.cache.lengths and self.cache.added < 0:
+                raise InvalidConfig(f"added must be at least 0, not {self.cache.added}")
             self._check_new(workload, self.cache)
         elif workload.cached:
             raise InvalidConfig(

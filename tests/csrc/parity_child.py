@@ -136,7 +136,7 @@ def some_cache(dice: random.Random, w: Workload) -> CacheArgs | None:
     """Lengths, pages and new keys, some of which are refused."""
     if dice.random() < 0.4:
         return None
-    cache = CacheArgs(lengths=4 << 36 if dice.random() < 0.9 else 0, added=dice.randint(0, 5))
+    cache = CacheArgs(lengths=4 << 36 if dice.random() < 0.9 else 0, added=dice.randint(-1, 5))
     if dice.random() < 0.5:
         size = dice.choice((16, 48, 256, 256, 0, 20))
         cache = replace(cache, pages=5 << 36, page_size=size, page_stride=dice.randint(1, 9999))

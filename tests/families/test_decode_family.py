@@ -113,6 +113,44 @@ def test_every_block_of_every_tile_is_in_one_share(
     assert shares.ctas <= DEVICE.multiprocessors * config.ctas_per_sm
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"batch": 2**20, "kv_heads": 2**4, "heads": 2**4, "seq_len_kv": 64 * _DEFAULT.B_c},
+        {"batch": 2**16, "kv_heads": 2**8, "heads": 2**8, "seq_len_kv": 64 * _DEFAULT.B_c},
+        {"batch": 1, "kv_heads": 1, "heads": 2**30, "seq_len_kv": 16 * _DEFAULT.B_c},
+        {"batch": 1, "kv_heads": 1, "heads": 1, "seq_len_kv": 2**30 - 1},
+    ],
+)
+@pytest.mark.parametrize("aligned", [False, True])
+def test_what_kernels_count_stays_within_32_bits(more: dict[str, int], aligned: bool) -> None:
+    """At the limits, one beyond which is refused: places and the end of a CTA's share."""
+    config = replace(_DEFAULT, aligned=aligned)
+    workload = replace(_ONE_QUERY, **more)
+    shares = Shares.of(config, workload, 0, DEVICE)
+    assert shares.tiles * shares.pitch + shares.ctas + shares.share < 2**31
+    beyond = {"batch": 1 + workload.batch}
+    if workload.batch == 1:
+        beyond = {"heads": 1 + workload.heads} if workload.heads > 1 else {"seq_len_kv": 2**30}
+    with pytest.raises(InvalidConfig, match="a launch takes 1073741824"):
+        Shares.of(config, replace(workload, **beyond), 0, DEVICE)
+
+
+@pytest.mark.parametrize("tile_keys", [0, 64, 1024])
+def test_places_of_tiles_stay_within_32_bits_where_the_device_knows_lengths(tile_keys: int) -> None:
+    """Whatever the config; a cluster has no places."""
+    config = replace(_DEFAULT, aligned=False, B_c=16, n_warps=1, tile_keys=tile_keys)
+    at_most = replace(_ONE_QUERY, batch=2**20, kv_heads=2**3, heads=2**3, seq_len_kv=64 * 16)
+    beyond = replace(at_most, batch=2**20 + 1)
+    shares = Shares.of(config, at_most, 0, DEVICE).on_device(config, at_most)
+    places = shares.tiles * (64 + -(-tile_keys // config.B_c))
+    assert places + shares.ctas + -(-places // shares.ctas) < 2**31
+    with pytest.raises(InvalidConfig, match="a launch takes 1073741824"):
+        Shares.of(config, beyond, 0, DEVICE).on_device(config, beyond)
+    cluster = replace(config, cluster=2, tile_keys=0)
+    Shares.of(cluster, beyond, 0, DEVICE).on_device(cluster, beyond)
+
+
 def test_rows_are_the_queries_of_a_group_of_heads() -> None:
     workload = replace(_ONE_QUERY, seq_len_q=5)
     for rows, tiles, part_rows in ((16, 3, 16), (32, 2, 32), (64, 1, 40)):
@@ -147,7 +185,7 @@ def test_a_cluster_has_a_tile_and_needs_no_memory() -> None:
 
 def test_more_blocks_than_a_kernel_counts_are_refused() -> None:
     workload = Workload(2**20, 8, 8, 1, 2**18, 128, DType.FP16)
-    with pytest.raises(InvalidConfig, match=r"a launch takes 1073741824$"):
+    with pytest.raises(InvalidConfig, match="a launch takes 1073741824"):
         Shares.of(_DEFAULT, workload, 0, DEVICE)
 
 

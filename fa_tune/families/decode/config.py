@@ -20,7 +20,9 @@ from fa_tune.families.fields import (
 )
 
 MMA_M = 16  # rows of one m16n8k16 tile
+MMA_K = 16  # keys of its k-step, in the product of P and V
 MOST_BLOCKS = 1024  # that a CTA may have at least
+MOST_TILE_KEYS = 1024
 
 
 class Combine(IntEnum):

@@ -8,10 +8,17 @@ from __future__ import annotations
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.model import Rejected
 from fa_tune.families.constraints import Rule, broken_rule, smem_does_not_fit, too_old
-from fa_tune.families.decode.config import MMA_M, MOST_BLOCKS, Combine, DecodeConfig, KVType
+from fa_tune.families.decode.config import (
+    MMA_K,
+    MMA_M,
+    MOST_BLOCKS,
+    MOST_TILE_KEYS,
+    Combine,
+    DecodeConfig,
+    KVType,
+)
 from fa_tune.families.launch import CHUNK_BYTES
 
-MMA_K = 16  # keys of an m16n8k16 tile's k-step
 MAX_WARPS = 16
 OPERANDS = 4096  # most elements of O, and of Q, in the registers of a warp
 
@@ -107,8 +114,8 @@ CONSTRAINTS: tuple[Rule[DecodeConfig], ...] = (
     ),
     (
         "tile_keys_in_range",
-        "tile_keys must be between 0 and 1024",
-        lambda c: 0 <= c.tile_keys <= 1024,
+        f"tile_keys must be between 0 and {MOST_TILE_KEYS}",
+        lambda c: 0 <= c.tile_keys <= MOST_TILE_KEYS,
     ),
 )
 

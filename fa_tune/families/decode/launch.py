@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import Workload
 from fa_tune.families import computed
-from fa_tune.families.decode.config import Combine, DecodeConfig
+from fa_tune.families.decode.config import MMA_K, MOST_TILE_KEYS, Combine, DecodeConfig
 from fa_tune.families.launch import LaunchArgs, LaunchDevice, LaunchGeometry
 from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, ParamsLayout
 from fa_tune.families.score_params import score_dtype, set_scores
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 COMPUTED = computed.SCORES | computed.CACHE
 MAX_CTAS = 1024  # of a launch, each with a counter
-MAX_BLOCKS = 2**30  # of all tiles, and rows of one: a kernel counts them in 32 bits
+# Of all tiles, and rows of one head of K, and keys of a sequence: a kernel counts them, and sums of
+# two, in 32 bits.
+MAX_BLOCKS = 2**30
+MOST_PLACES = MOST_TILE_KEYS // MMA_K  # of a tile besides its blocks, whatever the config
 COUNTER_BYTES = 4
 SUM_BYTES = 4
 ROW_SUMS = 2  # numbers of a part's row besides its columns
@@ -57,10 +60,10 @@ class Shares:
         tiles = workload.batch * workload.kv_heads * row_tiles
         keys = workload.seq_len_kv
         every = tiles * max(-(-keys // config.B_c), config.cluster)
-        if max(rows, every) > MAX_BLOCKS:
+        if max(rows, keys + 1, every) > MAX_BLOCKS:
             raise InvalidConfig(
-                f"{workload.key} has {every} blocks of keys and {rows} rows of queries for a head "
-                f"of K; a launch takes {MAX_BLOCKS}"
+                f"{workload.key} has {every} blocks of keys, and {rows} rows of queries for a head "
+                f"of K; a launch takes {MAX_BLOCKS} of either, and fewer keys of a sequence"
             )
         last, first = seen_to(workload), seen_from(workload)
         if last is not None:
@@ -91,9 +94,16 @@ class Shares:
             part_rows=min(rows, config.B_r),
         )
 
-    def on_device(self, config: DecodeConfig) -> Shares:
+    def on_device(self, config: DecodeConfig, workload: Workload) -> Shares:
         """With lengths that are known on the device alone: as many CTAs as there may be, each of
-        which computes its share of all blocks."""
+        which computes its share of all blocks.  Raises InvalidConfig for more than a kernel counts,
+        with places of tiles besides."""
+        of_tile = -(-workload.seq_len_kv // config.B_c) + MOST_PLACES
+        if config.cluster == 1 and self.tiles * of_tile > MAX_BLOCKS:
+            raise InvalidConfig(
+                f"{workload.key} has {self.tiles} tiles, which count for up to {of_tile} blocks of "
+                f"keys where the device alone knows lengths; a launch takes {MAX_BLOCKS} blocks"
+            )
         return replace(self, share=config.min_blocks, ctas=self.most_ctas)
 
 
@@ -106,7 +116,7 @@ def shares_of(
     shares = Shares.of(config, workload, diagonal, device)
     if args.cache is None or not args.cache.lengths:
         return shares
-    return shares.on_device(config)
+    return shares.on_device(config, workload)
 
 
 @cache

@@ -1,0 +1,111 @@
+// Launches whose CTAs share blocks of keys.
+#include <cstdint>
+
+#include "check.h"
+#include "fixture.h"
+#include "stub_driver.h"
+
+namespace {
+
+void shares_need_a_workspace() {
+    stub_reset();
+    const fa_tune::Kernel kernel = Variant::shared().kernel();
+    fa_tune_problem p = problem(1, 64, 8192);
+    p.kv_heads = 8;
+    p.seq_len_q = 1;
+    // 132 multiprocessors have 264 CTAs at a time; with 4 of the 1024 blocks each, 256 do it.
+    CHECK(kernel.workspace_bytes(p) == 2 * 264 * 8 * (128 + 2) * 4);
+    fa_tune_tensors given = tensors(p);
+    CHECK(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);
+    stub_launch found;
+    CHECK(stub_get_launch(0, &found) != 0 && found.grid[0] == 256 && found.grid[1] == 1);
+    given.workspace = nullptr;
+    CHECK_FAILS(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr), FA_TUNE_INVALID,
+                "needs a workspace of fa_tune_workspace_bytes");
+    given.workspace = reinterpret_cast<void*>(8);
+    CHECK_FAILS(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr), FA_TUNE_INVALID,
+                "workspace must start at a multiple of 16 bytes");
+    given = tensors(p);
+    const std::int32_t lengths[1] = {};
+    given.cache.lengths = lengths;
+    CHECK(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);
+    CHECK(stub_get_launch(1, &found) != 0 && found.grid[0] == 264);
+    given.cache.pages = lengths;
+    given.cache.page_size = 24;
+    CHECK_FAILS(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr), FA_TUNE_INVALID,
+                "page_size must be a multiple of 16, not 24");
+    // One sequence, but any number of pages.
+    given.cache.page_size = 16;
+    CHECK(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);
+    given.k.batch_stride = 132;
+    CHECK_FAILS(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr), FA_TUNE_INVALID,
+                "K must have every row at a multiple of 16 bytes");
+    given.k = tensors(p).k;
+    const fa_tune::Kernel plain = Variant::plain().kernel();
+    const fa_tune_problem square = problem();
+    CHECK_FAILS(fa_tune_launch(plain.get(), &square, &given, 0, nullptr), FA_TUNE_INVALID,
+                "takes no lengths or pages");
+    p.batch = 1 << 29;
+    CHECK_FAILS(launch(kernel, p), FA_TUNE_INVALID, "too many blocks of keys");
+    CHECK(Variant::plain().kernel().workspace_bytes(problem()) == 0);
+}
+
+// One that counts from the first keys hides none of one query; from a sequence's end it does.
+void a_window_is_not_lost_where_the_device_has_the_lengths() {
+    stub_reset();
+    const fa_tune::Kernel kernel = Variant::shared().kernel();  // without a window
+    fa_tune_problem p = problem(1, 64, 8192);
+    p.kv_heads = 8;
+    p.seq_len_q = 1;
+    fa_tune_tensors given = tensors(p);
+    p.window = FA_TUNE_WINDOW_LEFT;
+    p.window_left = 100;
+    CHECK(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);
+    const std::int32_t lengths[1] = {};
+    given.cache.lengths = lengths;
+    for (const std::int32_t cached : {0, 1}) {
+        p.cached = cached;
+        CHECK_FAILS(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr), FA_TUNE_INVALID,
+                    "does not compute");
+    }
+    p.window_left = 8191;
+    CHECK(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);
+}
+
+// What kernels count is within 32 bits, also with what tiles count for besides.
+void more_than_kernels_count_is_refused() {
+    stub_reset();
+    const fa_tune::Kernel kernel = Variant::shared().kernel();
+    fa_tune_problem p = problem(1, 1, 1);
+    p.seq_len_kv = (1 << 30) - 1;
+    CHECK(launch(kernel, p) == FA_TUNE_OK);
+    p.seq_len_kv = 1 << 30;
+    CHECK_FAILS(launch(kernel, p), FA_TUNE_INVALID, "fewer keys of a sequence");
+    p.seq_len_kv = 64 * 64;  // as many blocks as a tile counts for besides
+    p.batch = 1 << 23;
+    fa_tune_tensors given = tensors(p);
+    const std::int32_t lengths[1] = {};
+    given.cache.lengths = lengths;
+    CHECK(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);
+    ++p.batch;
+    CHECK(launch(kernel, p) == FA_TUNE_OK);
+    CHECK_FAILS(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr), FA_TUNE_INVALID,
+                "where the device alone knows lengths");
+    Variant in_clusters = Variant::shared();
+    in_clusters.launch.cluster_x = 2;
+    const fa_tune::Kernel clusters = in_clusters.kernel();
+    CHECK(fa_tune_launch(clusters.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);
+    p.batch = 1;
+    given.cache.added = -1;
+    CHECK_FAILS(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr), FA_TUNE_INVALID,
+                "added must be at least 0");
+}
+
+}  // namespace
+
+int main() {
+    fa_tune::init();
+    shares_need_a_workspace();
+    a_window_is_not_lost_where_the_device_has_the_lengths();
+    more_than_kernels_count_is_refused();
+}
