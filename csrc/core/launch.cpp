@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <tuple>
 #include <utility>
 
 #include "problem.h"
@@ -366,6 +367,17 @@ Status check_tensors(const fa_tune_problem& problem, const fa_tune_tensors& tens
         if (wanted && address == nullptr) {
             return failure(FA_TUNE_INVALID, "%s needs %s, which the launch does not give",
                            key_of(problem).c_str(), name);
+        }
+    }
+    const bool scaled = tensors.k_scale != nullptr || tensors.v_scale != nullptr;
+    for (const auto& [name, stride, used] :
+         {std::tuple("alibi_batch_stride", tensors.alibi_batch_stride,
+                     tensors.alibi_slopes != nullptr && problem.batch > 1),
+          std::tuple("scale_batch_stride", tensors.scale_batch_stride, scaled && problem.batch > 1),
+          std::tuple("scale_head_stride", tensors.scale_head_stride,
+                     scaled && problem.kv_heads > 1)}) {
+        if (used && (stride < INT32_MIN || stride > INT32_MAX)) {
+            return failure(FA_TUNE_INVALID, "%s must fit 32 bits, not %lld", name, wide(stride));
         }
     }
     if (problem.lse == 0) return {};

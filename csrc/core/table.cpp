@@ -191,6 +191,15 @@ fa_tune_table::~fa_tune_table() {
 }
 
 Status fa_tune_table::add(const fa_tune_table_info& info) {
+    for (const auto& [name, count, there] :
+         {std::tuple("kernels", info.kernel_count, info.kernels != nullptr),
+          std::tuple("entries", info.entry_count, info.entries != nullptr),
+          std::tuple("defaults", info.default_count, info.defaults != nullptr)}) {
+        if (count > 0 && !there) {
+            return failure(FA_TUNE_INVALID, "%s of a table is NULL, but there are %zu", name,
+                           count);
+        }
+    }
     for (std::size_t i = 0; i < info.kernel_count; ++i) {
         std::unique_ptr<fa_tune_kernel> kernel;
         Status status = fa_tune_kernel::create(info.kernels[i], &kernel);

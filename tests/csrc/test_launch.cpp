@@ -146,6 +146,24 @@ void tensors_that_16_byte_copies_cannot_read_are_refused() {
     CHECK(stub_launch_count() == 0);
 }
 
+// Kernels have them in 32 bits.
+void strides_that_would_be_cut_are_refused() {
+    stub_reset();
+    const fa_tune::Kernel kernel = Variant::plain().kernel();
+    const fa_tune_problem p = problem();
+    for (auto stride : {&fa_tune_tensors::alibi_batch_stride, &fa_tune_tensors::scale_batch_stride,
+                        &fa_tune_tensors::scale_head_stride}) {
+        fa_tune_tensors given = tensors(p);
+        given.*stride = std::int64_t{1} << 31;
+        CHECK(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);  // not used
+        given.alibi_slopes = given.k_scale = given.q.address;
+        CHECK_FAILS(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr), FA_TUNE_INVALID,
+                    "must fit 32 bits");
+        given.*stride -= 1;
+        CHECK(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);
+    }
+}
+
 // Any integers: a refusal or a launch, and nothing that a sanitizer finds.
 void any_bits_are_refused_or_launched() {
     stub_reset();
@@ -413,6 +431,7 @@ int main() {
     the_device_is_made_current_only_if_another_is();
     what_no_launch_may_have_is_refused();
     tensors_that_16_byte_copies_cannot_read_are_refused();
+    strides_that_would_be_cut_are_refused();
     any_bits_are_refused_or_launched();
     blocks_that_do_not_divide_need_a_ragged_kernel();
     a_binary_of_another_architecture_is_refused();

@@ -206,6 +206,20 @@ void names_without_a_kernel_are_refused_when_the_table_is_made() {
     CHECK_FAILS(fa_tune_table_create(&info, &table), FA_TUNE_INVALID, "not of few queries");
 }
 
+void arrays_that_are_not_there_are_refused() {
+    fa_tune_table* table = nullptr;
+    fa_tune_table_info info{};
+    for (auto count : {&fa_tune_table_info::kernel_count, &fa_tune_table_info::entry_count,
+                       &fa_tune_table_info::default_count}) {
+        info = {};
+        info.*count = 1;
+        CHECK_FAILS(fa_tune_table_create(&info, &table), FA_TUNE_INVALID, "is NULL");
+    }
+    info = {};
+    CHECK(fa_tune_table_create(&info, &table) == FA_TUNE_OK);
+    fa_tune_table_destroy(table);
+}
+
 void a_table_prepares_what_runs_here() {
     stub_reset();
     Variant here = named("a", Variant::persistent()), not_here = named("b", Variant::plain());
@@ -266,6 +280,7 @@ int main() {
     of_a_configs_kernels_the_one_that_fits_best();
     a_config_that_is_not_there_is_named_with_what_there_is();
     names_without_a_kernel_are_refused_when_the_table_is_made();
+    arrays_that_are_not_there_are_refused();
     a_table_prepares_what_runs_here();
     text_is_cut_to_its_room();
     one_query_runs_what_was_tuned_without_a_mask();
