@@ -238,7 +238,7 @@ void set_params(const Call& call, const Shares& shares, unsigned* counters,
         return static_cast<int>(std::min(keys, std::int64_t{1} << 30));
     };
     const bool left = (problem.window & FA_TUNE_WINDOW_LEFT) != 0;
-    params.diagonal = within(problem.window_right);
+    params.diagonal = is_causal(problem) ? 0 : within(problem.window_right);
     params.score.first_diagonal = -within(left ? problem.window_left : problem.seq_len_kv);
 }
 

@@ -70,7 +70,7 @@ struct Variant {
     fa_tune_kernel_info info() {
         static std::set<std::string> images;
         const char* sizes = launch.q_box_rows > 0   ? " 128 128 128 128 56\n"
-                            : launch.share_keys > 0 ? " 240\n"
+                            : launch.share_keys > 0 ? " 360\n"
                                                     : " 176\n";
         const std::string& image = *images.insert(symbol + sizes).first;
         symbols[0] = symbol.c_str();

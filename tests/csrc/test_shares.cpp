@@ -1,5 +1,7 @@
 // Launches whose CTAs share blocks of keys.
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "check.h"
 #include "fixture.h"
@@ -72,6 +74,31 @@ void a_window_is_not_lost_where_the_device_has_the_lengths() {
     CHECK(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);
 }
 
+// As where the host has the lengths.
+void a_window_to_the_right_shows_nothing_beyond_a_causal_mask() {
+    stub_reset();
+    Variant causal = Variant::shared();
+    causal.plan.causal = 1;
+    const fa_tune::Kernel kernel = causal.kernel();
+    fa_tune_problem p = problem(1, 4, 8192);
+    p.seq_len_q = 4;
+    p.mask = FA_TUNE_MASK_CAUSAL_BR;
+    fa_tune_tensors given = tensors(p);
+    const std::int32_t lengths[1] = {};
+    for (const std::int32_t* where : {static_cast<const std::int32_t*>(nullptr), lengths}) {
+        given.cache.lengths = where;
+        stub_launch found[2];
+        for (std::size_t i : {0, 1}) {
+            p.window = i == 0 ? FA_TUNE_WINDOW_NONE : FA_TUNE_WINDOW_RIGHT;
+            p.window_right = i == 0 ? 0 : 5;
+            stub_reset();
+            CHECK(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);
+            CHECK(stub_get_launch(0, &found[i]) != 0);
+        }
+        CHECK(std::memcmp(found[0].params, found[1].params, found[0].params_bytes) == 0);
+    }
+}
+
 // What kernels count is within 32 bits, also with what tiles count for besides.
 void more_than_kernels_count_is_refused() {
     stub_reset();
@@ -107,5 +134,6 @@ int main() {
     fa_tune::init();
     shares_need_a_workspace();
     a_window_is_not_lost_where_the_device_has_the_lengths();
+    a_window_to_the_right_shows_nothing_beyond_a_causal_mask();
     more_than_kernels_count_is_refused();
 }
