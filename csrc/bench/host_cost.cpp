@@ -164,7 +164,8 @@ int run(const Kernel& given, int rounds) {
     CUdeviceptr counters = 0;
     expect(context->slots.of_stream(driver, stream, &counters));
     LaunchStep step;
-    expect(make_step(driver, given.launch, {problem, tensors, *context->device}, counters, step));
+    expect(make_step(driver, given.launch, {problem, tensors, *context->device}, step));
+    set_counters(given.launch, counters, step);
 
     const auto bare_launch = [&] {
         expect(driver.check(

@@ -237,15 +237,16 @@ Status fa_tune_kernel::launch_again(const fa_tune_problem& problem, const fa_tun
     }
     const Call call{problem, tensors, device};
     for (std::size_t i = 0; i < launches_.size(); ++i) {
-        CUdeviceptr counters = 0;
-        if (launches_[i].counter_bytes > 0) {
+        LaunchStep step;
+        status = make_step(driver, launches_[i], call, step);
+        if (!status.ok()) return status;
+        if (launches_[i].counter_bytes > 0) {  // which a refused launch shall not keep
+            CUdeviceptr counters = 0;
             status = capturing ? context->slots.of_captured_launch(driver, &counters)
                                : context->slots.of_stream(driver, stream, &counters);
             if (!status.ok()) return status;
+            set_counters(launches_[i], counters, step);
         }
-        LaunchStep step;
-        status = make_step(driver, launches_[i], call, counters, step);
-        if (!status.ok()) return status;
         status = enqueue(driver, step, kernels_[i], stream);
         if (!status.ok()) return status;
     }

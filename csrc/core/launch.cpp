@@ -158,15 +158,13 @@ void set_problem(const Call& call, Params& params) {
     }
 }
 
-void set_params(const fa_tune_launch_plan& plan, const Call& call, unsigned* counters,
-                sm80::ForwardParams& params) {
+void set_params(const fa_tune_launch_plan& plan, const Call& call, sm80::ForwardParams& params) {
     const fa_tune_tensors& tensors = call.tensors;
     params.q = static_cast<const unsigned short*>(tensors.q.address);
     params.k = static_cast<const unsigned short*>(tensors.k.address);
     params.v = static_cast<const unsigned short*>(tensors.v.address);
     params.o = static_cast<unsigned short*>(tensors.o.address);
     params.lse = static_cast<float*>(tensors.lse);
-    params.counters = counters;
     params.q_strides = strides_of(tensors.q);
     params.k_strides = strides_of(tensors.k);
     params.v_strides = strides_of(tensors.v);
@@ -178,10 +176,8 @@ void set_params(const fa_tune_launch_plan& plan, const Call& call, unsigned* cou
     }
 }
 
-void set_params(const fa_tune_launch_plan& plan, const Call& call, unsigned* counters,
-                sm90::ForwardParams& params) {
+void set_params(const fa_tune_launch_plan& plan, const Call& call, sm90::ForwardParams& params) {
     params.lse = static_cast<float*>(call.tensors.lse);
-    params.counters = counters;
     set_problem(call, params);
     params.m_blocks = static_cast<int>(tile_rows_of_head(plan, call.problem));
     params.total_heads = static_cast<int>(call.problem.heads * batch_of(call.problem));
@@ -189,8 +185,7 @@ void set_params(const fa_tune_launch_plan& plan, const Call& call, unsigned* cou
         l2_head_group(call.problem, call.device.l2_bytes, l2_share(call.problem));
 }
 
-void set_params(const Call& call, const Shares& shares, unsigned* counters,
-                decode::DecodeParams& params) {
+void set_params(const Call& call, const Shares& shares, decode::DecodeParams& params) {
     const fa_tune_tensors& tensors = call.tensors;
     const fa_tune_problem& problem = call.problem;
     params.q = static_cast<const unsigned short*>(tensors.q.address);
@@ -199,7 +194,6 @@ void set_params(const Call& call, const Shares& shares, unsigned* counters,
     params.o = static_cast<unsigned short*>(tensors.o.address);
     params.lse = static_cast<float*>(tensors.lse);
     params.parts = static_cast<float*>(tensors.workspace);
-    params.counters = counters;
     const fa_tune_cache& cache = tensors.cache;
     const auto strides = [](const fa_tune_tensor& tensor) {
         return decode::TensorStrides{tensor.batch_stride, tensor.seq_stride, tensor.head_stride};
@@ -408,7 +402,7 @@ Status check_workspace(const fa_tune_launch_plan& plan, const Call& call) {
 }
 
 Status make_step(const Driver& driver, const fa_tune_launch_plan& plan, const Call& call,
-                 CUdeviceptr counters, LaunchStep& step) {
+                 LaunchStep& step) {
     Shares shares{};
     Status status = check_cache(plan, call);
     if (status.ok()) status = check_workspace(plan, call);
@@ -431,16 +425,26 @@ Status make_step(const Driver& driver, const fa_tune_launch_plan& plan, const Ca
         for (CUtensorMap& map : step.maps) *next++ = &map;
     }
     std::memset(&step.params, 0, sizeof step.params);
-    auto* words = reinterpret_cast<unsigned*>(static_cast<std::uintptr_t>(counters));
     if (plan.params == FA_TUNE_PARAMS_LAYOUT_SM80_FORWARD) {
-        set_params(plan, call, words, step.params.sm80_forward);
+        set_params(plan, call, step.params.sm80_forward);
     } else if (plan.params == FA_TUNE_PARAMS_LAYOUT_DECODE) {
-        set_params(call, shares, words, step.params.decode);
+        set_params(call, shares, step.params.decode);
     } else {
-        set_params(plan, call, words, step.params.sm90_forward);
+        set_params(plan, call, step.params.sm90_forward);
     }
     *next = &step.params;
     return {};
+}
+
+void set_counters(const fa_tune_launch_plan& plan, CUdeviceptr counters, LaunchStep& step) {
+    auto* words = reinterpret_cast<unsigned*>(static_cast<std::uintptr_t>(counters));
+    if (plan.params == FA_TUNE_PARAMS_LAYOUT_SM80_FORWARD) {
+        step.params.sm80_forward.counters = words;
+    } else if (plan.params == FA_TUNE_PARAMS_LAYOUT_DECODE) {
+        step.params.decode.counters = words;
+    } else {
+        step.params.sm90_forward.counters = words;
+    }
 }
 
 }  // namespace fa_tune::core

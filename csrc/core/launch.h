@@ -45,8 +45,11 @@ struct Call {
     const Device& device;
 };
 
-// Grid and parameters; `counters` is 0 where the plan has none.
+// Grid and parameters, without counters.
 Status make_step(const Driver& driver, const fa_tune_launch_plan& plan, const Call& call,
-                 CUdeviceptr counters, LaunchStep& step);
+                 LaunchStep& step);
+
+// For plans that have counters.
+void set_counters(const fa_tune_launch_plan& plan, CUdeviceptr counters, LaunchStep& step);
 
 }  // namespace fa_tune::core

@@ -383,6 +383,10 @@ void captured_launches_have_counters_of_their_own() {
     }
     CHECK(launch(kernel, problem()) == FA_TUNE_OK);
     CHECK(counters_of(last_launch()) == plain);
+    const std::size_t memory = stub_memory();
+    const fa_tune_problem refused = problem(2, 1 << 30);
+    for (int i = 0; i < 3000; ++i) CHECK(launch(kernel, refused, capturing) == FA_TUNE_INVALID);
+    CHECK(stub_memory() == memory);  // a refused launch keeps none
 }
 
 void counters_are_zero_and_belong_to_streams_not_to_handles() {
