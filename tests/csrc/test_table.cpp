@@ -255,7 +255,7 @@ void one_query_runs_what_was_tuned_without_a_mask() {
     p.seq_len_q = 1;
     const fa_tune_entry entries[] = {{kGpu, p, "full"}};
     const char* defaults[] = {"masked", "full"};
-    const fa_tune::Table table({kernels, 2, entries, 1, defaults, 2});
+    const fa_tune::Table table({kernels, 2, entries, 1, defaults, 2, nullptr, 0});
     p.mask = FA_TUNE_MASK_CAUSAL_BR;
     CHECK(table.why(p) == "full: measured on b2_h4_kv4_q1_k512_d128_fp16_full");
     const fa_tune_tensors given = tensors(p);
@@ -265,7 +265,7 @@ void one_query_runs_what_was_tuned_without_a_mask() {
     CHECK(config_of(table.find(p)) == "masked");
     p.cached = 1;  // aligned with the end of each sequence
     CHECK(config_of(table.find(p)) == "full");
-    const fa_tune::Table without({kernels + 1, 1, nullptr, 0, defaults, 1});
+    const fa_tune::Table without({kernels + 1, 1, nullptr, 0, defaults, 1, nullptr, 0});
     CHECK(config_of(without.find(p)) == "masked");
 }
 
