@@ -159,16 +159,18 @@ static bool has_mask(const fa_tune_plan& plan, const fa_tune_problem& problem) {
            (plan.window != 0) == has(problem, FA_TUNE_WINDOW_LEFT);
 }
 
-// The same, or those of the problem in another form.
-static bool has_equal_mask(const fa_tune_plan& plan, const fa_tune_problem& problem) {
-    return has_mask(plan, problem) || (problem.window != 0 && has_mask(plan, settled(problem)));
+// The same of a mask in any of its forms.
+static bool has_form_of_mask(const fa_tune_plan& plan, const fa_tune_problem& problem) {
+    return has_mask(plan, problem) ||
+           (problem.window != 0 && has_mask(plan, with_settled_window(problem))) ||
+           (is_causal(problem) && has_mask(plan, settled(problem)));
 }
 
-// The same with what changes scores.
+// The same with what changes scores.  Kernels with a window compute wide ones as well.
 static bool computes_scores(const fa_tune_plan& plan, const fa_tune_problem& problem) {
-    return (has_equal_mask(plan, problem) || has_equal_mask(plan, without_idle_mask(problem))) &&
-           plan.sink == problem.sink && (plan.softcap != 0) == (problem.softcap != 0) &&
-           plan.alibi == problem.alibi && plan.hook == 0;
+    return has_form_of_mask(plan, problem) && plan.sink == problem.sink &&
+           (plan.softcap != 0) == (problem.softcap != 0) && plan.alibi == problem.alibi &&
+           plan.hook == 0;
 }
 
 bool computes(const fa_tune_plan& plan, const fa_tune_problem& problem) {
@@ -232,7 +234,7 @@ std::int64_t keys_seen_of(const fa_tune_problem& problem) {
     return std::max(end - first, std::int64_t{0});
 }
 
-fa_tune_problem settled(const fa_tune_problem& problem) {
+fa_tune_problem with_settled_window(const fa_tune_problem& problem) {
     fa_tune_problem found = problem;
     const std::int64_t diagonal = longest_diagonal_of(problem);
     if (has(found, FA_TUNE_WINDOW_LEFT) && found.window_left >= found.seq_len_q - 1 + diagonal) {
@@ -258,14 +260,13 @@ fa_tune_problem settled(const fa_tune_problem& problem) {
     return found;
 }
 
-fa_tune_problem without_idle_mask(const fa_tune_problem& problem) {
-    const std::int64_t diagonal = longest_diagonal_of(problem);
-    const bool idle = is_causal(problem) && problem.packed == 0 && problem.seq_len_q == 1 &&
-                      diagonal >= problem.seq_len_kv - 1;
-    if (!idle) return problem;
-    fa_tune_problem found = problem;
-    found.mask = FA_TUNE_MASK_FULL_DIAGONAL;  // windows and ALiBi count from there
-    found.diagonal = diagonal;
+fa_tune_problem settled(const fa_tune_problem& problem) {
+    fa_tune_problem found = with_settled_window(problem);
+    const std::int64_t diagonal = longest_diagonal_of(found);
+    if (!is_causal(found) || diagonal < found.seq_len_kv - 1) return found;
+    const bool counts = found.packed == 0 && (found.window != 0 || found.alibi != 0);
+    found.mask = counts ? FA_TUNE_MASK_FULL_DIAGONAL : FA_TUNE_MASK_FULL;
+    found.diagonal = counts ? diagonal : 0;
     return found;
 }
 

@@ -34,12 +34,12 @@ std::int32_t first_diagonal_of(const fa_tune_problem& problem);
 // Keys of a sequence that some query sees.
 std::int64_t keys_seen_of(const fa_tune_problem& problem);
 
-// The same mask in one form: sides of a window that hide nothing are not there, and one that is
-// a causal mask is that.
-fa_tune_problem settled(const fa_tune_problem& problem);
+// The same mask, where sides of a window that hide nothing are not there, and one that is a causal
+// mask is that.
+fa_tune_problem with_settled_window(const fa_tune_problem& problem);
 
-// Without a causal mask that hides nothing from a single query: what is tuned for one has none.
-fa_tune_problem without_idle_mask(const fa_tune_problem& problem);
+// The same mask in one form: a causal mask that hides nothing is not there, either.
+fa_tune_problem settled(const fa_tune_problem& problem);
 
 // Aligned bottom-right, where that is another problem than top-left.
 bool is_bottom_right(const fa_tune_problem& problem);

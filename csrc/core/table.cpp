@@ -109,7 +109,7 @@ Rank rank_of(const fa_tune_problem& entry, const Sizes& its, const fa_tune_probl
 
 // Only what the choice depends on, the rest 0.
 fa_tune_problem reduced(const fa_tune_problem& given) {
-    const fa_tune_problem problem = given.window != 0 ? settled(given) : given;
+    const fa_tune_problem problem = given.window != 0 ? with_settled_window(given) : given;
     fa_tune_problem found;
     std::memset(&found, 0, sizeof found);  // padding as well: bytes are compared
     found.operation = problem.operation;
@@ -252,12 +252,7 @@ Status fa_tune_table::find(const fa_tune_problem& problem, const Device& device,
                            fa_tune_kernel** kernel, std::string* why) const {
     Status status = check_problem(problem);
     if (!status.ok()) return status;
-    const fa_tune_problem unmasked = without_idle_mask(problem);
-    *kernel = look_up(reduced(unmasked), device, why);
-    // There may be kernels with a mask alone.
-    if (*kernel == nullptr && unmasked.mask != problem.mask) {
-        *kernel = look_up(reduced(problem), device, why);
-    }
+    *kernel = look_up(reduced(problem), device, why);
     if (*kernel != nullptr) return {};
     return {FA_TUNE_NOT_FOUND, "no kernel computes " + key_of(problem) + " on " + device.name +
                                    ", sm_" + std::to_string(device.compute_capability) +
@@ -272,7 +267,10 @@ fa_tune_kernel* fa_tune_table::look_up(const fa_tune_problem& asked, const Devic
         std::memcmp(&known->problem, &asked, sizeof asked) == 0) {
         return known->kernel;
     }
-    fa_tune_kernel* const kernel = choose(asked, device, why);
+    // A causal mask may hide nothing: kernels with one serve where there are no others.
+    const bool is_moot = asked.mask == FA_TUNE_MASK_CAUSAL_BR && !is_causal(settled(asked));
+    fa_tune_kernel* kernel = is_moot ? choose(reduced(settled(asked)), device, why) : nullptr;
+    if (kernel == nullptr) kernel = choose(asked, device, why);
     if (kernel != nullptr && known == nullptr) {
         auto found = std::make_unique<Found>();
         std::memcpy(&found->problem, &asked, sizeof asked);

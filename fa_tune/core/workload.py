@@ -139,9 +139,10 @@ class Workload:
     key alone, or with `bottom_right` so that the last query sees every key; where the lengths
     are equal these are one mask, and the workload says top-left.  A window hides keys that are
     far from i + `diagonal`: those more than `window_left` before it, and more than `window_right`
-    behind it.  A side that hides no key is None; a right side of 0 is a causal mask.  `lse`: the
-    log-sum-exp of each row is wanted, fp32 [batch, heads, seq_len_q].  `softmax_scale` multiplies
-    the scores; None: 1 / sqrt(d_head).  `op` is the operation, see `fa_tune.ops`.
+    behind it.  A side that hides no key is None, and a mask that hides none is not there, as of one
+    query aligned bottom-right; a right side of 0 is a causal mask.  `lse`: the log-sum-exp of each
+    row is wanted, fp32 [batch, heads, seq_len_q].  `softmax_scale` multiplies the scores; None:
+    1 / sqrt(d_head).  `op` is the operation, see `fa_tune.ops`.
 
     `softcap` c: scores s become c · tanh(s / c).  `alibi`: slope · |i + diagonal - j| is then taken
     from them, a slope for each head or for each head of each batch element.  `sink`: the sum of a
@@ -369,7 +370,7 @@ class Workload:
         self._settle_mask()
 
     def _settle_mask(self) -> None:
-        """One problem, one key: a side of the window that hides nothing is not there."""
+        """One problem, one key: a mask or a side of the window that hides nothing is not there."""
         for name in ("window_left", "window_right"):
             if (value := getattr(self, name)) is not None and value < 0:
                 raise InvalidConfig(f"{name} must be at least 0, not {value}")
@@ -383,6 +384,8 @@ class Workload:
         elif right == 0:
             object.__setattr__(self, "causal", True)
             object.__setattr__(self, "window_right", None)
+        if self.causal and diagonal >= self.seq_len_kv - 1:
+            object.__setattr__(self, "causal", False)
         if self.bottom_right and (self.seq_len_q == self.seq_len_kv or not self.aligned):
             object.__setattr__(self, "bottom_right", False)
 

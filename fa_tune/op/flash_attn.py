@@ -77,7 +77,7 @@ def flash_attn_func(
     )
     check_dimensions((q, k, v), DENSE)
     check_options(options, q.shape[0], q)
-    out, lse = dense(q, k, v, options.for_queries(q.shape[1]), return_attn_probs)
+    out, lse = dense(q, k, v, options, return_attn_probs)
     return (out, lse, None) if return_attn_probs else out
 
 

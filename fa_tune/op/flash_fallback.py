@@ -59,11 +59,6 @@ class Options:
         """Whether a greater product is a greater score, as kernels take for granted."""
         return self.scale is None or MIN_SCALE <= self.scale <= MAX_SCALE
 
-    def for_queries(self, n: int) -> Options:
-        """The same for n queries of each sequence: the last one sees every key, so one alone has no
-        causal mask, and runs what is tuned for it."""
-        return replace(self, causal=False) if n == 1 else self
-
     def with_scale_of(self, d_head: int) -> Options:
         """With the scale that is usual for a head dimension, unless there is another."""
         return self if self.scale is not None else replace(self, scale=1 / math.sqrt(d_head))

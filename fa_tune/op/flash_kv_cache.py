@@ -159,7 +159,7 @@ def _checked(
         _check_batch_idx(batch_idx, q)
     if k_cache.dtype != E4M3 and not (given.k_scale is None and given.v_scale is None):
         raise InvalidConfig(f"k_descale and v_descale are of caches of {E4M3}, not {k_cache.dtype}")
-    return q, new, options.for_queries(q.shape[1])
+    return q, new, options
 
 
 def _appends(

@@ -138,8 +138,9 @@ class Forward:
     ) -> tuple[CheckCase, ...]:
         """Head counts that are no power of two, grouped heads, unequal lengths, from one block to
         several; then scores of 1e5, a scale at which all weights are alike, and a sink at either
-        end.  Without the ragged trait lengths are whole blocks; with it they are odd, down to 1.
-        With a mask, unequal lengths come in both alignments, and some rows see no key.
+        end.  Without the ragged trait lengths are whole blocks; with it they are odd, down to 1, or
+        2 with a causal mask.  With a mask, unequal lengths come in both alignments, and some rows
+        see no key.
 
         Thorough: scales from 1e-6 to 1e6, scores of 12 nats of standard deviation, and lengths to
         131072."""

@@ -88,7 +88,8 @@ class _DenseCases:
         block = self.block
         lengths = [(block, block), (3 * block, 2 * block), (2 * block, 5 * block)]
         if self.traits.ragged:
-            lengths = [(1, 1), (113, 203), (3 * block + 1, block - 1), (257, 1023)]
+            least = fewest_queries(self.traits)
+            lengths = [(least, least), (113, 203), (3 * block + 1, block - 1), (257, 1023)]
         heads = [(2, 3, 3), (1, 6, 2), (3, 5, 1), (2, 4, 4)]
         scales = (None, None, 1.5 / math.sqrt(self.d_head), None)
         for these, shape, scale in zip(lengths, heads, scales, strict=False):
@@ -174,6 +175,11 @@ def _packed_window(traits: Traits, number: int) -> dict[str, Any]:
 def has_alignment(traits: Traits) -> bool:
     """Whether it matters to workloads with these traits how queries and keys are aligned."""
     return traits.causal or traits.window or traits.alibi
+
+
+def fewest_queries(traits: Traits) -> int:
+    """Of as many keys or more: a causal mask hides nothing from the last one."""
+    return 2 if traits.causal else 1
 
 
 def example(

@@ -138,7 +138,6 @@ def test_options_of_the_problem(console: Console, search: Search) -> None:
     assert [w.key for w in o.workloads.workloads()] == [
         "b2_h16_kv4_q1_k4096_d128_fp16_full_lse_scale0.25",
         "b2_h16_kv4_q512_k4096_d128_fp16_full_lse_scale0.25",
-        "b2_h16_kv4_q1_k4096_d128_fp16_causal_br_lse_scale0.25",
         "b2_h16_kv4_q512_k4096_d128_fp16_causal_br_lse_scale0.25",
     ]
 

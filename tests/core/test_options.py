@@ -79,7 +79,7 @@ def test_a_window_that_hides_nothing_for_its_alignment_is_refused() -> None:
     with pytest.raises(InvalidConfig, match="--mask causal_br"):
         keys(**decoding)
     assert keys(masks=("causal_br",), **decoding) == [
-        "b1_h1_kv1_q1_k8192_d128_fp16_causal_br_left127"
+        "b1_h1_kv1_q1_k8192_d128_fp16_full_br_left127"
     ]
     cached = {**decoding, "common": {"window_left": 127, "cache_lengths": "equal"}}
     assert keys(**cached) == ["b1_h1_kv1_q1_k8192_d128_fp16_full_br_left127_cacheequal"]

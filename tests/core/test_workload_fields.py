@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -92,6 +93,31 @@ def test_a_side_of_a_window_that_hides_nothing_is_not_there() -> None:
     assert (aligned.window_left, aligned.window_right) == (18, None)
     wide = dataclasses.replace(w, window_left=19, window_right=9, bottom_right=True)
     assert wide == Workload(1, 1, 1, 10, 20, 64, DType.FP16)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"window_left": 9, "bottom_right": True},
+        {"alibi": True, "bottom_right": True},
+        {"cache_lengths": "3+20"},
+        {"packed": True, "total_q": 2, "total_kv": 23},
+    ],
+)
+def test_a_causal_mask_that_hides_nothing_is_not_there(fields: dict[str, Any]) -> None:
+    """The last query sees every key, so one alone has no mask."""
+    one = Workload(2, 2, 1, 1, 20, 64, DType.FP16, **fields)
+    aligned = {**fields, "bottom_right": True}
+    assert Workload(2, 2, 1, 1, 20, 64, DType.FP16, causal=True, **aligned) == one
+    assert not one.causal
+    more = {**aligned, "total_q": 3} if one.packed else aligned
+    assert Workload(2, 2, 1, 2, 20, 64, DType.FP16, causal=True, **more).causal
+
+
+def test_one_query_that_sees_the_first_key_alone_has_a_mask() -> None:
+    assert Workload(2, 2, 1, 1, 20, 64, DType.FP16, causal=True).causal
+    assert not Workload(2, 2, 1, 5, 1, 64, DType.FP16, causal=True).causal  # there is but one
 
 
 def test_a_window_that_ends_at_its_own_key_is_a_causal_mask() -> None:

@@ -213,27 +213,10 @@ def default_of(w: Workload) -> str:
     return next(few) if rows <= FEW_ROWS else DEFAULT
 
 
-def without_idle_mask(w: Workload) -> Workload:
-    """The workload that is looked up for one query, which a causal mask hides nothing from."""
-    if w.seq_len_q > 1 or w.packed or not (w.causal and w.bottom_right):
-        return w
-    windowed = w.window_left is not None or w.window_right is not None
-    return replace(w, causal=False, bottom_right=windowed or w.alibi)
-
-
-def expected(registry: Registry, asked: Workload, kernels: dict[str, Kernels]) -> tuple[str, str]:
-    """What is to be found, and how."""
-    workload = without_idle_mask(asked)
-    name, how = found_for(registry, workload, kernels)
-    if name or workload is asked:
-        return name, how
-    return found_for(registry, asked, kernels)
-
-
-def found_for(
+def expected(
     registry: Registry, workload: Workload, kernels: dict[str, Kernels]
 ) -> tuple[str, str]:
-    """By the mask that it has."""
+    """What is to be found, and how."""
     skipped = ""
     found = matches(registry, Target(GPUS[0]), workload)
     for match in near_enough(found, workload):
@@ -270,7 +253,6 @@ def main(library: str, registry: str, count: str, seed: str) -> None:
             seen["packed"] += workload.packed
             seen["e4m3"] += workload.kv_e4m3
             seen["cached"] += workload.cached
-            seen["one query"] += without_idle_mask(workload) != workload and how == "exact"
             seen["special"] += not workload.is_plain
     print(json.dumps(seen))
 

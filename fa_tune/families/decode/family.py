@@ -20,7 +20,7 @@ from fa_tune.families.launch import GridShape, LaunchArgs, LaunchDevice, LaunchG
 from fa_tune.families.plan import CallPlan
 from fa_tune.families.template import TemplateFamily
 from fa_tune.ops.forward import most_keys_seen
-from fa_tune.ops.forward_cases import example, has_alignment
+from fa_tune.ops.forward_cases import example, fewest_queries, has_alignment
 from fa_tune.ops.traits import Traits
 
 if TYPE_CHECKING:
@@ -167,13 +167,14 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
     # Checking -------------------------------------------------------------------------------
 
     def extra_verification(self, config: DecodeConfig, traits: str) -> Sequence[Workload]:
-        """One query after many keys, of several parts for each tile; and more tiles than CTAs."""
+        """As few queries as may be after many keys, of several parts for each tile; and more tiles
+        than CTAs."""
         wanted = Traits.parse(traits)
         if not wanted.ragged:
             return ()  # the same kernel by another name
         kind = (config.d_head, config.dtype)
         shapes = (
-            (1, 8, 1, 1, 100 * config.B_c + 17, *kind),
+            (1, 8, 1, fewest_queries(wanted), 100 * config.B_c + 17, *kind),
             (2, 12, 3, 3, 31 * config.B_c + 1, *kind),
             (61, 16, 16, 2, 3 * config.B_c + 5, *kind),
         )
