@@ -36,8 +36,8 @@ class Given(NamedTuple):
 
 def form_of(given: Given, options: Sequence[Hashable]) -> Hashable | None:
     """All of a call but addresses; None where calls are not remembered: anything but plain tensors,
-    on a GPU, with lengths in one of them."""
-    if not isinstance(given.lengths, Tensor):
+    on a GPU, with lengths in one of them, and options that can change in their place."""
+    if not isinstance(given.lengths, Tensor) or any(isinstance(o, Tensor) for o in options):
         return None
     form: list[Hashable] = [*options]
     for tensor in given:

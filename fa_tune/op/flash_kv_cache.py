@@ -84,7 +84,9 @@ def flash_attn_with_kvcache(
         if refused is not None:
             refuse(name)
     given = Given(q, k_cache, v_cache, k, v, cache_seqlens, block_table, k_descale, v_descale)
-    asked = Asked(softmax_scale, causal, window_size, softcap, return_softmax_lse)
+    # Calls are remembered by it, so it has to be hashable.
+    window: Any = tuple(window_size) if isinstance(window_size, list) else window_size
+    asked = Asked(softmax_scale, causal, window, softcap, return_softmax_lse)
     out, lse = _attend(given, asked, cache_batch_idx, alibi_slopes)
     return (out, lse) if return_softmax_lse else out
 

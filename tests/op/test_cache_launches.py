@@ -224,6 +224,32 @@ def test_new_keys_behind_known_lengths_are_appended_by_the_kernel(kernel: Record
         flash_attn_with_kvcache(q, cache, cache, new, new, cache_seqlens=64)
 
 
+def decoding() -> Callable[..., Any]:
+    """A call of which all is given but options."""
+    q, cache = torch.zeros(1, 2, 4, 64).half(), torch.zeros(1, 64, 2, 64).half()
+    lengths = torch.ones(1, dtype=torch.int32)
+    return partial(flash_attn_with_kvcache, q, cache, cache, cache_seqlens=lengths)
+
+
+def test_a_window_in_a_list_is_that_in_a_tuple(
+    kernel: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = decoding()
+    call(window_size=[7, 0])
+    monkeypatch.setattr(flash_kv_cache, "_checked", None)  # both are known
+    call(window_size=[7, 0])
+    call(window_size=(7, 0))
+    assert len({bytes(problem) for problem, _ in kernel.launched}) == 1
+
+
+@pytest.mark.parametrize("option", ["softmax_scale", "softcap"])
+def test_a_number_in_a_tensor_is_read_anew(kernel: Recorder, option: str) -> None:
+    call, number = decoding(), torch.tensor(0.5)
+    call(**{option: number})
+    call(**{option: number.fill_(0.25)})
+    assert [getattr(problem, option) for problem, _ in kernel.launched] == [0.5, 0.25]
+
+
 def test_few_launches_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_launches, "MOST_KNOWN", 3)
     launches = CacheLaunches()
