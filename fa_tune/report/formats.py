@@ -12,7 +12,7 @@ from fa_tune.core.workload import DType
 from fa_tune.report.tables import BEST_MARK, Table, tables_of
 from fa_tune.store.table.columns import Column, columns_of
 from fa_tune.store.table.rows import Row
-from fa_tune.store.table.write_csv import write_csv
+from fa_tune.store.table.write_csv import write_report
 
 DEFAULT_LIMIT = 20  # rows per table of text
 JSON_SCHEMA = "fa-tune-report-1"
@@ -102,7 +102,7 @@ class Format:
 FORMATS: Mapping[str, Format] = {
     "table": Format(write_text, DEFAULT_LIMIT),
     "markdown": Format(write_markdown),
-    "csv": Format(lambda rows, stream, _: write_csv(rows, stream)),
+    "csv": Format(lambda rows, stream, _: write_report(rows, stream)),
     "json": Format(lambda rows, stream, _: write_json(rows, stream)),
 }
 

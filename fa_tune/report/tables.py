@@ -14,7 +14,7 @@ BEST_MARK = "*"
 # The workload is in the title; the rest is shown where it says something.
 _ALWAYS = tuple(c for c in CLASSIC_COLUMNS if c.field not in ("d_head", "seq_len"))
 _IF_REPEATED = tuple(BY_FIELD[name] for name in ("n", "median_s"))
-_IF_ANY = tuple(BY_FIELD[name] for name in ("matmul_tflops", "sm_clock_hz"))
+_IF_ANY = tuple(BY_FIELD[name] for name in ("matmul_tflops", "bytes_per_s", "sm_clock_hz"))
 _IF_FAILED = (BY_FIELD["outcome"],)
 _IF_SEVERAL = (BY_FIELD["family"],)
 

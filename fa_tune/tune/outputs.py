@@ -54,7 +54,7 @@ from fa_tune.store.registry.schema import (
     VerdictSummary,
 )
 from fa_tune.store.table.from_attempts import rows_from_attempts
-from fa_tune.store.table.write_csv import write_csv
+from fa_tune.store.table.write_csv import write_report
 from fa_tune.tune.results import SearchResult, WorkloadResult
 from fa_tune.tune.session import ProfilerSelection
 
@@ -88,7 +88,7 @@ def check_writable(options: SearchOptions, registry: Path | None = None) -> None
 def save_csv(path: Path, result: SearchResult) -> None:
     """The table of all workloads as CSV, whole or not at all; raises StorageError."""
     table = io.StringIO(newline="")
-    write_csv(rows_from_attempts(result.attempts, result.resources), table)
+    write_report(rows_from_attempts(result.attempts, result.resources), table)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         files.replace_file(path, table.getvalue().encode())

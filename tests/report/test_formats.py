@@ -15,7 +15,9 @@ from fa_tune.core.model import Outcome
 from fa_tune.core.workload import DType
 from fa_tune.report.formats import FORMATS, write
 from fa_tune.store.table.columns import COLUMNS
+from fa_tune.store.table.read_csv import parse_rows
 from fa_tune.store.table.rows import Row, completed
+from fa_tune.store.table.write_csv import write_csv
 
 BASE = Row(
     "",
@@ -107,6 +109,28 @@ def test_markdown() -> None:
     assert any("bad\\|one" in line for line in tables)
     assert "k29" in text  # all rows unless limited
     assert "k29" not in _text("markdown", limit=5)
+
+
+def test_what_follows_from_times_is_in_reports_and_not_in_recordings() -> None:
+    """GB/s are derived: a report has them, a recording does not, and readers pass them over."""
+    few = completed(
+        replace(row, seq_len=1, duration_s=row.duration_s and row.duration_s / 1000)
+        for row in ROWS[:3]
+    )
+    rate = few[0].bytes_per_s
+    assert rate is not None
+    assert f" {rate / 1e9:.0f} |" in _text("table", few)
+    report = _text("csv", few)
+    heading, first = report.splitlines()[:2]
+    at = heading.split(",").index("GB/s")
+    assert float(first.split(",")[at]) == pytest.approx(rate / 1e9)
+    notes: list[str] = []
+    assert parse_rows(report, "it", on_note=notes.append) == few
+    assert notes == []
+    recording = io.StringIO()
+    write_csv(few, recording)
+    assert "GB/s" not in recording.getvalue()
+    assert "GB/s" not in _text("csv")  # memory is not the limit
 
 
 def test_json_has_base_units_and_null() -> None:

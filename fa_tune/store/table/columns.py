@@ -118,10 +118,10 @@ def _outcome(text: str) -> Outcome:
         raise ValueError("one of " + ", ".join(Outcome)) from None
 
 
-def _scaled(name: str) -> Kind:
+def _scaled(name: str, ncu_name: str = "") -> Kind:
     """A number shown in the unit `name`, held in that unit's base; shifted in decimal, so
-    that a value written and read back is the same value."""
-    unit = units.parse_unit(name)
+    that a value written and read back is the same value.  `ncu_name`: how ncu spells it."""
+    unit = units.parse_unit(ncu_name or name)
 
     def scaled(value: Decimal) -> Decimal:
         return value * unit.divisor / unit.multiplier
@@ -131,7 +131,7 @@ def _scaled(name: str) -> Kind:
 
     def parse(cell: str) -> float:
         _number(cell)
-        return units.to_base(Decimal(cell), name).value
+        return units.to_base(Decimal(cell), ncu_name or name).value
 
     def show(value: float, decimals: int) -> str:
         return units.format_fixed(float(scaled(Decimal(value))), decimals)
@@ -146,6 +146,7 @@ COUNT = Kind("count", _short, _count, lambda value, decimals: f"{value:,.{decima
 WHOLE = Kind("whole", str, _whole, lambda value, _: str(value))
 MILLISECONDS = _scaled("ms")
 GIGAHERTZ = _scaled("GHz")
+GIGABYTES_PER_S = _scaled("GB/s", "Gbyte/s")
 SAMPLES = Kind(
     "numbers in ms",
     lambda values: " ".join(MILLISECONDS.text(v) for v in values),
@@ -219,16 +220,18 @@ OUR_COLUMNS: tuple[Column, ...] = (
 )
 
 COLUMNS = CLASSIC_COLUMNS + OUR_COLUMNS
+# What follows from the others: for readers of a report, not kept in a recording, not read back.
+DERIVED_COLUMNS = (Column("GB/s", "bytes_per_s", GIGABYTES_PER_S, only_unless=(None,)),)
 COUNTERS = tuple(column for column in COLUMNS if column.metric)
 BY_HEADING: Mapping[str, Column] = {column.heading: column for column in COLUMNS}
-BY_FIELD: Mapping[str, Column] = {column.field: column for column in COLUMNS}
+BY_FIELD: Mapping[str, Column] = {column.field: column for column in COLUMNS + DERIVED_COLUMNS}
 
 
-def columns_of(rows: Sequence[Row]) -> tuple[Column, ...]:
-    """The columns that a file of these rows has."""
+def columns_of(rows: Sequence[Row], columns: Sequence[Column] = COLUMNS) -> tuple[Column, ...]:
+    """Those of the columns that a file of these rows has."""
     return tuple(
         column
-        for column in COLUMNS
+        for column in columns
         if not column.only_unless
         or any(getattr(row, column.field) not in column.only_unless for row in rows)
     )

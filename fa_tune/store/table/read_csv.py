@@ -17,7 +17,7 @@ from fa_tune.core.reference_kernels import REFERENCE_LABELS
 from fa_tune.core.workload_parts import PARTS
 from fa_tune.families.kernel_names import identify
 from fa_tune.store.table.checks import contradiction
-from fa_tune.store.table.columns import BY_HEADING, TEXT, Column
+from fa_tune.store.table.columns import BY_HEADING, DERIVED_COLUMNS, TEXT, Column
 from fa_tune.store.table.partial_workload import PartialWorkload, adopted
 from fa_tune.store.table.rows import Row
 
@@ -161,7 +161,8 @@ class _Reader:
                 raise self.fail(
                     line, f"no column {needed.heading!r}; this is not a report of fa-tune"
                 )
-        unknown = [heading for heading in headings if heading not in BY_HEADING]
+        derived = {column.heading for column in DERIVED_COLUMNS}
+        unknown = [h for h in headings if h not in BY_HEADING and h not in derived]
         if unknown:
             self.note(f"unknown columns ignored: {', '.join(map(repr, unknown))}")
         self.has_family = FAMILY.heading in headings
