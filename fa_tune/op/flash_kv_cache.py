@@ -133,7 +133,9 @@ def _attend(
         cache = Cache(*caches, lengths, new, table, scales)
         if cache_op.is_traced(q):
             return cache_op.call(q, cache, options, asked.lse)
-        return _cached(q, cache, options, asked.lse, form if q is given.q else None)
+        # A launch with copies is not one that finds the tensors of a later call.
+        copied = q is not given.q or (new is not None and _are_copies(new, given))
+        return _cached(q, cache, options, asked.lse, None if copied else form)
 
 
 def _checked(
@@ -194,6 +196,11 @@ def _new_keys(
     if lengths is None:
         raise InvalidConfig("k and v have no place in the cache without cache_seqlens")
     return with_whole_rows(k), with_whole_rows(v)
+
+
+def _are_copies(new: tuple[Tensor, Tensor], given: Given) -> bool:
+    """Whether new keys or values are not the tensors that were given."""
+    return new[0] is not given.new_k or new[1] is not given.new_v
 
 
 def _with_new(

@@ -250,6 +250,16 @@ def test_a_number_in_a_tensor_is_read_anew(kernel: Recorder, option: str) -> Non
     assert [getattr(problem, option) for problem, _ in kernel.launched] == [0.5, 0.25]
 
 
+def test_new_keys_that_are_copied_are_copied_each_time(kernel: Recorder) -> None:
+    """Their columns are not contiguous, so their strides are not those of what is launched."""
+    call = decoding()
+    apart = torch.zeros(1, 1, 64, 2).half().transpose(2, 3)
+    for _ in range(2):
+        call(k=apart, v=apart)
+    for _, tensors in kernel.launched:
+        assert tensors.cache.new_k.address not in (0, apart.data_ptr())
+
+
 def test_few_launches_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_launches, "MOST_KNOWN", 3)
     launches = CacheLaunches()
