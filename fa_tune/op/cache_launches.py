@@ -37,7 +37,9 @@ class Given(NamedTuple):
 def form_of(given: Given, options: Sequence[Hashable]) -> Hashable | None:
     """All of a call but addresses; None where calls are not remembered: anything but plain tensors,
     on a GPU, with lengths in one of them, and options that can change in their place."""
-    if not isinstance(given.lengths, Tensor) or any(isinstance(o, Tensor) for o in options):
+    if not (isinstance(given.q, Tensor) and isinstance(given.lengths, Tensor)):
+        return None
+    if any(isinstance(option, Tensor) for option in options):
         return None
     form: list[Hashable] = [*options]
     for tensor in given:

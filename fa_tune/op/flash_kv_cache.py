@@ -160,7 +160,7 @@ def _checked(
     if given.table is not None:
         check_integers("block_table", given.table, 2)
     if batch_idx is not None:
-        _check_batch_idx(batch_idx, q)
+        _check_batch_idx(batch_idx, q, len(k_cache))
     if k_cache.dtype != E4M3 and not (given.k_scale is None and given.v_scale is None):
         raise InvalidConfig(f"k_descale and v_descale are of caches of {E4M3}, not {k_cache.dtype}")
     return q, new, options
@@ -245,13 +245,21 @@ def _check_read(
                 TensorArg.of(tensor, name)
 
 
-def _check_batch_idx(batch_idx: object, q: Tensor) -> None:
-    """Raise InvalidConfig for what does not say where each sequence of the batch is."""
+def _check_batch_idx(batch_idx: Tensor, q: Tensor, sequences: int) -> None:
+    """Raise InvalidConfig for what does not say which of so many sequences of a cache each of the
+    batch is.  What lies on a GPU is taken on trust, since looking would wait for it."""
     check_integers("cache_batch_idx", batch_idx)
-    if isinstance(batch_idx, Tensor) and len(batch_idx) != q.shape[0]:
+    if len(batch_idx) != q.shape[0]:
         raise InvalidConfig(f"cache_batch_idx must be [{q.shape[0]}], as Q, not [{len(batch_idx)}]")
-    if isinstance(batch_idx, Tensor) and batch_idx.device != q.device:
+    if batch_idx.device != q.device:
         raise InvalidConfig(f"cache_batch_idx must be on {q.device}, as Q, not {batch_idx.device}")
+    if batch_idx.device.type != "cpu" or cache_op.is_traced(q):
+        return
+    if bool(((batch_idx < 0) | (batch_idx >= sequences)).any()):
+        raise InvalidConfig(
+            f"cache_batch_idx must be from 0 to {sequences - 1}, as the cache has {sequences} "
+            f"sequences; it is {batch_idx.tolist()}"
+        )
 
 
 def _check_length(

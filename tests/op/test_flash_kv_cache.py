@@ -288,3 +288,25 @@ def test_scales_elsewhere_are_refused(name: str) -> None:
         flash_attn_with_kvcache(
             draw(2, 1, 4, 64), cache, cache, **{name: torch.ones(2, device="meta")}
         )
+
+
+@pytest.mark.parametrize("lengths", [3, torch.tensor([3, 3], dtype=torch.int32)])
+@pytest.mark.parametrize("row", [-1, 4])
+def test_sequences_that_a_cache_does_not_have_are_refused(row: int, lengths: Any) -> None:
+    """Another one's keys were read, and overwritten."""
+    cache, new = draw(4, 8, 2, 16), draw(2, 1, 2, 16)
+    before = cache.clone()
+    rows = torch.tensor([0, row], dtype=torch.int32)
+    with pytest.raises(InvalidConfig, match="cache_batch_idx"):
+        flash_attn_with_kvcache(
+            *(draw(2, 1, 2, 16), cache, cache, new, new),
+            cache_seqlens=lengths,
+            cache_batch_idx=rows,
+        )
+    assert torch.equal(cache, before)
+
+
+def test_queries_that_are_no_tensor_are_refused() -> None:
+    cache, lengths = draw(2, 8, 2, 16), torch.ones(2, dtype=torch.int32)
+    with pytest.raises(InvalidConfig):
+        flash_attn_with_kvcache(None, cache, cache, cache_seqlens=lengths)  # type: ignore[arg-type]
