@@ -8,9 +8,10 @@
 A tree is a folder of this repository or a git revision of it.  The first `hash` lists the
 kernels of the named sets and of the recordings; `--like` takes the list of another one, whose
 configs the tree parses: old short forms are read, and what no longer can be written is listed
-as gone.  Compared are the instructions, constants and register count in the cubin, not names
-of symbols, and not parameters that no instruction reads.  With `--ptx` only PTX is compared, in
-half the time: what ptxas is given decides what comes out of it.
+as gone.  `--family` takes those of one family, which is all that a change in its own folder needs;
+what is not hashed is not proven.  Compared are the instructions, constants and register count in
+the cubin, not names of symbols, and not parameters that no instruction reads.  With `--ptx` only
+PTX is compared, in half the time: what ptxas is given decides what comes out of it.
 
 `--prove` adds to profiles/equal_sources.json what was found equal: of each family whose sources
 changed, the head dimensions of which no kernel differs or is missing; with `--dtype` of kernels of
@@ -33,7 +34,7 @@ import tarfile
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -87,13 +88,15 @@ def hash_tree(arguments: argparse.Namespace) -> int:
         else:
             child = _child(tree, "list", ",".join(arguments.sets))
             kernels = [json.loads(line) for line in child.communicate()[0].splitlines()]
-        if arguments.d_head:
-            kernels = [kernel for kernel in kernels if d_head_of(kernel) in arguments.d_head]
+        kernels = _wanted(kernels, arguments.family, arguments.d_head)
         todo = _todo(kernels, done, "ptx" if arguments.ptx else "code")
+        print(f"{len(todo)} of {len(kernels)} kernels to compile", file=sys.stderr)
         waiting = iter(todo)
+        compiled = 0
         lock = threading.Lock()
 
         def work() -> None:
+            nonlocal compiled
             child = _child(tree, "serve", *(["--ptx"] if arguments.ptx else []))
             while True:
                 with lock:
@@ -104,9 +107,10 @@ def hash_tree(arguments: argparse.Namespace) -> int:
                 found = _answer(child, key)
                 with lock:
                     done[key] = found
-                    if len(done) % 20 == 0:
+                    compiled += 1
+                    if compiled % 20 == 0:
                         _save(out, done)
-                        print(f"{len(done)} of {len(kernels)}", file=sys.stderr)
+                        print(f"{compiled} of {len(todo)}", file=sys.stderr)
 
         workers = [threading.Thread(target=work) for _ in range(arguments.jobs)]
         for worker in workers:
@@ -117,10 +121,24 @@ def hash_tree(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _todo(kernels: Iterable[Mapping[str, str]], done: Mapping[str, Any], wanted: str) -> list[str]:
-    """The kernels, as JSON, of which `wanted` is not known.  In an order that has nothing
-    to do with the sets': what is done early is a sample."""
-    keys = dict.fromkeys(json.dumps(kernel, sort_keys=True) for kernel in kernels)
+def _wanted(
+    kernels: Iterable[Mapping[str, str]], families: Sequence[str], d_heads: Sequence[int]
+) -> list[str]:
+    """Each of the kernels once, as JSON; of these families and head dimensions alone, where any
+    are named."""
+    return list(
+        dict.fromkeys(
+            json.dumps(kernel, sort_keys=True)
+            for kernel in kernels
+            if (not families or kernel["family"] in families)
+            and (not d_heads or d_head_of(kernel) in d_heads)
+        )
+    )
+
+
+def _todo(keys: Iterable[str], done: Mapping[str, Any], wanted: str) -> list[str]:
+    """The kernels of which `wanted` is not known.  In an order that has nothing to do with the
+    sets': what is done early is a sample."""
     unknown = (k for k in keys if not {wanted, GONE} & done.get(k, {}).keys())
     return sorted(unknown, key=lambda key: hashlib.sha256(key.encode()).digest())
 
@@ -252,7 +270,13 @@ def main() -> int:
     hashing.add_argument("--like", type=Path)
     hashing.add_argument("--sets", type=lambda s: s.split(","), default=[RECORDED, *SETS])
     hashing.add_argument(
-        "--d-head", type=lambda s: [int(n) for n in s.split(",")], help="only these, 64,128 say"
+        "--family", type=lambda s: s.split(","), default=[], help="only these, sm80,sm90 say"
+    )
+    hashing.add_argument(
+        "--d-head",
+        type=lambda s: [int(n) for n in s.split(",")],
+        default=[],
+        help="only these, 64,128 say",
     )
     hashing.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     hashing.add_argument("--ptx", action="store_true")

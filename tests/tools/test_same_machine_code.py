@@ -103,3 +103,45 @@ def test_ptx_alone_decides_where_nothing_else_was_hashed() -> None:
     assert outcome({"ptx": "p", "code": "c"}, {"ptx": "q"}) == same_machine_code.DIFFERENT
     assert outcome({"ptx": "p"}, {"code": "c"}) == same_machine_code.UNKNOWN
     assert outcome({"ptx": "p"}, {"gone": "no such flag"}) == same_machine_code.GONE
+
+
+_KERNELS = [
+    {"family": "sm90", "config": "sm90(FP16, 64, 128x128): stages_2", "traits": "plain"},
+    {"family": "sm90", "config": "sm90(FP16, 128, 128x128): stages_2", "traits": "plain"},
+    {"family": "decode", "config": "decode(FP16, 64, 16, 64, 4): stages_4", "traits": "plain"},
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ([], _KERNELS),
+        (["--family", "sm90"], _KERNELS[:2]),
+        (["--family", "sm90,decode", "--d-head", "64"], [_KERNELS[0], _KERNELS[2]]),
+    ],
+)
+def test_each_wanted_kernel_is_hashed_once(
+    options: list[str],
+    wanted: list[dict[str, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Sets and recordings name most kernels several times: the number to come counts each once."""
+    child = tmp_path / "child.py"
+    child.write_text(
+        "import json, sys\n"
+        f"kernels = {_KERNELS!r}\n"
+        "if sys.argv[1] == 'list':\n"
+        "    [print(json.dumps(k)) for k in kernels * 2]\n"
+        "else:\n"
+        "    [print(json.dumps({'code': k}), flush=True) for k in sys.stdin]\n"
+    )
+    monkeypatch.setattr(same_machine_code, "CHILD", child)
+    out = tmp_path / "hashes.json"
+    arguments = ["hash", str(tmp_path), "--out", str(out), "--jobs", "1", *options]
+    monkeypatch.setattr(sys, "argv", ["same_machine_code.py", *arguments])
+    assert same_machine_code.main() == 0
+    hashed = [json.loads(key) for key in json.loads(out.read_text())]
+    assert sorted(hashed, key=_KERNELS.index) == wanted
+    assert f"{len(wanted)} of {len(wanted)} " in capsys.readouterr().err
