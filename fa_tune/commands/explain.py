@@ -96,8 +96,7 @@ def command(
         for explanation in _explained([m for m in found if m.workload == key], subjects)
     ]  # fmt: skip
     if not explained:
-        there = ", ".join(dict.fromkeys(_name(m.subject) for m in found)) or "nothing"
-        raise NoUsableVariant(f"no two kernels to compare on one workload; there is {there}")
+        raise NoUsableVariant(_nothing_to_compare(found, subjects))
     if as_json:
         write_json(
             {
@@ -232,6 +231,15 @@ def _explained(found: Sequence[Measurement], subjects: Sequence[str]) -> list[Ex
         for a, b in pairs
         if a in by_subject and b in by_subject
     ]
+
+
+def _nothing_to_compare(found: Sequence[Measurement], subjects: Sequence[str]) -> str:
+    """Which of the kernels have no counters, and which kernels have some."""
+    there = list(dict.fromkeys(m.subject for m in found))
+    names = ", ".join(map(_name, there)) or "nothing"
+    if lacking := [_name(subject) for subject in subjects if subject not in there]:
+        return f"no counters of {' and '.join(lacking)}; there are those of {names}"
+    return f"no two kernels to compare on one workload; there is {names}"
 
 
 def _correlations(found: Sequence[Measurement]) -> list[str]:

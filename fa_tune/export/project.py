@@ -134,7 +134,7 @@ def _compiled(
     progress.stage("compile", len(selected.kernels) + len(selected.ptx))
     results = build(
         selected.kernels,
-        ArtifactStore(machine.cache_dir),
+        ArtifactStore(machine.cache_dir, warn=progress.warn),
         jobs=machine.jobs,
         timeout_s=machine.compile_timeout_s,
         on_result=lambda result: progress.advance(result.request.variant.config),

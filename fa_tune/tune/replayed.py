@@ -39,9 +39,8 @@ def _load_recordings(machine: Machine) -> list[Recording]:
     folder = machine.options.recordings or paths.profiles_dir()
     found = tuple(r for r in recordings.load_all(folder) if r.meta.provenance.method in REPLAYED)
     if not found:
-        raise ToolMissing(
-            f"no GPU found, and no recordings in {folder} to replay; --recordings names another"
-        )
+        lacking = f"no recordings in {folder}" if folder.is_dir() else f"no folder {folder}"
+        raise ToolMissing(f"no GPU found, and {lacking} to replay; --recordings names another")
     capabilities = dict.fromkeys(r.meta.device.compute_capability for r in found)
     if machine.limits.compute_capability not in capabilities:
         known = " or ".join(sorted(limits(capability).arch for capability in capabilities))

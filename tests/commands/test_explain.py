@@ -189,7 +189,7 @@ def test_json_has_the_findings(console: Console) -> None:
     [
         (["nonsense"], 2, "neither a config's short form nor one of fa2"),
         (["fa2", "cudnn", "fa2"], 2, "two kernels at most"),
-        ([PLAIN.replace("128, 64", "64, 64"), "fa2"], 4, "no two kernels to compare"),
+        ([PLAIN.replace("128, 64", "64, 64"), "fa2"], 4, "(FP16, 64, 64, 64, 4): async+load_0"),
         (["--from", "none.json"], 3, "cannot read none.json"),
         (["--recordings", "."], 3, "no GPU to measure on, and no counters recorded"),
     ],

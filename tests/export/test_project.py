@@ -308,6 +308,16 @@ def test_an_export_is_replaced_and_nothing_else(
         export(tmp_path / "file" / "below", options, machine, Silent())
 
 
+def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    machine = MachineOptions(cache_dir=tmp_path / "file" / "cache")
+    options = ExportOptions(tmp_path / "none.json", ("sm_80",), d_heads=(64,), dtypes=(DType.FP16,))
+    progress = Silent()
+    assert export(tmp_path / "attention", options, machine, progress).kernels
+    (warning,) = progress.warnings
+    assert str(machine.cache_dir) in warning
+
+
 def test_a_place_that_cannot_be_written_is_refused_before_anything_is_compiled(
     options: ExportOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

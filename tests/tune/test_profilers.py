@@ -232,6 +232,9 @@ def test_a_gpus_own_folder_is_replayed(tmp_path: Path, folder: Path) -> None:
 
 def test_without_gpu_and_recordings_there_is_nothing(tmp_path: Path) -> None:
     machine = fakes.machine(tmp_path, device=None, recordings=tmp_path / "empty")
+    with pytest.raises(ToolMissing, match=r"no folder .*empty"):
+        choose_profiler(MeasureOptions(), machine, Stages())
+    (tmp_path / "empty").mkdir()
     with pytest.raises(ToolMissing, match=r"no recordings in .*empty"):
         choose_profiler(MeasureOptions(), machine, Stages())
 
