@@ -112,15 +112,15 @@ def consumer(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project that docs/export.md shows, built with the installed package."""
     source = tmp_path_factory.mktemp("consumer")
     (cmake,), (program_c,) = blocks("cmake"), blocks("c")
-    program, workspace, by_config = blocks("cpp")
-    more = "add_library(by_config STATIC by_config.cpp workspace.cpp)\n"
+    program, by_config, decoding = blocks("cpp")
+    more = "add_library(by_config STATIC by_config.cpp decoding.cpp)\n"
     more += "target_link_libraries(by_config PRIVATE fa_tune::fa_tune)\n"
     more += "target_compile_features(by_config PRIVATE cxx_std_20)\n"
     (source / "CMakeLists.txt").write_text(cmake + more)
     (source / "program.cpp").write_text(program)
     (source / "program.c").write_text(program_c)
     (source / "by_config.cpp").write_text(by_config)
-    (source / "workspace.cpp").write_text(workspace)
+    (source / "decoding.cpp").write_text(decoding)
     configure_and_build(source, source / "build", f"-DCMAKE_PREFIX_PATH={built.prefix}")
     return source / "build"
 
