@@ -4,7 +4,8 @@ Ctrl-C ends the process at once while the program's modules are read, some tenth
 when nothing is left to do.  Between the two `fa_tune.cli` says in a line what became of the work.
 """
 
-import signal
+# What `signal` is made of: it reads no file, while an interrupt would still show where it came.
+import _signal as signal  # type: ignore[import-not-found, unused-ignore]
 
 
 def main() -> None:

@@ -188,16 +188,20 @@ WAIT_IN_IMPORTS = """
 import runpy, sys, time
 class Slow:
     def find_spec(self, name, path=None, target=None):
-        if name == "click":
+        if name == "MODULE":
             print("here", flush=True)
             time.sleep(60)
+sys.modules.pop("MODULE", None)
 sys.meta_path.insert(0, Slow())
 runpy.run_module("fa_tune", run_name="__main__")
 """
 
 
-def test_ctrl_c_while_modules_are_read_ends_it_at_once(environment: dict[str, str]) -> None:
-    child = _waiting(environment, code=WAIT_IN_IMPORTS)
+@pytest.mark.parametrize("module", ["signal", "click"])
+def test_ctrl_c_while_modules_are_read_ends_it_at_once(
+    environment: dict[str, str], module: str
+) -> None:
+    child = _waiting(environment, code=WAIT_IN_IMPORTS.replace("MODULE", module))
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=30)
     assert (child.returncode, err) == (-signal.SIGINT, "")
