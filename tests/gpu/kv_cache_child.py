@@ -67,6 +67,14 @@ class Drawn:
             pools.append(pool)
         return pools[0], pools[1], table.int()
 
+    def freed(self, table: torch.Tensor | None, left: int | None) -> torch.Tensor | None:
+        """The same table, where a server has freed the pages that a window hides from all."""
+        if table is None or left is None:
+            return table
+        first_seen = (self.lengths - self.q.shape[1] - left).clamp(min=0)
+        pages = torch.arange(table.shape[1], device="cuda")
+        return torch.where(pages < first_seen[:, None] // self.page, -1, table).int()
+
     def new(self) -> tuple[torch.Tensor, torch.Tensor] | None:
         """The new keys and values."""
         if not self.added:
@@ -202,10 +210,11 @@ def _random_caches(problems: int) -> None:
         twice, new = [], drawn.new()
         for _ in range(2):
             k, v, table = drawn.cached()
+            freed = drawn.freed(table, left)
             twice.append(
                 attend(
                     drawn.q,
-                    Cache(k, v, drawn.lengths - drawn.added, new, table, drawn.scales),
+                    Cache(k, v, drawn.lengths - drawn.added, new, freed, drawn.scales),
                     traits,
                     return_lse=True,
                 )
@@ -239,7 +248,7 @@ def through_the_drop_in() -> None:
             out = flash_attn_with_kvcache(
                 *(drawn.q, k, v, *((None, None) if new is None else new)),
                 cache_seqlens=drawn.lengths - drawn.added,
-                block_table=table,
+                block_table=drawn.freed(table, 100),
                 causal=True,
                 window_size=(100, -1),
                 **given,
