@@ -20,7 +20,7 @@ from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.decode.config import DecodeConfig
 from fa_tune.families.decode.sets import FEW_QUADS
 from fa_tune.families.fields import d_v_of, is_kv_e4m3
-from fa_tune.ops.forward_cases import example, has_alignment
+from fa_tune.ops.forward_cases import example, fewest_queries, has_alignment
 from fa_tune.ops.traits import Traits
 from tests.gpu.score_hooks import HOOKS
 from tests.tools import required_sm90
@@ -320,7 +320,7 @@ def _fa_problems(d_head: int, dtype: DType) -> Iterator[tuple[Workload, str]]:
 def small_workloads(variant: Variant, traits: str) -> tuple[Workload, ...]:
     """A dozen tiles of queries with enough blocks of keys for every ring to turn, and few keys
     for more queries; with the trait lengths that end within a block, down to 1; with a mask both
-    alignments, where some rows see nothing."""
+    alignments, where some rows see nothing, and lengths down to 2."""
     family = families.get(variant.family)
     config = family.parse(variant.config)
     facts = Traits.parse(traits)
@@ -329,7 +329,7 @@ def small_workloads(variant: Variant, traits: str) -> tuple[Workload, ...]:
     shapes = [(2, 3, 1, 2 * rows, 5 * keys), (1, 2, 2, 3 * rows, 2 * keys)]
     if facts.ragged:
         shapes = [(2, 3, 1, rows + 17, 5 * keys + 17), (2, 2, 2, 2 * rows + 1, keys - 1)]
-        shapes.append((1, 1, 1, 1, 1))
+        shapes.append((1, 1, 1, fewest_queries(facts), fewest_queries(facts)))
     found = [
         example(
             *(facts, (*shape, config.d_head, config.dtype), number),

@@ -30,7 +30,7 @@ KEYS = (
     "b1_h3_kv1_q37_k101_d32_bf16_causal_lse_scale0.5",
     "b2_h2_kv2_q37_k101_d64_fp16_causal_br_lse",
     "b1_h4_kv1_q101_k37_d32_fp16_causal_br_lse",
-    "b1_h1_kv1_q1_k1_d32_bf16_causal",
+    "b1_h1_kv1_q2_k2_d32_bf16_causal",
 )
 
 

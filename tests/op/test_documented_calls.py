@@ -25,7 +25,7 @@ from tests.op import twins
 from tests.project_files import ROOT
 
 PAGE = (ROOT / "docs" / "use-in-torch.md").read_text(encoding="utf-8")
-CALLS, TRAITS, HOOK = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+CALLS, TRAITS, WITH_CACHE, HOOK = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 (BY_FOUR,) = re.findall(r"```cuda\n(.*?)```", PAGE, re.DOTALL)
 
 
@@ -57,6 +57,20 @@ def test_the_function(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
 def test_what_changes_scores() -> None:
     run(TRAITS, attention=op.attention, sinks=torch.randn(4), slopes=torch.rand(2, 4))
+
+
+def test_a_cache_in_pages() -> None:
+    caches = [torch.randn(5, 16, 2, 64).half() for _ in range(2)]
+    table, lengths = torch.tensor([[3, 0], [1, 4]]), torch.tensor([19, 7])
+    q, k, v = (torch.randn(2, 1, heads, 64).half() for heads in (4, 2, 2))
+    given = {"q": q, "k": k, "v": v, "k_cache": caches[0], "v_cache": caches[1]}
+    found = run(WITH_CACHE, **given, lengths=lengths.int(), table=table.int())
+    assert torch.equal(caches[0][0, 3], k[0, 0]), "behind 19 keys, in the second page"
+    assert torch.equal(caches[1][1, 7], v[1, 0])
+    for one, n in enumerate((20, 8)):
+        keys, values = (c[table[one]].flatten(0, 1)[:n] for c in caches)
+        expected = twins.fwd(q[one : one + 1], keys[None], values[None])
+        assert torch.allclose(found["out"][one].float(), expected[0].float(), atol=2e-3)
 
 
 def test_the_score_hook() -> None:

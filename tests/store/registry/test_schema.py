@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from fa_tune.core.errors import RegistryError
 from fa_tune.core.model import CaseError, Verdict
+from fa_tune.core.workload import Workload
 from fa_tune.ops import flops
 from fa_tune.store.registry.schema import (
     SCHEMA,
@@ -208,6 +209,20 @@ def test_provenance_is_checked_too(raw: dict[str, Any]) -> None:
 def test_two_entries_for_one_thing_are_refused(raw: dict[str, Any]) -> None:
     raw["entries"].append(raw["entries"][0])
     assert "two entries for b16_h16_kv16_q" in refused(raw)
+
+
+def test_an_entry_of_a_workload_that_has_another_key_today_gives_way_to_its_own(
+    raw: dict[str, Any],
+) -> None:
+    (own,) = raw["entries"] = raw["entries"][:1]
+    workload = Workload.from_key(own["workload"])
+    own["workload"] = dataclasses.replace(workload, seq_len_q=1, causal=False).key
+    restated = {**own, "workload": own["workload"].replace("full", "causal_br"), "n": 7}
+    for entries in ([restated, own], [own, restated]):
+        (read,) = from_json(json.dumps({**raw, "entries": entries}), "registry.json").entries
+        assert read.n == own["n"] != 7
+    (read,) = from_json(json.dumps({**raw, "entries": [restated]}), "registry.json").entries
+    assert (read.n, read.workload.key) == (7, own["workload"])
 
 
 @pytest.mark.parametrize(
