@@ -227,8 +227,6 @@ def by_products(
         slopes = options.alibi_slopes.to(kind).view(-1, q.shape[2], 1, 1)
         scores = scores - slopes * (row - column).abs()
     hidden = column >= last
-    if lengths is not None:  # what lies behind may be anything
-        values = values.masked_fill(hidden.view(len(hidden), n_kv, 1, 1), 0.0)
     left, right = options.window
     if options.causal:
         right = 0
@@ -236,6 +234,8 @@ def by_products(
         hidden = hidden | (column > row + right)
     if left >= 0:
         hidden = hidden | (column < row - left)
+    if lengths is not None:  # what no query sees may be anything, such as freed pages
+        values = values.masked_fill(hidden.all(2).view(len(hidden), n_kv, 1, 1), 0.0)
     blind = hidden.all(-1, keepdim=True)
     scores = scores.masked_fill(hidden & ~blind, -torch.inf)
     lse = scores.detach().logsumexp(-1).masked_fill(blind[..., 0], -torch.inf)

@@ -137,7 +137,8 @@ def _registry() -> str:
     gpus = ", ".join(dict.fromkeys(entry.gpu.name for entry in kept))
     for entry in kept:
         families.config_of(entry.chosen)  # a form that is no longer understood
-    return f"{len(kept)} entries in {path} ({gpus})"
+    entries = "1 entry" if len(kept) == 1 else f"{len(kept)} entries"
+    return f"{entries} in {path} ({gpus})"
 
 
 def _journal(machine: MachineOptions) -> str:

@@ -58,6 +58,21 @@ def test_some_rows_of_a_cache() -> None:
     assert torch.allclose(found, expected, atol=1e-6)
 
 
+def test_pages_that_a_window_hides_may_be_gone() -> None:
+    q, k, v = draw(2, 2, 4, 16), draw(6, 4, 2, 16), draw(2, 4, 2, 16)
+    v = torch.cat((v, draw(4, 4, 2, 16)))
+    table = torch.tensor([[1, 2, 3], [4, 3, 2]])
+    given = {"cache_seqlens": torch.tensor([12, 9]), "causal": True, "window_size": (3, -1)}
+    expected = flash_attn_with_kvcache(q, k, v, block_table=table, **given)
+    for tensor in (k, v):
+        tensor[[0, 5]] = torch.nan
+    for gone in (-1, 0, 5, 99):
+        freed = table.clone()
+        freed[:, 0] = gone
+        found = flash_attn_with_kvcache(q, k, v, block_table=freed, **given)
+        assert torch.equal(found, expected)
+
+
 def test_a_cache_in_pages_is_appended_to_and_read() -> None:
     page, lengths = 4, torch.tensor([6, 0, 3], dtype=torch.int32)
     pool_k, pool_v = (torch.full((12, page, 2, 16), torch.nan) for _ in range(2))
