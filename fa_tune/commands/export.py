@@ -115,6 +115,13 @@ from fa_tune.tune.outputs import registry_path
     help="The same for any number of sequences, heads and keys: some 40 configs for each --dtype "
     "and --d-head.",
 )
+@option(
+    "--kv-e4m3",
+    "kv_e4m3",
+    is_flag=True,
+    default=False,
+    help="The defaults for few queries for K and V in e4m3, too.",
+)
 @machine_options("jobs", "compile_timeout_s", "cache_dir")
 @quiet_option()
 def command(
@@ -130,6 +137,7 @@ def command(
     ptx: bool,
     few_queries: bool,
     by_size: bool,
+    kv_e4m3: bool,
     machine: MachineOptions,
     quiet: bool,
 ) -> None:
@@ -156,6 +164,7 @@ def command(
         ptx=ptx,
         few_queries=few_queries,
         by_size=by_size,
+        kv_e4m3=kv_e4m3,
     )
     with watching(quiet) as progress:
         made = export(folder, options, machine, progress)

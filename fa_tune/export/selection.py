@@ -22,6 +22,7 @@ from fa_tune.core.workload import DType, Workload
 from fa_tune.export.sizes import ROWS, SizedDefault, sized_defaults
 from fa_tune.families.base import Config
 from fa_tune.families.computed import not_among
+from fa_tune.families.fields import is_kv_e4m3
 from fa_tune.families.selection import choose_configs
 from fa_tune.ops.traits import Traits
 from fa_tune.store.registry.between import filled
@@ -39,7 +40,8 @@ class ExportOptions:
     beside what was chosen.  `d_heads` empty: those of the entries.  `dtypes` and `d_heads`, with
     `d_head_v` for V (0: the same), are what defaults are exported for, and the configs of a set.
     `ptx`: the defaults as PTX as well.  `few_queries`: defaults for few queries after many keys,
-    too; `by_size`: these for any number of tiles and keys, too, which are many."""
+    too; `by_size`: these for any number of tiles and keys, too, which are many; `kv_e4m3`: both
+    for K and V in e4m3 as well."""
 
     registry: Path
     archs: tuple[str, ...] = ()
@@ -52,6 +54,12 @@ class ExportOptions:
     ptx: bool = False
     few_queries: bool = False
     by_size: bool = False
+    kv_e4m3: bool = False
+
+    @property
+    def narrow(self) -> tuple[bool, ...]:
+        """Whether K and V are in e4m3, of defaults for few queries."""
+        return (False, True) if self.kv_e4m3 else (False,)
 
 
 @dataclass
@@ -220,10 +228,9 @@ def _has_whole(config: Config) -> bool:
     """Whether lengths that are whole blocks have a kernel of their own."""
     family = families.of(config)
     dtype, d_head, d_v = families.kind_of(config)
-    sizes = (1, 1, 1, *family.whole_lengths(config))
-    return not Traits.parse(
-        family.traits(config, Workload(*sizes, d_head, dtype, d_head_v=d_v))
-    ).ragged
+    sizes, narrow = (1, 1, 1, *family.whole_lengths(config)), is_kv_e4m3(config)
+    workload = Workload(*sizes, d_head, dtype, d_head_v=d_v, kv_e4m3=narrow)
+    return not Traits.parse(family.traits(config, workload)).ragged
 
 
 def _traits(
@@ -248,10 +255,15 @@ def _add_defaults(
     for arch in sorted(archs, key=lambda a: a.compute_capability, reverse=True):
         for d_head, d_v, dtype in kinds:
             # An entry for few queries serves what is near, the default all else.
-            if options.by_size:
-                _add_sized(found, (d_head, d_v), dtype, arch, lse)
-            if options.few_queries or options.by_size or (d_head, d_v, dtype) in few_rows:
-                few = _for_few_queries((d_head, d_v), dtype, smallest_served(arch))
+            likes = [
+                Workload(1, 1, 1, 1, 1, d_head, dtype, d_head_v=d_v, kv_e4m3=narrow)
+                for narrow in options.narrow
+            ]
+            for like in likes if options.by_size else ():
+                _add_sized(found, like, arch, lse)
+            wanted = options.few_queries or options.by_size or options.kv_e4m3
+            for like in likes if wanted or (d_head, d_v, dtype) in few_rows else ():
+                few = _for_few_queries(like, smallest_served(arch))
                 found.defaults += [_add(found, config, arch, lse) for config in few]
             configs = families.defaults(d_head, dtype, arch, d_head_v=d_v)[:1]
             found.defaults += [_add(found, config, arch, lse) for config in configs]
@@ -268,22 +280,20 @@ def _add_defaults(
     found.defaults = list(dict.fromkeys(found.defaults))
 
 
-def _add_sized(
-    found: Selection, heads: tuple[int, int], dtype: DType, arch: ArchLimits, lse: Sequence[bool]
-) -> None:
-    """The defaults for decoding by size, and their kernels."""
-    sized = list(sized_defaults(heads, dtype, arch))
+def _add_sized(found: Selection, like: Workload, arch: ArchLimits, lse: Sequence[bool]) -> None:
+    """The defaults for decoding by size, and their kernels, of such dtypes and head dimensions."""
+    sized = list(sized_defaults(like, arch))
     found.sized += sized
     for config in dict.fromkeys(default.config for default in sized):
         _add(found, config, arch, lse)
 
 
-def _for_few_queries(heads: tuple[int, int], dtype: DType, arch: ArchLimits) -> list[Config]:
-    """What runs few queries after many keys untuned, the largest tile first: those of large caches
-    of several sequences, which do not count on any length."""
+def _for_few_queries(like: Workload, arch: ArchLimits) -> list[Config]:
+    """What runs few queries after many keys untuned, the largest tile first, of such dtypes and
+    head dimensions: those of large caches of several sequences, which do not count on any
+    length."""
     found: dict[Config, None] = {}
     for rows in sorted(ROWS, reverse=True):
-        sizes = (2, rows, 1, 1, LONG_CACHE)
-        workload = Workload(*sizes, heads[0], dtype, d_head_v=heads[1], cache_lengths="equal")
+        workload = replace(like, batch=2, heads=rows, seq_len_kv=LONG_CACHE, cache_lengths="equal")
         found |= dict.fromkeys(families.defaults_for(workload, arch)[:1])
     return list(found)

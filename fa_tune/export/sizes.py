@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from fa_tune import families
 from fa_tune.core.arch import ArchLimits, smallest_served
-from fa_tune.core.workload import DType, Workload
+from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config
 from fa_tune.store.registry.between import distance
 from fa_tune.store.registry.lookup import same_kind
@@ -69,19 +69,23 @@ def _rows(workload: Workload) -> int:
     return max(ROWS[0], workload.rows_of_kv_head)
 
 
-def sized_defaults(
-    heads: tuple[int, int], dtype: DType, arch: ArchLimits
-) -> Iterator[SizedDefault]:
-    """Those of a head dimension of Q and K, and of V, that run on all GPUs which the code of an
+def sized_defaults(like: Workload, arch: ArchLimits) -> Iterator[SizedDefault]:
+    """Those of dtypes and head dimensions as in `like` that run on all GPUs which the code of an
     architecture runs on."""
     for rows, causal in itertools.product(ROWS, (False, True)):
         queries = QUERIES if causal else 1
-        sizes = (1, rows // queries, 1, queries, KEYS[0], heads[0], dtype)
-        like = Workload(*sizes, causal=causal, bottom_right=causal, d_head_v=heads[1])
-        one_cache = replace(like, cache_lengths="equal")
+        sizes = (1, rows // queries, 1, queries, KEYS[0], like.d_head, like.dtype)
+        kind = Workload(
+            *sizes,
+            causal=causal,
+            bottom_right=causal,
+            d_head_v=like.d_head_v,
+            kv_e4m3=like.kv_e4m3,
+        )
+        one_cache = replace(kind, cache_lengths="equal")
         several = replace(one_cache, batch=2)
-        for kind in (like, one_cache, several):
-            yield from _of_plane(kind, arch)
+        for one in (kind, one_cache, several):
+            yield from _of_plane(one, arch)
 
 
 def as_number(compute_capability: tuple[int, int]) -> int:

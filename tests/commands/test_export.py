@@ -48,7 +48,16 @@ def exporting(monkeypatch: pytest.MonkeyPatch) -> Exporting:
 def test_options_arrive(console: Console, exporting: Exporting, tmp_path: Path) -> None:
     registry = str(tmp_path / "registry.json")
     given = ("--registry", registry, "--arch", "sm_90a, 8.0", "--workloads", KEY, "--lse", "--ptx")
-    more = ("--kernels", "prog", "--d-head", "64,96", "--dtype", "bf16", "--few-queries-by-size")
+    more = (
+        "--kernels",
+        "prog",
+        "--d-head",
+        "64,96",
+        "--dtype",
+        "bf16",
+        "--few-queries-by-size",
+        "--kv-e4m3",
+    )
     done = console("export", "--to", str(tmp_path / "to"), *given, *more)
     assert done.status == 0
     assert exporting.options == [
@@ -62,6 +71,7 @@ def test_options_arrive(console: Console, exporting: Exporting, tmp_path: Path) 
             lse=True,
             ptx=True,
             by_size=True,
+            kv_e4m3=True,
         )
     ]
 

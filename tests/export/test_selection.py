@@ -126,6 +126,33 @@ def test_defaults_by_size_stand_behind_what_is_tuned_nearby() -> None:
     assert {d.key for d in found.sized} <= {r.variant.key for r in found.kernels}
 
 
+def test_an_entry_of_a_cache_in_e4m3_is_exported() -> None:
+    few = Workload(8, 16, 4, 2, 8192, D_HEAD, DType.FP16, kv_e4m3=True)
+    (config, *_) = families.defaults_for(few, limits((9, 0)))
+    variant = families.variant(config)
+    found = select(chosen_on_h200((few, variant.config)), options())
+    assert not found.left_out
+    assert choose(exported(found), H200.name, 90, few) == variant.key
+
+
+def test_caches_in_e4m3_have_defaults_by_wish() -> None:
+    full = Workload(*SHAPE, D_HEAD, DType.FP16)
+    few = Workload(8, 16, 4, 2, 8192, D_HEAD, DType.FP16, kv_e4m3=True)
+    registry = chosen_on_h200((full, FAST))
+    for wish in ({}, {"few_queries": True}, {"by_size": True}):
+        assert choose(exported(select(registry, options(**wish))), H200.name, 90, few) is None
+    made = exported(select(registry, options(kv_e4m3=True)))
+    assert choose(made, H200.name, 90, few) in made.defaults
+    made = exported(select(registry, options(kv_e4m3=True, by_size=True)))
+    (default, *_) = families.defaults_for(few, limits((9, 0)))
+    assert choose(made, H200.name, 90, few) == families.variant(default).key
+    wide = dataclasses.replace(few, kv_e4m3=False)
+    (default, *_) = families.defaults_for(wide, limits((9, 0)))
+    assert choose(made, H200.name, 90, wide) == families.variant(default).key
+    older = options(kv_e4m3=True, by_size=True, archs=("sm_80",), d_heads=(D_HEAD,))
+    assert not select(Registry.of(), older).left_out, "before 8.9 there are none"
+
+
 def test_every_workload_of_an_entrys_kind_has_a_kernel() -> None:
     found = select(small_registry(), options())
     # Windows and packed batches depend on the lengths: with one query they are other kernels.
