@@ -194,7 +194,8 @@ Status fa_tune_table::add(const fa_tune_table_info& info) {
     for (const auto& [name, count, there] :
          {std::tuple("kernels", info.kernel_count, info.kernels != nullptr),
           std::tuple("entries", info.entry_count, info.entries != nullptr),
-          std::tuple("defaults", info.default_count, info.defaults != nullptr)}) {
+          std::tuple("defaults", info.default_count, info.defaults != nullptr),
+          std::tuple("sized_defaults", info.sized_default_count, info.sized_defaults != nullptr)}) {
         if (count > 0 && !there) {
             return failure(FA_TUNE_INVALID, "%s of a table is NULL, but there are %zu", name,
                            count);

@@ -57,6 +57,10 @@ class ExportOptions:
     kv_e4m3: bool = False
 
     @property
+    def wants_few_queries(self) -> bool:
+        return self.few_queries or self.by_size or self.kv_e4m3
+
+    @property
     def narrow(self) -> tuple[bool, ...]:
         """Whether K and V are in e4m3, of defaults for few queries."""
         return (False, True) if self.kv_e4m3 else (False,)
@@ -259,12 +263,13 @@ def _add_defaults(
                 Workload(1, 1, 1, 1, 1, d_head, dtype, d_head_v=d_v, kv_e4m3=narrow)
                 for narrow in options.narrow
             ]
-            for like in likes if options.by_size else ():
-                _add_sized(found, like, arch, lse)
-            wanted = options.few_queries or options.by_size or options.kv_e4m3
-            for like in likes if wanted or (d_head, d_v, dtype) in few_rows else ():
-                few = _for_few_queries(like, smallest_served(arch))
-                found.defaults += [_add(found, config, arch, lse) for config in few]
+            if options.by_size:
+                for like in likes:
+                    _add_sized(found, like, arch, lse)
+            if options.wants_few_queries or (d_head, d_v, dtype) in few_rows:
+                for like in likes:
+                    few = _for_few_queries(like, smallest_served(arch))
+                    found.defaults += [_add(found, config, arch, lse) for config in few]
             configs = families.defaults(d_head, dtype, arch, d_head_v=d_v)[:1]
             found.defaults += [_add(found, config, arch, lse) for config in configs]
             if not configs:

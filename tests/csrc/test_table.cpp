@@ -209,8 +209,9 @@ void names_without_a_kernel_are_refused_when_the_table_is_made() {
 void arrays_that_are_not_there_are_refused() {
     fa_tune_table* table = nullptr;
     fa_tune_table_info info{};
-    for (auto count : {&fa_tune_table_info::kernel_count, &fa_tune_table_info::entry_count,
-                       &fa_tune_table_info::default_count}) {
+    for (auto count :
+         {&fa_tune_table_info::kernel_count, &fa_tune_table_info::entry_count,
+          &fa_tune_table_info::default_count, &fa_tune_table_info::sized_default_count}) {
         info = {};
         info.*count = 1;
         CHECK_FAILS(fa_tune_table_create(&info, &table), FA_TUNE_INVALID, "is NULL");
