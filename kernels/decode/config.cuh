@@ -57,6 +57,9 @@ struct DecodeConfig {
     // at the end of a tile what the columns of a row have in common is found first, by a lane for
     // each row, in place of by every thread for its columns
     bool by_rows = false;
+    // the queries of a tile are loaded before any key, once for all warps, which take them from
+    // shared memory, in place of by each warp for itself behind its first keys
+    bool shared_queries = false;
 
     // Head dimension of V and O.
     FA_HOST_DEVICE constexpr int d_v() const { return d_head_v != 0 ? d_head_v : d_head; }
@@ -111,7 +114,10 @@ struct DecodeConfig {
         if (tile_keys != other.tile_keys) {
             return tile_keys < other.tile_keys;
         }
-        return by_rows < other.by_rows;
+        if (by_rows != other.by_rows) {
+            return by_rows < other.by_rows;
+        }
+        return shared_queries < other.shared_queries;
     }
 };
 

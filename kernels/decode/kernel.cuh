@@ -188,19 +188,40 @@ __device__ __forceinline__ void combine_together(const DecodeParams& p, unsigned
     using Elem = mma_sync::Element<CFG.dtype>;
     const QuadShares<L::kThreads> shares(tile.parts(), rows.count * (CFG.d_v() / 4));
     if (shares.number == 1) return combine_if_last<CFG, TRAITS>(p, smem, tile, rows);
-    const unsigned bits = smem + L::kRowSums;
+    const Words words{p.counters + tile.first_cta, static_cast<unsigned>(tile.parts()),
+                      static_cast<unsigned>(shares.number)};
+    const int rank = blockIdx.x - tile.first_cta;
+    bool own = false, last = false;
     __syncthreads();
-    if (threadIdx.x < 32) {
-        const Words words{p.counters + tile.first_cta};
-        const int rank = blockIdx.x - tile.first_cta;
-        const OwnShares own = OwnShares::find(words, tile.parts(), rank, shares, bits);
-        if (threadIdx.x == 0) ptx::st_shared(smem + L::kWord, own.first << 16 | own.end);
+    if (threadIdx.x == 0) {
+        last = words.count();
+        own = rank < shares.number && (last || words.await(rank));
+        ptx::st_shared(smem + L::kWord, own + 2 * last);
     }
     __syncthreads();
-    const int own = ptx::ld_shared(smem + L::kWord);
-    for (int share = own >> 16; share < (own & 0xffff); ++share) {
-        if (!(ptx::ld_shared(bits + share / 32 * 4) >> share % 32 & 1)) continue;
-        make_share<Elem, TRAITS, CFG.d_v()>(p, smem, tile, rows, shares, share);
+    const int word = ptx::ld_shared(smem + L::kWord);
+    const int share = threadIdx.x;
+    bool gone = false;  // the CTA of this thread's share
+    if (word & 2 && share < shares.number && share != rank) {
+        gone = ptx::ld_acquire(words.first + share) & Words::kGone;
+    }
+    unsigned known = 0;
+    if (own) known = words.know(1);
+    if (word & 1) make_share<Elem, TRAITS, CFG.d_v()>(p, smem, tile, rows, shares, rank);
+    if (own) words.leave(known, 1);
+    if (!(word & 2)) return;
+    if (gone) gone = words.take(share);
+    const unsigned taken = __ballot_sync(kAllLanes, gone);
+    if (threadIdx.x % 32 == 0) {
+        ptx::st_shared(smem + L::kRowSums + threadIdx.x / 8, taken);
+        if (taken != 0) words.leave(words.know(__popc(taken)), __popc(taken));
+    }
+    __syncthreads();
+    for (int first = 0; first < shares.number; first += 32) {
+        unsigned left = ptx::ld_shared(smem + L::kRowSums + first / 8);
+        for (int i = first; left != 0; ++i, left >>= 1) {
+            if (left & 1) make_share<Elem, TRAITS, CFG.d_v()>(p, smem, tile, rows, shares, i);
+        }
     }
 }
 

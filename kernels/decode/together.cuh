@@ -1,18 +1,18 @@
 // The CTAs of a tile combine its parts together, where one alone would have too much to read: a
 // multiprocessor reads at most 28 bytes in a cycle from L2.
 //
-// The first of them have a share of the columns of O each.  A CTA that is done with its part waits
-// a while for the others; the one that is done last tells all that wait, and each makes its share
-// from all parts:
+// The first of them have a share of the columns of O each.  A CTA that is done with its part counts
+// it and waits a while until all are there, then makes its share from all parts:
 //
-//     CTA 0  part  ......waits......  go -> share 0
-//     CTA 1  part        ..waits....  go -> share 1
-//     CTA 2        part, last: tells      -> share 2, and those of CTAs that have gone
+//     CTA 0  part  ......waits......  all there -> share 0
+//     CTA 1  part        ..waits....  all there -> share 1
+//     CTA 2        part, the last one           -> shares of CTAs that have gone
 //
 // Nobody waits for ever, since nobody knows that all CTAs run at a time.
 //
-// Each CTA has a word in memory.  Below it counts the parts that are done of the tile that begins
-// in this CTA and does not end there; above it says what the CTA was told, or did.  All words are 0
+// Each CTA has a word in memory.  It counts the parts that are there of the tile that begins in
+// this CTA and does not end there, and the CTAs with a share of it that know that all are; and says
+// whether the CTA itself, which may have a share of the tile before, has gone.  All words are 0
 // before a launch and after it.
 #pragma once
 
@@ -27,7 +27,7 @@ namespace fa_tune::decode {
 // its time.
 template <int kThreads>
 struct QuadShares {
-    static constexpr int kFew = 9216;  // quads of parts, 144 KB, that one CTA combines as fast
+    static constexpr int kFew = 6144;  // quads of parts, 96 KB, that one CTA combines as fast
     static constexpr int kLeast = 3;   // 8 quads of a share, 128 bytes of each part
     static constexpr int kWorth = 10;  // 1024 quads of parts for a share, 16 KB
 
@@ -57,63 +57,41 @@ struct QuadShares {
 
 // The words of the CTAs of a tile.
 struct Words {
-    static constexpr unsigned kParts = 0xffff, kGo = 0x10000, kGone = 0x20000;
-    static constexpr int kLooks = 32;  // at its word, to L2 and back each, before a CTA goes
+    static constexpr unsigned kParts = 0x7fff, kGone = 0x8000, kKnows = 0x10000;
+    static constexpr int kLooks = 32;  // at the count, to L2 and back each, before a CTA goes
 
     unsigned* const first;
+    const unsigned parts;
+    const unsigned sharers;
 
     // Counts a part that is there, with what a barrier has shown to this thread; whether it is the
     // last one.
-    __device__ __forceinline__ bool count(int parts) const {
-        const unsigned before = ptx::atom_add_acq_rel(first, 1) & kParts;
-        const bool last = before + 1 == static_cast<unsigned>(parts);
-        if (last) ptx::red_and(first, ~kParts);
-        return last;
+    __device__ __forceinline__ bool count() const {
+        return (ptx::atom_add_acq_rel(first, 1) & kParts) + 1 == parts;
     }
-    // Waits for the last CTA's word; whether it has come.
+    // Waits for the last part; whether it has come.  If not, whoever counts it makes this share.
     __device__ __forceinline__ bool await(int rank) const {
-        bool go = false;
-        for (int i = 0; i < kLooks && !go; ++i) go = ptx::ld_acquire(first + rank) & kGo;
-        if (!go) go = ptx::atom_or_acq_rel(first + rank, kGone) & kGo;
-        if (go) ptx::red_and(first + rank, kParts);
-        return go;
-    }
-    // Tells another CTA; whether it has gone.
-    __device__ __forceinline__ bool tell(int rank) const {
-        const bool gone = ptx::atom_or_acq_rel(first + rank, kGo) & kGone;
-        if (gone) ptx::red_and(first + rank, kParts);
-        return gone;
-    }
-};
-
-// The shares that a CTA makes: of those from `first` to `end` the ones whose bit is set in shared
-// memory, where a word has 32.
-struct OwnShares {
-    int first, end;
-
-    // Counts, waits and tells others, when all of this CTA's part is there.  By the first warp.
-    template <int kThreads>
-    __device__ __forceinline__ static OwnShares find(const Words& words, int parts, int rank,
-                                                     const QuadShares<kThreads>& shares,
-                                                     unsigned bits) {
-        const int lane = threadIdx.x;
-        bool last = false, goes = false;
-        if (lane == 0) {
-            last = words.count(parts);
-            goes = !last && rank < shares.number && words.await(rank);
+        for (int i = 0; i < kLooks; ++i) {
+            if ((ptx::ld_acquire(first) & kParts) == parts) return true;
         }
-        __syncwarp();
-        last = __any_sync(kAllLanes, last);
-        goes = __any_sync(kAllLanes, goes);
-        if (!last && !goes) return {0, 0};
-        for (int from = 0; from < shares.number; from += 32) {
-            const int share = from + lane;
-            bool makes = share == rank;
-            if (last && share < shares.number && !makes) makes = words.tell(share);
-            const unsigned word = __ballot_sync(kAllLanes, makes);
-            if (lane == 0) ptx::st_shared(bits + from / 8, word);
-        }
-        return last ? OwnShares{0, shares.number} : OwnShares{rank, rank + 1};
+        ptx::atom_or_acq_rel(first + rank, kGone);
+        // Either the last part comes behind this, and who counts it sees that the CTA has gone, or
+        // it is there.
+        const bool all = (ptx::atom_add_acq_rel(first, 0) & kParts) == parts;
+        return all && take(rank);
+    }
+    // Whether a CTA had gone, and nobody has taken its share yet.
+    __device__ __forceinline__ bool take(int rank) const {
+        return ptx::atom_and_acq_rel(first + rank, ~kGone) & kGone;
+    }
+    // So many CTAs with a share know that all parts are there, or need not; gives what `leave` asks
+    // for, in time.
+    __device__ __forceinline__ unsigned know(unsigned number) const {
+        return ptx::atom_add_acq_rel(first, number * kKnows);
+    }
+    // Leaves the word as it was, if they are the last ones.
+    __device__ __forceinline__ void leave(unsigned known, unsigned number) const {
+        if (known / kKnows + number == sharers) ptx::red_and(first, kGone);
     }
 };
 

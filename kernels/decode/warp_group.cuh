@@ -16,6 +16,7 @@
 #include "decode/constraints.cuh"
 #include "decode/operands.cuh"
 #include "decode/parts.cuh"
+#include "decode/queries.cuh"
 #include "decode/work.cuh"
 #include "mma_sync/copy.cuh"
 #include "mma_sync/online_softmax.cuh"
@@ -40,9 +41,11 @@ struct Layout : Constraints<CFG> {
     static constexpr int kSumsBytes = CFG.B_r * CFG.d_v() * 4;
     static constexpr int kGroupBytes = kRingBytes > kSumsBytes ? kRingBytes : kSumsBytes;
 
-    // Behind the groups: (m, l) of each group's rows, and a word; with a cluster a barrier, where
-    // the parts arrive.
-    static constexpr int kRowSums = kGroups * kGroupBytes;
+    // Behind the groups: queries, if warps share them; (m, l) of each group's rows, and a word;
+    // with a cluster a barrier, where the parts arrive.
+    static constexpr int kQueries = kGroups * kGroupBytes;
+    static constexpr int kRowSums =
+        kQueries + (CFG.shared_queries ? SharedQueries<CFG>::Tile::kBytes : 0);
     static constexpr int kWord = kRowSums + 8 * kGroups * CFG.B_r;
 
     // With a cluster what its CTAs write to this one: of its share of the quads of columns of all
@@ -115,6 +118,8 @@ struct WarpGroup {
         keys.any = rows.seen<TRAITS.causal>(p, rows.count - 1);
         keys.all_to = rows.seen<TRAITS.causal>(p, 0);
         keys.all_from = TRAITS.window ? rows.unseen(p, rows.count - 1) : 0;
+        SharedQueries<CFG> queries;
+        if constexpr (CFG.shared_queries) queries.load(p, rows);
         int stage = 0, next_stage = CFG.stages - 1;
         // Not unrolled, since code comes from memory, too.
 #pragma unroll 1
@@ -122,6 +127,7 @@ struct WarpGroup {
             load<TRAITS.window>(rows, i, first + i, i < count ? keys.any : 0);
         }
         begin(rows);
+        if constexpr (CFG.shared_queries) take(rows, queries);
 #pragma unroll 1
         for (int i = 0; i < count; ++i) {
             ptx::cp_async_wait_group<kCopies*(CFG.stages - 1) - 1>();
@@ -315,7 +321,7 @@ struct WarpGroup {
         }
     }
 
-    // Q to registers; O and the sums are empty.
+    // Q to registers, unless warps share it; O and the sums are empty.
     __device__ __forceinline__ void begin(const TileRows& rows) {
         softmax.restart();
         softmax.scale = rows.softmax_scale;
@@ -328,6 +334,7 @@ struct WarpGroup {
                 const bool real = row < rows.count;
                 seen[m][half] = rows.seen<TRAITS.causal>(p, row);
                 if constexpr (TRAITS.window) unseen[m][half] = rows.unseen(p, row);
+                if constexpr (CFG.shared_queries) continue;
                 const auto* from = reinterpret_cast<const unsigned*>(
                     p.q + (real ? rows.offset(p, p.q_strides, row) : 0) + Ops::q_column(lane));
 #pragma unroll
@@ -340,6 +347,22 @@ struct WarpGroup {
             for (int n = 0; n < kTilesO; ++n) {
 #pragma unroll
                 for (int i = 0; i < 4; ++i) o[m][n][i] = 0.f;
+            }
+        }
+    }
+
+    // Q to registers by way of shared memory.  By all warps of the CTA.
+    __device__ __forceinline__ void take(const TileRows& rows, const SharedQueries<CFG>& queries) {
+        queries.share(smem + L::kQueries);
+        __syncthreads();
+#pragma unroll
+        for (int m = 0; m < kTilesM; ++m) {
+#pragma unroll
+            for (int t = 0; t < kStepsQK; ++t) {
+                const int row = row_warp * L::kWarpRows + 16 * m;
+                SharedQueries<CFG>::operand(q[t][m], smem + L::kQueries, row, t, lane);
+#pragma unroll
+                for (int i = 0; i < 4; ++i) q[t][m][i] = signed_as(rows, q[t][m][i]);
             }
         }
     }

@@ -57,6 +57,16 @@ __device__ __forceinline__ unsigned atom_or_acq_rel(unsigned* address, unsigned 
     return before;
 }
 
+// The same, which leaves only these bits.
+__device__ __forceinline__ unsigned atom_and_acq_rel(unsigned* address, unsigned bits) {
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.and.b32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "l"(address), "r"(bits)
+                 : "memory");
+    return before;
+}
+
 // Leaves only these bits.
 __device__ __forceinline__ void red_and(unsigned* address, unsigned bits) {
     asm volatile("red.relaxed.gpu.global.and.b32 [%0], %1;" ::"l"(address), "r"(bits) : "memory");

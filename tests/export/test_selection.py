@@ -115,7 +115,7 @@ def test_defaults_by_size_stand_behind_what_is_tuned_nearby() -> None:
     made = exported(found)
     assert choose(made, H200.name, 90, few) == f"decode:{FEW}"
     for far in (
-        dataclasses.replace(few, batch=1, seq_len_q=1),
+        dataclasses.replace(few, batch=1, seq_len_q=4),
         dataclasses.replace(few, batch=64, seq_len_kv=1024),
         dataclasses.replace(few, batch=128, cache_lengths="equal"),
     ):

@@ -224,11 +224,12 @@ def test_it_is_for_few_rows_alone() -> None:
 @pytest.mark.parametrize(
     ("batch", "kv_heads", "queries", "keys", "words"),
     [
-        (1, 8, 1, 128, "stages_2+aligned+dependent"),  # one block
-        (1, 8, 1, 300, "stages_2+dependent+cluster_2"),
-        (1, 8, 1, 1024, "stages_2+dependent+cluster_4"),  # 8 have no more than a block each
-        (1, 8, 1, 2048, "stages_2+dependent+cluster_8"),
-        (1, 8, 1, 4096, "stages_2+cluster_8"),  # no room for 16 clusters of 8
+        (1, 8, 1, 128, "stages_2+aligned+dependent+shared_queries"),  # one block
+        (1, 8, 1, 300, "stages_2+dependent+cluster_2+shared_queries"),
+        # 8 have no more than a block each.
+        (1, 8, 1, 1024, "stages_2+dependent+cluster_4+shared_queries"),
+        (1, 8, 1, 2048, "stages_2+dependent+cluster_8+shared_queries"),
+        (1, 8, 1, 4096, "stages_2+cluster_8+shared_queries"),  # no room for 16
         (1, 8, 1, 8192, "cluster_8"),
         (1, 8, 1, 32768, "cluster_8"),
         (2, 8, 1, 4096, "stages_2+aligned+dependent"),  # to begin early is worth more
@@ -246,18 +247,22 @@ def test_it_is_for_few_rows_alone() -> None:
         (20, 8, 1, 1024, "stages_2+ctas_3+min_blocks_1024+aligned"),
         (31, 8, 1, 4096, "stages_2+ctas_3+min_blocks_1024+aligned"),
         (31, 8, 1, 8192, "stages_2+aligned"),
-        (1, 8, 4, 1024, "stages_2+dependent+cluster_4"),  # two tiles of 16 rows
-        (1, 8, 4, 8192, "stages_2+row_warps_2+aligned+combine_all+dependent+by_rows"),
-        (1, 8, 4, 32768, "stages_2+row_warps_2+aligned+combine_all+dependent+by_rows"),
-        (1, 8, 8, 1024, "stages_2+row_warps_4+aligned+combine_all+dependent+by_rows"),  # 64 rows
+        (1, 8, 4, 1024, "stages_2+dependent+cluster_4+shared_queries"),  # two tiles of 16 rows
+        (1, 8, 4, 8192, "stages_2+row_warps_2+aligned+combine_all+dependent"),
+        (1, 8, 4, 32768, "stages_2+row_warps_2+aligned+combine_all+dependent"),
+        (1, 8, 8, 1024, "stages_2+dependent+cluster_2+shared_queries"),  # four tiles
         (16, 8, 1, 8192, "stages_2+aligned"),
-        (1, 1, 1, 4096, "stages_4+aligned+combine_all+dependent"),  # blocks of 64 keys
-        (1, 1, 1, 8192, "stages_4+aligned+combine_all+dependent"),
-        (1, 2, 1, 8192, "stages_2+aligned+combine_all+dependent"),
+        (1, 8, 8, 8192, "stages_2+row_warps_2+aligned+combine_all+dependent"),  # two tiles of 32
+        (8, 8, 8, 8192, "stages_2+row_warps_4+aligned+dependent+by_rows"),  # one of 64 rows
+        (1, 16, 1, 512, "stages_2+dependent+cluster_2+shared_queries"),
+        (1, 1, 1, 4096, "stages_2+dependent+cluster_8+shared_queries"),
+        (1, 1, 1, 8192, "stages_2+aligned+combine_all+dependent+shared_queries"),
+        (1, 2, 1, 8192, "stages_2+aligned+combine_all+dependent+shared_queries"),
         (1, 1, 4, 32768, "stages_2+aligned+combine_all+dependent"),  # two tiles of 16 rows
-        (1, 1, 4, 8192, "stages_4+aligned+combine_all+dependent"),  # with blocks of 64 keys
-        (1, 1, 1, 1024, "stages_2+dependent+cluster_8"),  # few tiles: 128 keys for a CTA
-        (4, 1, 4, 8192, "stages_2+row_warps_2+aligned+combine_all+dependent+by_rows"),
+        (1, 1, 4, 8192, "stages_2+aligned+combine_all+dependent+shared_queries"),
+        # Few tiles: 128 keys for a CTA.
+        (1, 1, 1, 1024, "stages_2+dependent+cluster_8+shared_queries"),
+        (4, 1, 4, 8192, "stages_2+aligned+combine_all+dependent"),
         (8, 8, 1, 32768, "stages_2+dependent+cluster_2"),  # 64 of 66 that run at a time
         (16, 8, 1, 65536, "stages_2+ctas_2+cluster_2"),  # 128 of 132
         (128, 8, 1, 8192, "stages_2+ctas_2+cluster_2"),
@@ -266,7 +271,7 @@ def test_it_is_for_few_rows_alone() -> None:
         (128, 8, 4, 32768, "stages_2+row_warps_2+ctas_2+cluster_2"),
         (128, 32, 1, 1024, "stages_2+ctas_2+cluster_2"),
         (64, 32, 1, 1024, "stages_2+ctas_4+aligned"),
-        (1, 1, 4, 131072, "stages_2+row_warps_2+aligned+combine_all+dependent+by_rows"),
+        (1, 1, 4, 131072, "stages_2+row_warps_2+aligned+combine_all+dependent"),
         (1, 2, 1, 131072, "stages_2+aligned+combine_all+dependent"),
     ],
 )
@@ -285,13 +290,13 @@ def test_the_default_has_clusters_where_little_is_read(
 @pytest.mark.parametrize(
     ("batch", "kv_heads", "queries", "keys", "words"),
     [
-        (1, 8, 1, 2048, "stages_2+dependent+cluster_8"),  # tiles of one sequence are alike
+        (1, 8, 1, 2048, "stages_2+dependent+cluster_8+shared_queries"),  # they are alike
         (1, 8, 1, 65536, "stages_2+aligned+dependent"),
         (1, 1, 1, 32768, "stages_2+aligned+combine_all+dependent"),
         (1, 64, 1, 32768, "stages_2+dependent+cluster_2"),
         (2, 1, 1, 32768, "stages_2+aligned+combine_all+dependent"),
         (3, 8, 1, 2048, "stages_2+dependent+cluster_4"),
-        (4, 1, 1, 8192, "stages_2+dependent+cluster_8"),
+        (4, 1, 1, 8192, "stages_2+dependent+cluster_8+shared_queries"),
         (3, 8, 1, 8192, "stages_2+aligned+dependent+tile_keys_256"),
         (3, 4, 1, 8192, "stages_2+dependent+cluster_8"),
         (3, 4, 1, 16384, "stages_2+aligned+dependent"),

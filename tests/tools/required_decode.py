@@ -44,7 +44,7 @@ def code_path_builds(arch: str) -> list[BuildRequest]:
 def code_path_sample(arch: str) -> tuple[tuple[DecodeConfig, Traits], ...]:
     """A covering array of strength two, always the same for the same axes."""
     limits = parse_arch(arch)
-    space = Space(DecodeConfig, axes(), lambda c: constraints(c, limits) is None, candidates=40)
+    space = Space(DecodeConfig, axes(), lambda c: constraints(c, limits) is None, candidates=120)
     return tuple(covering_array(space))
 
 

@@ -19,13 +19,14 @@ LARGE, LARGE_ROOM = 4, (10, 11)
 MOST_NS = {MMA_M: 32_000.0, 2 * MMA_M: 16_000.0}  # of reading, by rows: equal shares are as good
 # Of a CTA: to divide these among more of them gains nothing, but half of them do with few tiles.
 FEW_KEYS = 256
-FEW_TILES = 2
+FEW_TILES = 4
 # What a CTA reads in a ns: bound by its ring, of which there is more or less, or by widening e4m3.
 CTA_BYTES_PER_NS, DEEP_CTA_BYTES_PER_NS, E4M3_CTA_BYTES_PER_NS = 64.0, 70.0, 40.0
 DEEP_BLOCKS = 4  # of a CTA: where there are more, a deeper ring, if few CTAs read
 # For parts of 16 rows to go through memory, and more for each of them.
-PARTS_NS, PART_NS = 350.0, 75.0
-TOGETHER_NS = 1400.0  # for any number that the CTAs of a tile combine together
+PARTS_NS, PART_NS = 230.0, 90.0
+# By rows, for any number that the CTAs of a tile combine together.
+TOGETHER_NS = {MMA_M: 3200.0, 2 * MMA_M: 1400.0}
 DEPENDENT_NS = 950.0  # that a launch gains which begins before the one in front of it is done
 # Clusters of launches that overlap crowd some of the multiprocessors' groups, where tiles with more
 # bytes than these lose more than they gain, unless both launches have room or the first has all.
@@ -54,7 +55,7 @@ SMALL_CTA_BYTES, MOST_SMALL_CTA_BYTES = 256 << 10, 2 << 20
 MOST_UNEVEN_BYTES = 576 << 10
 FEW_UNEVEN_TILES = 4
 # Of a CTA: to read them twice, for two tiles of half of the rows, is faster than larger tiles.
-HALF_KEYS = 512
+HALF_BYTES = 256 << 10
 
 
 def default(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
@@ -200,7 +201,7 @@ def _gains(found: DecodeConfig, shared: DecodeConfig, tiles: Tiles) -> bool:
     parts = min(tiles.arch.multiprocessors // tiles.number, _blocks(shared, tiles))
     saved_ns = (PARTS_NS + PART_NS * parts) * shared.B_r / MMA_M
     if shared.combine is Combine.ALL:
-        saved_ns = min(saved_ns, TOGETHER_NS)
+        saved_ns = TOGETHER_NS[shared.B_r]
     if not found.dependent:
         saved_ns -= DEPENDENT_NS
     read_ns = _read_ns(found, tiles, found.cluster)
@@ -209,11 +210,12 @@ def _gains(found: DecodeConfig, shared: DecodeConfig, tiles: Tiles) -> bool:
 
 def _halves(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
     """The tile of half of the rows, if clusters of two of them have few keys for each CTA."""
-    if not _is_wide(shared):
+    if shared.kv_type is not KVType.SAME:
         return None
     half = replace(shared, B_r=MMA_M, row_warps=1)
     cluster = _cluster(half, tiles.halves(), FEW_KEYS)
-    few = cluster > 1 and _keys(replace(half, cluster=cluster), tiles) <= HALF_KEYS
+    keys = _keys(replace(half, cluster=cluster), tiles)
+    few = cluster > 1 and keys * key_bytes(half) <= HALF_BYTES
     return half if few else None
 
 

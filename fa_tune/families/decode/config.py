@@ -109,6 +109,12 @@ class DecodeConfig(ConfigBase):
         "for each row, in place of by every thread for its columns",
         later=True,
     )
+    shared_queries: bool = flag_field(
+        "shared_queries",
+        "the queries of a tile are loaded before any key, once for all warps, which take them from "
+        "shared memory, in place of by each warp for itself behind its first keys",
+        later=True,
+    )
 
     def short_form(self) -> str:
         """`decode(BF16, 128, 16, 64, 4): stages_4+ctas_2`."""
@@ -140,4 +146,5 @@ class DecodeConfig(ConfigBase):
         ring = self.stages * keys * (self.d_head + self.d_v) * self.kv_bytes
         sums = self.B_r * 4 * self.d_v
         parts = (16 + 8) * self.B_r * self.d_v // 4 if self.cluster > 1 else 0
-        return self.groups * (max(ring, sums) + 8 * self.B_r) + 16 + parts
+        queries = self.B_r * self.d_head * self.dtype.size_bytes if self.shared_queries else 0
+        return self.groups * (max(ring, sums) + 8 * self.B_r) + queries + 16 + parts

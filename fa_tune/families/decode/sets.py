@@ -43,9 +43,17 @@ WARPS = 8  # of a multiprocessor: more have too few registers
 TILE_BYTES = 128 << 10  # that a multiprocessor reads while a CTA begins and ends a tile
 # Fewer tiles for a multiprocessor are in parts anyway; what is between tiles counts little.
 COUNTED = 0.1
+# Of K and V for each CTA: with no more, twice as many tiles of half the rows are faster, of 64 rows
+# and of 32 whose CTAs combine together.
+SMALL_TILE_BYTES, FEW_KEY_BYTES = 512 << 10, 128 << 10
+ELEMENT_BYTES = 2  # of K and V where they are not e4m3
+# Of reading: up to so much warps share the queries, of clusters and of other CTAs, if a tile has so
+# many rows of them; and with fewer rows, but not one or two.
+QUERIES_CLUSTER_NS, QUERIES_NS, SOME_QUERIES = 4000.0, 2000.0, 8
+FEW_QUERIES_NS, FEW_QUERIES = 1000.0, 4
 # Parts of a tile times the quads of columns of its rows: up to so many one CTA combines as fast as
 # all do together.  The kernel decides that anew when it knows lengths (decode/together.cuh, kFew).
-FEW_QUADS = 9216
+FEW_QUADS = 6144
 
 
 @dataclass(frozen=True)
@@ -92,16 +100,57 @@ def default_config(
     one in front is done."""
     if tiles is None:
         return replace(tile_of(heads, dtype, MMA_M, SMALL_RING_BYTES), aligned=True)
+    rows_of_tile, smaller = _of_small_tiles(heads, rows, tiles)
+    found = _of_tiles(heads, dtype, rows_of_tile, smaller)
+    return _with_queries(found, rows, tiles)
+
+
+def _of_tiles(heads: Heads, dtype: DType, rows: int, tiles: Tiles) -> DecodeConfig:
+    """The default of tiles with so many rows each, whose warps load their queries themselves."""
     shared = _with_combine(_of_equal_shares(heads, dtype, rows, tiles), rows, tiles)
     clustered = clusters.default(shared, tiles)
     if clustered is not None:
         return clustered
-    shared = _of_few_keys(shared, rows, tiles)
+    shared = _of_few_keys(shared, tiles)
     if not tiles.keys and tiles.density >= COUNTED and tiles.sequences != 1:
         shared = counting(shared)
     shared = _with_end(shared)
     early = replace(shared, dependent=tiles.read_ns(shared) <= EARLY_NS)
     return early if constraints(early, tiles.arch) is None else shared
+
+
+def _of_small_tiles(heads: Heads, rows: int, tiles: Tiles) -> tuple[int, Tiles]:
+    """Two tiles in place of one of more than 32 rows, where each CTA has few keys: to read them
+    twice is faster than larger tiles."""
+    if rows <= MANY_ROWS or not tiles.keys or not _is_measured(heads):
+        return rows, tiles
+    halves, sms = tiles.halves(), tiles.arch.multiprocessors
+    n_bytes = halves.number * halves.keys * 2 * heads.d_head * ELEMENT_BYTES
+    few = 2 * halves.number <= sms and n_bytes <= SMALL_TILE_BYTES * sms
+    return (MANY_ROWS, halves) if few else (rows, tiles)
+
+
+def _is_measured(heads: Heads) -> bool:
+    """Whether rules for few keys were measured for such K and V."""
+    same = heads.d_head_v in (0, heads.d_head) and heads.kv_type is KVType.SAME
+    return same and heads.d_head in clusters.D_HEADS
+
+
+def _with_queries(config: DecodeConfig, rows: int, tiles: Tiles) -> DecodeConfig:
+    """With queries that warps share, where there is little to read: their way from memory is a part
+    of the time then, if there are several rows of them."""
+    heads = Heads(config.d_head, config.d_head_v, config.kv_type)
+    alone = config.ctas_per_sm == 1 and config.tile_keys == 0
+    measured = _is_measured(heads) and tiles.arch.compute_capability == clusters.MEASURED
+    if config.B_r > MANY_ROWS or not alone or not measured:
+        return config
+    read_ns = replace(tiles, keys=tiles.keys or tiles.most_keys).read_ns(config)
+    most_ns = QUERIES_NS if config.cluster == 1 else QUERIES_CLUSTER_NS
+    own_rows = min(rows, config.B_r)
+    if own_rows < SOME_QUERIES:
+        most_ns = FEW_QUERIES_NS if own_rows >= FEW_QUERIES else 0.0
+    found = replace(config, shared_queries=read_ns <= most_ns)
+    return found if constraints(found, tiles.arch) is None else config
 
 
 def _of_equal_shares(heads: Heads, dtype: DType, rows: int, tiles: Tiles) -> DecodeConfig:
@@ -162,7 +211,7 @@ def _of_ring(tile: DecodeConfig, ring_bytes: int) -> DecodeConfig:
 
 def _with_end(tile: DecodeConfig) -> DecodeConfig:
     """With the end that suits its rows."""
-    return replace(tile, by_rows=tile.B_r > MMA_M)
+    return replace(tile, by_rows=tile.B_r > MMA_M and tile.combine is not Combine.ALL)
 
 
 def _with_combine(tile: DecodeConfig, rows: int, tiles: Tiles) -> DecodeConfig:
@@ -176,25 +225,15 @@ def _with_combine(tile: DecodeConfig, rows: int, tiles: Tiles) -> DecodeConfig:
     return replace(tile, combine=Combine.ALL) if parts * quads > FEW_QUADS else tile
 
 
-def _of_few_keys(tile: DecodeConfig, rows: int, tiles: Tiles) -> DecodeConfig:
-    """Where CTAs that combine together have few keys: a tile of half the rows, of which there are
-    two, or of 16 rows blocks of half the keys, if every CTA has one of these at most; both if every
-    CTA has two."""
-    measured = tile.d_head == tile.d_v == HEADS.d_head and tile.kv_type is KVType.SAME
-    if not (measured and tiles.keys) or tile.B_r > 2 * MMA_M:
+def _of_few_keys(tile: DecodeConfig, tiles: Tiles) -> DecodeConfig:
+    """Two tiles of 16 rows in place of one of 32, if CTAs that combine together have few keys."""
+    heads = Heads(tile.d_head, tile.d_head_v, tile.kv_type)
+    if tile.B_r != 2 * MMA_M or not tiles.keys or not _is_measured(heads):
         return tile
-    ctas = tiles.arch.multiprocessors
-    if tile.B_r == MMA_M:
-        half = _of_half_keys(tile)
-        few = tiles.number * ceil(tiles.keys / half.B_c) <= ctas
-    else:
-        few = tiles.number * tiles.keys <= clusters.FEW_KEYS * ctas
-        warps = min(tile.n_warps, tile.B_c // MMA_M)
-        half = replace(tile, B_r=MMA_M, row_warps=1, n_warps=warps)
-        rows, tiles = MMA_M, tiles.halves()
-        narrow = _of_half_keys(half)
-        half = narrow if tiles.number * ceil(tiles.keys / narrow.B_c) <= 2 * ctas else half
-    half = _with_combine(replace(half, combine=Combine.LAST), rows, tiles)
+    n_bytes = tiles.number * tiles.keys * key_bytes(tile)
+    half = replace(tile, B_r=MMA_M, row_warps=1, n_warps=min(tile.n_warps, tile.B_c // MMA_M))
+    half = _with_combine(replace(half, combine=Combine.LAST), MMA_M, tiles.halves())
+    few = n_bytes <= FEW_KEY_BYTES * tiles.arch.multiprocessors
     fits = few and half.combine is Combine.ALL and constraints(half, tiles.arch) is None
     return half if fits else tile
 
@@ -265,8 +304,12 @@ def _of_shares(
         yield replace(tile, aligned=True)
         yield replace(tile, aligned=True, dependent=True)
     for tile in (best, wide):
-        yield replace(tile, aligned=True, combine=Combine.ALL)
-        yield replace(tile, aligned=True, combine=Combine.ALL, dependent=True)
+        together = replace(tile, aligned=True, combine=Combine.ALL)
+        yield together
+        yield replace(together, dependent=True)
+        if rows <= MANY_ROWS:
+            yield replace(together, dependent=True, shared_queries=True)
+            yield replace(tile, aligned=True, dependent=True, shared_queries=True)
     if rows == MMA_M:
         yield replace(_of_half_keys(best), aligned=True, combine=Combine.ALL, dependent=True)
     smaller = [of_three(heads, dtype)] if rows == MMA_M else []
@@ -291,6 +334,8 @@ def _of_clusters(tile: DecodeConfig, deeper: DecodeConfig | None) -> Iterator[De
     for cluster in clusters.SIZES:
         yield replace(tile, cluster=cluster)
         yield replace(tile, cluster=cluster, dependent=True)
+        yield replace(tile, cluster=cluster, shared_queries=True)
+        yield replace(tile, cluster=cluster, dependent=True, shared_queries=True)
         if deeper is not None:
             yield replace(deeper, cluster=cluster)
             yield replace(deeper, cluster=cluster, dependent=True)

@@ -190,6 +190,7 @@ def _decode_config(dice: random.Random) -> DecodeConfig:
                 cluster=cluster,
                 tile_keys=dice.choice((0, 0, 16, 40, 64, 128, 512)) if cluster == 1 else 0,
                 by_rows=cluster == 1 and dice.random() < 0.5,
+                shared_queries=dice.random() < 0.4,
             )
         if family.constraints(config, limits) is None:
             return config

@@ -45,6 +45,12 @@ KERNELS = (
     ("decode(BF16, 96, 16, 32, 2): combine_kernel+d_head_v_64+tile_keys_32+by_rows", "ragged"),
     ("decode(BF16, 128, 32, 16, 2): row_warps_2+ctas_4+aligned+combine_all", "causal+ragged+lse"),
     ("decode(FP16, 64, 16, 16, 1): stages_2+ctas_8+combine_all+tile_keys_16", "ragged+lse+sink"),
+    ("decode(BF16, 64, 16, 64, 2): stages_2+ctas_2+shared_queries", "causal+ragged+lse"),
+    (
+        "decode(FP16, 96, 32, 32, 4): row_warps_2+d_head_v_64+cluster_2+shared_queries",
+        "causal+ragged+lse+sink+softcap",
+    ),
+    ("decode(BF16, 128, 64, 16, 4): stages_2+row_warps_4+ctas_3+shared_queries", "ragged"),
 )
 NARROW = (
     ("decode(BF16, 64, 16, 32, 2): stages_2+e4m3", "causal+ragged+lse+softcap"),
@@ -52,6 +58,7 @@ NARROW = (
     ("decode(FP16, 64, 16, 32, 2): stages_2+ctas_4+aligned+e4m3+by_rows", "causal+ragged+lse"),
     ("decode(FP16, 128, 32, 64, 4): row_warps_2+d_head_v_64+combine_kernel+e4m3", "ragged+lse"),
     ("decode(BF16, 64, 16, 32, 2): stages_2+e4m3+cluster_2", "causal+ragged+lse"),
+    ("decode(FP16, 64, 32, 32, 2): stages_2+e4m3+shared_queries", "causal+ragged+lse"),
 )
 LENGTHS = (0, 1, 37, 150, 64)
 QUERIES, GROUP, KV_HEADS, CAPACITY, PAGE = 3, 4, 2, 160, 32

@@ -42,6 +42,7 @@ CLUSTER = f"{SHARED}+cluster_2"
 SPLIT = "decode(BF16, 64, 16, 32, 2): stages_2+ctas_4"
 EARLY = f"{SHARED}+dependent"
 TOGETHER = "decode(BF16, 64, 16, 32, 2): stages_2+ctas_8+combine_all"
+QUERIES = f"{SHARED}+shared_queries"
 SCHEDULES = 60
 
 
@@ -204,24 +205,34 @@ MUTANTS = {
         WRONG, queries=9,
     ),
     "a CTA makes its share before all parts are there": Mutant(
-        TOGETHER, "decode/together.cuh", r"= ptx::ld_acquire\(first \+ rank\) & kGo", "= true",
-        WRONG + "|scratch memory", queries=2,
+        TOGETHER, "decode/together.cuh", r"if \(\(ptx::ld_acquire\(first\) & kParts\) == parts\)",
+        "", WRONG + "|scratch memory", queries=2,
     ),
     "the share of a CTA that has gone is nobody's": Mutant(
-        TOGETHER, "decode/together.cuh", r"makes = (words\.tell\(share\));", r"\1;", WRONG,
-        queries=2,
+        TOGETHER, "decode/kernel.cuh", r"if \(gone\) gone = words\.take\(share\);", "gone = false;",
+        WRONG + "|scratch memory", queries=2,
     ),
-    "a CTA that goes on leaves its word": Mutant(
-        TOGETHER, "decode/together.cuh", r"if \(go\) ptx::red_and\(first \+ rank, kParts\);", "",
+    "a share is taken twice": Mutant(
+        TOGETHER, "decode/together.cuh", r"return all && take\(rank\);", "return all;",
+        "scratch memory", queries=2,
+    ),
+    "the count of parts stays": Mutant(
+        TOGETHER, "decode/together.cuh",
+        r"if \(known / kKnows \+ number == sharers\) ptx::red_and\(first, kGone\);", "",
         "scratch memory", queries=2,
     ),
     "the word of a CTA that has gone stays": Mutant(
-        TOGETHER, "decode/together.cuh", r"if \(gone\) ptx::red_and\(first \+ rank, kParts\);", "",
-        "scratch memory", queries=2,
+        TOGETHER, "decode/together.cuh", r"ptx::atom_and_acq_rel\(first \+ rank, ~kGone\)",
+        "ptx::ld_acquire(first + rank)", "scratch memory", queries=2,
     ),
     "a part is counted before all of it is there": Mutant(
-        TOGETHER, "decode/kernel.cuh", r"__syncthreads\(\);(\s*if \(threadIdx\.x < 32\))", r"\1",
+        TOGETHER, "decode/kernel.cuh",
+        r"__syncthreads\(\);(\s*if \(threadIdx\.x == 0\) \{\s*last = words)", r"\1",
         WRONG, queries=2,
+    ),
+    "queries are taken before all are there": Mutant(
+        QUERIES, "decode/warp_group.cuh",
+        r"(queries\.share\(smem \+ L::kQueries\);\s*)__syncthreads\(\);", r"\1", WRONG, queries=9,
     ),
     "groups of threads are added up before all are done": Mutant(
         TOGETHER, "decode/together.cuh", r"__syncthreads\(\);(\s*const int step)", r"\1", WRONG,

@@ -41,6 +41,13 @@ inline unsigned atom_or_acq_rel(unsigned* address, unsigned bits) {
     return old;
 }
 
+inline unsigned atom_and_acq_rel(unsigned* address, unsigned bits) {
+    emulator::point();
+    const unsigned old = *address;
+    *address &= bits;
+    return old;
+}
+
 inline void red_and(unsigned* address, unsigned bits) {
     emulator::point();
     *address &= bits;
