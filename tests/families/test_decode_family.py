@@ -445,6 +445,31 @@ def test_recordings_hold_the_default_that_did_not_begin_early() -> None:
     assert not _FAMILY.former_defaults(former)
 
 
+@pytest.mark.parametrize(
+    ("queries", "keys", "words"),
+    [
+        (2, 1024, {"stages_2+dependent+cluster_4"}),
+        (
+            4,
+            8192,
+            {
+                "stages_2+row_warps_2+aligned+combine_all+dependent+by_rows",
+                "stages_2+row_warps_2+aligned+dependent+by_rows",
+            },
+        ),
+    ],
+)
+def test_recordings_hold_the_default_whose_warps_loaded_queries(
+    queries: int, keys: int, words: set[str]
+) -> None:
+    workload = Workload(1, 64, 8, queries, keys, 128, DType.BF16)
+    config: DecodeConfig = _FAMILY.default_for(workload, limits((9, 0)))
+    former = _FAMILY.former_defaults(config)
+    assert words <= {c.short_form().partition(": ")[2] for c in former}
+    assert config not in former
+    assert not any(c.shared_queries for c in former)
+
+
 def test_it_is_the_default_of_workloads_that_suit_it_and_of_no_other() -> None:
     h200 = limits((9, 0))
     names = [families.of(c).name for c in families.defaults_for(_ONE_QUERY, h200)]

@@ -96,9 +96,12 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         return sets.default_config(sets.Heads(d_head, d_head_v), dtype)
 
     def former_defaults(self, config: DecodeConfig) -> list[DecodeConfig]:
-        """Until 2026-11-26 the last CTA combined parts alone; until 2026-11-23 none had `by_rows`,
+        """Until 2026-11-27 none had `shared_queries`, and `combine_all` did not change `by_rows`;
+        until 2026-11-26 the last CTA combined parts alone; until 2026-11-23 none had `by_rows`,
         and rings were larger; before, none had `tile_keys`; before, none was `dependent`."""
-        former = [config, replace(config, combine=Combine.LAST), sets.former(config)]
+        by_rows = config.by_rows or (config.combine is Combine.ALL and config.B_r > MMA_M)
+        own = replace(config, shared_queries=False, by_rows=by_rows)
+        former = [own, replace(own, combine=Combine.LAST), sets.former(own)]
         former.append(replace(former[-1], tile_keys=0))
         former.append(replace(former[-1], dependent=False))
         return [c for c in dict.fromkeys(former) if c != config]
