@@ -244,7 +244,7 @@ def workspace_bytes(config: DecodeConfig, workload: Workload, device: LaunchDevi
 
 
 def counter_bytes(config: DecodeConfig) -> int:
-    """Bytes of a word for each CTA: the parts of a tile that are done, and what CTAs that combine
-    together tell one another (kernels/decode/together.cuh)."""
+    """Bytes of a word for each CTA: the parts of a tile that are done, and which of the CTAs that
+    combine together know that or have gone (kernels/decode/together.cuh)."""
     counts = config.combine is not Combine.KERNEL and config.cluster == 1
     return MAX_CTAS * COUNTER_BYTES if counts else 0
