@@ -199,13 +199,13 @@ __device__ __forceinline__ void combine_together(const DecodeParams& p, unsigned
         ptx::st_shared(smem + L::kWord, own + 2 * last);
     }
     __syncthreads();
-    const int word = ptx::ld_shared(smem + L::kWord);
+    const int word = ptx::ld_shared(smem + L::kWord);  // 1: makes its share; 2: counted last
     const int share = threadIdx.x;
     bool gone = false;  // the CTA of this thread's share
     if (word & 2 && share < shares.number && share != rank) {
         gone = ptx::ld_acquire(words.first + share) & Words::kGone;
     }
-    unsigned known = 0;
+    unsigned known = 0;  // asked for before the share is made, and needed after
     if (own) known = words.know(1);
     if (word & 1) make_share<Elem, TRAITS, CFG.d_v()>(p, smem, tile, rows, shares, rank);
     if (own) words.leave(known, 1);

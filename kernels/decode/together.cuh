@@ -57,6 +57,7 @@ struct QuadShares {
 
 // The words of the CTAs of a tile.
 struct Words {
+    // Parts that are counted, whether the word's own CTA has gone, and, above, CTAs that know.
     static constexpr unsigned kParts = 0x7fff, kGone = 0x8000, kKnows = 0x10000;
     static constexpr int kLooks = 32;  // at the count, to L2 and back each, before a CTA goes
 

@@ -17,6 +17,7 @@ from fa_tune.core.model import Variant
 from fa_tune.core.workload import DType, Workload
 from fa_tune.export.project import Export, ExportedKernel, choose
 from fa_tune.export.selection import ExportOptions, Selection, kernel_computes, select
+from fa_tune.families.decode.config import DecodeConfig
 from fa_tune.store.registry.schema import Gpu, Registry
 from tests.export.small_registry import (
     D_HEAD,
@@ -121,6 +122,12 @@ def test_defaults_by_size_stand_behind_what_is_tuned_nearby() -> None:
     ):
         (default, *_) = families.defaults_for(far, limits((9, 0)))
         assert choose(made, H200.name, 90, far) == families.variant(default).key
+    # 4 rows have the default of 16, which loads queries together.
+    one = dataclasses.replace(few, batch=1, seq_len_q=1)
+    (default, *_) = families.defaults_for(one, limits((9, 0)))
+    assert isinstance(default, DecodeConfig)
+    shared = dataclasses.replace(default, shared_queries=True)
+    assert choose(made, H200.name, 90, one) == families.variant(shared).key
     many = dataclasses.replace(few, seq_len_q=100)
     assert choose(made, H200.name, 90, many) == made.defaults[-1]
     assert {d.key for d in found.sized} <= {r.variant.key for r in found.kernels}
