@@ -383,10 +383,10 @@ class Short(FakeSubject):
 @pytest.mark.parametrize(
     ("times", "launches"),
     [
-        ({"a": 51.0, "b": 90.0, "ref:cudnn": 60.0}, 1),
-        ({"a": 41.0, "b": 90.0, "ref:cudnn": 60.0}, 5),
-        ({"a": 60.0, "b": 90.0, "ref:cudnn": 21.0}, 10),
-        ({"a": 400.0, "b": 2.01}, 100),
+        ({"a": 501.0, "b": 900.0, "ref:cudnn": 600.0}, 1),
+        ({"a": 499.0, "b": 900.0, "ref:cudnn": 600.0}, 2),
+        ({"a": 600.0, "b": 900.0, "ref:cudnn": 52.0}, 10),
+        ({"a": 400.0, "b": 5.01}, 100),
     ],
 )
 def test_samples_of_a_workload_are_one_kind(

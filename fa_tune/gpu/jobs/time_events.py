@@ -1,7 +1,7 @@
 """Timing with CUDA events: cold L2, interleaved rounds, more rounds for those that may still win.
 
 A sample is one launch, or a replayed graph of several, divided by their number: the same for
-all subjects of a workload, graphs if any of them takes less than `SHORT_S`.  Cold: inputs rotate
+all subjects of a workload, graphs if any of them takes less than `SAMPLE_S`.  Cold: inputs rotate
 through so many sets that none survives in L2 until it is used again.  The stream is kept busy
 while a sample is enqueued, so that no launch gap is timed.
 
@@ -45,8 +45,7 @@ from fa_tune.ops.verification import fault
 from fa_tune.search.stopping import StoppingRule
 from fa_tune.workers.main import Report
 
-SHORT_S = 50e-6
-GRAPH_SAMPLE_S = 200e-6
+SAMPLE_S = 500e-6  # at least: what a launch by itself takes longer than in a graph is 2 to 4 us
 BURST_S = 10e-3  # of a graph that is repeated for a sustained sample
 BURSTS_AHEAD = 4  # are enqueued while one runs
 MAX_SETS = 64
@@ -203,9 +202,8 @@ def prepare_subjects(
 
 def graph_launches(estimates_s: Iterable[float]) -> int:
     """How many launches each sample of a workload is, by what one takes each subject: as many as
-    the fastest needs for `GRAPH_SAMPLE_S` if it is short, else 1."""
-    fastest_s = min(estimates_s, default=SHORT_S)
-    return 1 if fastest_s >= SHORT_S else max(2, math.ceil(GRAPH_SAMPLE_S / fastest_s))
+    the fastest needs for `SAMPLE_S`."""
+    return math.ceil(SAMPLE_S / min(estimates_s, default=SAMPLE_S))
 
 
 def burst_launches(estimates_s: Iterable[float]) -> int:
