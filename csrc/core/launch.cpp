@@ -185,6 +185,15 @@ void set_params(const fa_tune_launch_plan& plan, const Call& call, sm90::Forward
         l2_head_group(call.problem, call.device.l2_bytes, l2_share(call.problem));
 }
 
+// Of 0, by which nothing is divided, zeros.
+decode::Divisor divisor_of(std::int64_t number) {
+    if (number == 0) return {};
+    int shift = 0;
+    while (std::int64_t{1} << shift < number) ++shift;
+    const std::uint64_t rounded_up = (std::uint64_t{1} << (31 + shift)) + number - 1;
+    return {static_cast<unsigned>(rounded_up / number), shift};
+}
+
 void set_params(const Call& call, const Shares& shares, decode::DecodeParams& params) {
     const fa_tune_tensors& tensors = call.tensors;
     const fa_tune_problem& problem = call.problem;
@@ -225,6 +234,11 @@ void set_params(const Call& call, const Shares& shares, decode::DecodeParams& pa
     params.share = static_cast<int>(shares.share);
     params.ctas = static_cast<int>(shares.ctas);
     params.part_rows = static_cast<int>(shares.part_rows);
+    const std::int64_t tiles = problem.kv_heads * shares.row_tiles;
+    params.by = {
+        divisor_of(params.heads_per_kv), divisor_of(shares.row_tiles),     divisor_of(tiles),
+        divisor_of(shares.pitch),        divisor_of(tiles * shares.pitch), divisor_of(shares.share),
+        divisor_of(cache.page_size)};
     set_scores(call, params);
     if (cache.lengths == nullptr) return;
     // Less keys - seq_len_q, which the kernel adds.

@@ -10,12 +10,11 @@
 //     block   combine_threads
 #pragma once
 
-#include "decode/together.cuh"
+#include "decode/combine.cuh"
 #include "decode/warp_group.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/griddepcontrol.cuh"
 #include "ptx/mbarrier.cuh"
-#include "ptx/shared_words.cuh"
 
 namespace fa_tune::decode {
 
@@ -51,15 +50,6 @@ __device__ __forceinline__ Combined combine_groups(unsigned smem, const TileRows
         total.add(sums[g], part);
     }
     return total;
-}
-
-// Quads of columns that a thread has under way at a time.  With few rows that gains less than its
-// code costs, which comes from memory, too.
-template <DecodeConfig CFG>
-__device__ __forceinline__ constexpr int items_at_a_time() {
-    if (CFG.tile_keys == 0 || CFG.B_r == 16) return 1;
-    const int own = CFG.B_r * CFG.d_v() / 4 / Layout<CFG>::kThreads;
-    return own < 1 ? 1 : own > 4 ? 4 : own;
 }
 
 // A CTA's part of the tile in memory, or the result if it has the whole tile.  First every warp
@@ -153,78 +143,6 @@ __device__ __forceinline__ void store_part(const DecodeParams& p, unsigned smem,
     }
 }
 
-// Of the CTAs that have a part of the tile, the one that is done last combines them, and leaves the
-// counter as it was.
-template <DecodeConfig CFG, WorkloadTraits TRAITS>
-__device__ __forceinline__ void combine_if_last(const DecodeParams& p, unsigned smem,
-                                                const Tile& tile, const TileRows& rows) {
-    using L = Layout<CFG>;
-    unsigned* const counter = p.counters + tile.first_cta;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        // With what the barrier has shown to this thread.
-        const unsigned before = ptx::atom_add_acq_rel(counter, 1);
-        const bool last = before + 1 == static_cast<unsigned>(tile.parts());
-        if (last) *counter = 0;
-        ptx::st_shared(smem + L::kWord, last);
-    }
-    __syncthreads();
-    if (!ptx::ld_shared(smem + L::kWord)) return;
-    using Elem = mma_sync::Element<CFG.dtype>;
-    const Parts<CFG.d_v()> memory(p);
-    if constexpr (CFG.by_rows) {
-        combine_by_rows<Elem, TRAITS, CFG.d_v(), CFG.B_r, L::kThreads>(p, memory, tile, rows);
-    } else {
-        combine_rows<Elem, TRAITS, CFG.d_v(), L::kThreads, items_at_a_time<CFG>()>(
-            p, memory, tile, rows, 0, rows.count, threadIdx.x);
-    }
-}
-
-// The CTAs that have a part of the tile combine it together, if there is enough to combine.
-template <DecodeConfig CFG, WorkloadTraits TRAITS>
-__device__ __forceinline__ void combine_together(const DecodeParams& p, unsigned smem,
-                                                 const Tile& tile, const TileRows& rows) {
-    using L = Layout<CFG>;
-    using Elem = mma_sync::Element<CFG.dtype>;
-    const QuadShares<L::kThreads> shares(tile.parts(), rows.count * (CFG.d_v() / 4));
-    if (shares.number == 1) return combine_if_last<CFG, TRAITS>(p, smem, tile, rows);
-    const Words words{p.counters + tile.first_cta, static_cast<unsigned>(tile.parts()),
-                      static_cast<unsigned>(shares.number)};
-    const int rank = blockIdx.x - tile.first_cta;
-    bool own = false, last = false;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        last = words.count();
-        own = rank < shares.number && (last || words.await(rank));
-        ptx::st_shared(smem + L::kWord, own + 2 * last);
-    }
-    __syncthreads();
-    const int word = ptx::ld_shared(smem + L::kWord);  // 1: makes its share; 2: counted last
-    const int share = threadIdx.x;
-    bool gone = false;  // the CTA of this thread's share
-    if (word & 2 && share < shares.number && share != rank) {
-        gone = ptx::ld_acquire(words.first + share) & Words::kGone;
-    }
-    unsigned known = 0;  // asked for before the share is made, and needed after
-    if (own) known = words.know(1);
-    if (word & 1) make_share<Elem, TRAITS, CFG.d_v()>(p, smem, tile, rows, shares, rank);
-    if (own) words.leave(known, 1);
-    if (!(word & 2)) return;
-    if (gone) gone = words.take(share);
-    const unsigned taken = __ballot_sync(kAllLanes, gone);
-    if (threadIdx.x % 32 == 0) {
-        ptx::st_shared(smem + L::kRowSums + threadIdx.x / 8, taken);
-        if (taken != 0) words.leave(words.know(__popc(taken)), __popc(taken));
-    }
-    __syncthreads();
-    for (int first = 0; first < shares.number; first += 32) {
-        unsigned left = ptx::ld_shared(smem + L::kRowSums + first / 8);
-        for (int i = first; left != 0; ++i, left >>= 1) {
-            if (left & 1) make_share<Elem, TRAITS, CFG.d_v()>(p, smem, tile, rows, shares, i);
-        }
-    }
-}
-
 // The next launch may begin, as far as it needs nothing of this one.
 template <DecodeConfig CFG>
 __device__ __forceinline__ void begin() {
@@ -273,22 +191,28 @@ __global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
     int start;  // of a tile
     int batch = sequences.find(at, start);
     int pitch = sequences.pitch(batch);
-    int number = (at - start) / pitch;  // of a tile in its sequence
+    int number = sequences.tile_at(at - start, pitch);  // of a tile in its sequence
     start += number * pitch;
     while (true) {
         const TileRows rows = rows_of<CFG, TRAITS>(sequences, batch, number);
         const Blocks own = line.between(at, end, start, pitch);
         const int blocks = p.cache.lengths == nullptr ? p.blocks : pitch;
+        const auto source = warps.source_of(rows);
         await_earlier<CFG>();
         if (CFG.tile_keys == 0 || own.count > 0) {
-            warps.run(rows, rows.first_block + own.first, min(own.count, blocks - own.first));
-            const Tile tile(start, pitch, line);
-            warps.store_sums(rows.count);
-            __syncthreads();
-            if constexpr (CFG.by_rows) {
-                store_by_rows<CFG, TRAITS>(p, smem, tile, rows);
+            warps.run(rows, source, rows.first_block + own.first,
+                      min(own.count, blocks - own.first));
+            const Tile tile(sequences, start, pitch, line);
+            if constexpr (Layout<CFG>::kGroups == 1) {
+                warps.store_alone(tile, rows);
             } else {
-                store_part<CFG, TRAITS>(p, smem, tile, rows);
+                warps.store_sums(rows.count);
+                __syncthreads();
+                if constexpr (CFG.by_rows) {
+                    store_by_rows<CFG, TRAITS>(p, smem, tile, rows);
+                } else {
+                    store_part<CFG, TRAITS>(p, smem, tile, rows);
+                }
             }
             if (CFG.combine == Combine::LAST && tile.parts() > 1) {
                 combine_if_last<CFG, TRAITS>(p, smem, tile, rows);
@@ -379,14 +303,14 @@ __global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
     SequencesOf<CFG, TRAITS> sequences{p};
     const int rank = ptx::cluster_rank();
     const int tile = blockIdx.x / CFG.cluster;
-    // A division takes its time.
-    const int batch = p.batch == 1 ? 0 : tile / sequences.tiles();
+    const int batch = quotient(tile, p.by.tiles);
     const TileRows rows = rows_of<CFG, TRAITS>(sequences, batch, tile - batch * sequences.tiles());
     const int blocks = p.cache.lengths == nullptr ? p.blocks : sequences.pitch(batch);
     const int share = (blocks + CFG.cluster - 1) / CFG.cluster;
     const int first = min(blocks, rank * share);
+    const auto source = warps.source_of(rows);
     await_earlier<CFG>();
-    warps.run(rows, rows.first_block + first, min(share, blocks - first));
+    warps.run(rows, source, rows.first_block + first, min(share, blocks - first));
     warps.store_sums(rows.count);
     ptx::cluster_wait();  // all have begun, so that their memory and barriers are there
     __syncthreads();
@@ -406,12 +330,12 @@ __global__ void __launch_bounds__(combine_threads<CFG>())
     begin<CFG>();
     await_earlier<CFG>();
     SequencesOf<CFG, TRAITS> sequences{p};
-    const int batch = blockIdx.x / sequences.tiles();
+    const int batch = quotient(blockIdx.x, p.by.tiles);
     const int number = blockIdx.x - batch * sequences.tiles();
     const int all = sequences.all();
     const auto line = sequences.line(all, p.ctas);
     const int pitch = sequences.pitch(batch);
-    const Tile tile(sequences.blocks_before(batch) + number * pitch, pitch, line);
+    const Tile tile(sequences, sequences.blocks_before(batch) + number * pitch, pitch, line);
     const TileRows rows = rows_of<CFG, TRAITS>(sequences, batch, number);
     const int row = blockIdx.y;
     if (tile.parts() == 1 || row >= rows.count) return;

@@ -39,6 +39,21 @@ struct KeyValueScales {
     int batch_stride, head_stride;
 };
 
+// A number that kernels divide by, since to divide by one that only they know takes 20
+// instructions: n / number = (n * multiplier >> 31) >> shift, for n < 2^31, with the least shift of
+// which 2^shift is no less than the number, and 2^(31 + shift) / number, rounded up, as multiplier.
+struct Divisor {
+    unsigned multiplier;
+    int shift;
+};
+
+// The numbers are fields of DecodeParams and of KeyValueCache, but for `tiles`, those of a
+// sequence, and `line`, their places in the line.  With cache.lengths there is no pitch, line and
+// share, and without cache.pages no page_size.
+struct Divisors {
+    Divisor heads_per_kv, row_tiles, tiles, pitch, line, share, page_size;
+};
+
 struct DecodeParams {
     const unsigned short* q;
     const unsigned short* k;
@@ -67,6 +82,7 @@ struct DecodeParams {
     int ctas;       // of the grid that takes shares
     int part_rows;  // of a part in memory: those of a tile, without padding
     float softmax_scale;
+    Divisors by;
 };
 
 }  // namespace fa_tune::decode

@@ -121,18 +121,26 @@ __device__ __forceinline__ void write_lse(const DecodeParams& p, const TileRows&
                    : top + ptx::lg2_approx(sum) * kLn2 - score_shift<TRAITS>(p);
 }
 
+// What a finished row's columns are multiplied by; its log-sum-exp to memory, by one thread.
+template <WorkloadTraits TRAITS>
+__device__ __forceinline__ float finish_row(const DecodeParams& p, const TileRows& rows, int row,
+                                            const Combined& c, bool writes) {
+    const int head = rows.head(p, row);
+    float sum = c.sum, exponent = c.shift;
+    const float factor = result_factor<TRAITS>(p, rows, head, exponent, sum);
+    if constexpr (TRAITS.lse) {
+        if (writes) write_lse<TRAITS>(p, rows, row, head, c.max, exponent, sum);
+    }
+    return factor;
+}
+
 // Four columns of a finished row to O and, by the thread of its first columns, the log-sum-exp.
 template <class Elem, WorkloadTraits TRAITS>
 __device__ __forceinline__ void write_result(const DecodeParams& p, const TileRows& rows, int row,
                                              int quad, const Combined& c) {
-    const int head = rows.head(p, row);
-    float sum = c.sum, exponent = c.shift;
-    const float factor = result_factor<TRAITS>(p, rows, head, exponent, sum);
+    const float factor = finish_row<TRAITS>(p, rows, row, c, quad == 0);
     write_columns<Elem>(c.o, factor,
                         [&] { return p.o + rows.offset(p, p.o_strides, row) + 4 * quad; });
-    if constexpr (TRAITS.lse) {
-        if (quad == 0) write_lse<TRAITS>(p, rows, row, head, c.max, exponent, sum);
-    }
 }
 
 // Four columns of a row of several parts in memory.
@@ -237,13 +245,8 @@ struct ResultRows {
     template <WorkloadTraits TRAITS>
     __device__ __forceinline__ void set_own(const DecodeParams& p, const TileRows& rows, int set,
                                             int row, const Combined& c, bool writes) {
-        const int head = rows.head(p, row);
-        float sum = c.sum, exponent = c.shift;
-        factors.own[set] = result_factor<TRAITS>(p, rows, head, exponent, sum);
+        factors.own[set] = finish_row<TRAITS>(p, rows, row, c, writes);
         queries.own[set] = rows.query(p, row);
-        if constexpr (TRAITS.lse) {
-            if (writes) write_lse<TRAITS>(p, rows, row, head, c.max, exponent, sum);
-        }
     }
     // Four columns of any row, for which all lanes of the warp ask at a time, if `writes`.
     template <class Elem>

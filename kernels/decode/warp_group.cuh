@@ -13,7 +13,7 @@
 
 #include "common/problem.cuh"
 #include "common/scores.cuh"
-#include "decode/constraints.cuh"
+#include "decode/layout.cuh"
 #include "decode/operands.cuh"
 #include "decode/parts.cuh"
 #include "decode/queries.cuh"
@@ -22,53 +22,9 @@
 #include "mma_sync/online_softmax.cuh"
 #include "ptx/bar.cuh"
 #include "ptx/cp_async.cuh"
+#include "ptx/tid.cuh"
 
 namespace fa_tune::decode {
-
-template <DecodeConfig CFG>
-struct Layout : Constraints<CFG> {
-    static constexpr int kThreads = 32 * CFG.n_warps;
-    static constexpr int kGroups = CFG.n_warps / CFG.row_warps;
-    static constexpr int kGroupThreads = 32 * CFG.row_warps;
-    static constexpr int kKeys = CFG.B_c / kGroups;  // of a slice
-    static constexpr int kWarpRows = CFG.B_r / CFG.row_warps;
-    using KTile = typename Operands<CFG>::template KTile<kKeys>;
-    using VTile = typename Operands<CFG>::template VTile<kKeys>;
-
-    // A group's ring; at a tile's end its sums.
-    static constexpr int kStageBytes = KTile::kBytes + VTile::kBytes;
-    static constexpr int kRingBytes = CFG.stages * kStageBytes;
-    static constexpr int kSumsBytes = CFG.B_r * CFG.d_v() * 4;
-    static constexpr int kGroupBytes = kRingBytes > kSumsBytes ? kRingBytes : kSumsBytes;
-
-    // Behind the groups: queries, if warps share them; (m, l) of each group's rows, and a word;
-    // with a cluster a barrier, where the parts arrive.
-    static constexpr int kQueries = kGroups * kGroupBytes;
-    static constexpr int kRowSums =
-        kQueries + (CFG.shared_queries ? SharedQueries<CFG>::Tile::kBytes : 0);
-    static constexpr int kWord = kRowSums + 8 * kGroups * CFG.B_r;
-
-    // With a cluster what its CTAs write to this one: of its share of the quads of columns of all
-    // rows, the parts that the CTAs have, and (m, l) of each.
-    static constexpr int kQuads = CFG.B_r * CFG.d_v() / 4 / CFG.cluster;
-    static constexpr int kParts = kWord + 16;
-    static constexpr int kPartBytes = 16, kSumBytes = 8;
-    static constexpr int kPartSums = kParts + kPartBytes * CFG.cluster * kQuads;
-
-    // Chunks of four columns change places against bank conflicts.
-    __device__ __forceinline__ static unsigned sums_at(int group, int row, int column) {
-        return group * kGroupBytes + 4 * (row * CFG.d_v() + (column ^ 8 * (row % 4)));
-    }
-    __device__ __forceinline__ static unsigned row_sum_at(int group, int row) {
-        return kRowSums + 8 * (group * CFG.B_r + row);
-    }
-    __device__ __forceinline__ static unsigned part_at(int quad, int cta) {
-        return kParts + kPartBytes * (cta * kQuads + quad);
-    }
-    __device__ __forceinline__ static unsigned part_sum_at(int quad, int cta) {
-        return kPartSums + kSumBytes * (cta * kQuads + quad);
-    }
-};
 
 template <DecodeConfig CFG, WorkloadTraits TRAITS>
 struct WarpGroup {
@@ -89,7 +45,8 @@ struct WarpGroup {
 
     const DecodeParams& p;
     const unsigned smem;  // of the CTA
-    const int lane, row_warp, group;
+    int lane;
+    const int row_warp, group;
     const LaneAddress<KTile> k_lane;  // in the first stage
     const LaneAddress<VTile> v_lane;
 
@@ -112,19 +69,30 @@ struct WarpGroup {
           v_lane(smem + group * L::kGroupBytes + KTile::kBytes, lane % 16, lane / 16),
           softmax(p.softmax_scale) {}
 
+    // The keys of a tile: where those of its head lie in one piece, from this thread's first chunk
+    // on; and those that its rows see: any of them those before `any`, all of them those from
+    // all_from to all_to.
+    struct Source {
+        const unsigned short *k, *v;
+        int any, all_from, all_to;
+    };
+    __device__ __forceinline__ Source source_of(const TileRows& rows) const {
+        return {first_chunk<KTile>(p.k, p.k_strides, rows),
+                first_chunk<VTile>(p.v, p.v_strides, rows),
+                rows.seen<TRAITS.causal>(p, rows.count - 1),
+                TRAITS.window ? rows.unseen(p, rows.count - 1) : 0, rows.seen<TRAITS.causal>(p, 0)};
+    }
+
     // Blocks [first, first + count) of keys: O and the softmax's sums of this warp's rows.
-    __device__ __forceinline__ void run(const TileRows& rows, int first, int count) {
-        Seen keys;
-        keys.any = rows.seen<TRAITS.causal>(p, rows.count - 1);
-        keys.all_to = rows.seen<TRAITS.causal>(p, 0);
-        keys.all_from = TRAITS.window ? rows.unseen(p, rows.count - 1) : 0;
+    __device__ __forceinline__ void run(const TileRows& rows, const Source& keys, int first,
+                                        int count) {
         SharedQueries<CFG> queries;
         if constexpr (CFG.shared_queries) queries.load(p, rows);
         int stage = 0, next_stage = CFG.stages - 1;
         // Not unrolled, since code comes from memory, too.
 #pragma unroll 1
         for (int i = 0; i < CFG.stages - 1; ++i) {
-            load<TRAITS.window>(rows, i, first + i, i < count ? keys.any : 0);
+            load<TRAITS.window>(rows, keys, i, first + i, i < count ? keys.any : 0);
         }
         begin(rows);
         if constexpr (CFG.shared_queries) take(rows, queries);
@@ -133,7 +101,7 @@ struct WarpGroup {
             ptx::cp_async_wait_group<kCopies*(CFG.stages - 1) - 1>();
             sync();  // the block is here, or its K, and all are done with the last one
             const int next = i + CFG.stages - 1;
-            load<false>(rows, next_stage, first + next, next < count ? keys.any : 0);
+            load<false>(rows, keys, next_stage, first + next, next < count ? keys.any : 0);
             weigh(rows, stage, (first + i) * CFG.B_c + group * L::kKeys, keys, i == 0);
             if constexpr (kCopies == 2) {
                 ptx::cp_async_wait_group<kCopies*(CFG.stages - 1)>();
@@ -149,6 +117,7 @@ struct WarpGroup {
 
     // What `run` found to shared memory, in place of the ring.
     __device__ __forceinline__ void store_sums(int rows) {
+        read_lane();
 #pragma unroll
         for (int m = 0; m < kTilesM; ++m) {
 #pragma unroll
@@ -159,36 +128,58 @@ struct WarpGroup {
                 if (lane % 4 == 0) {
                     store(L::row_sum_at(group, row), softmax.row_max[m][half], sum);
                 }
+                for_pairs(m, half, [&](int column, float first, float second) {
+                    store(L::sums_at(group, row, column), first, second);
+                });
+            }
+        }
+    }
+
+    // What `run` found to memory, if no other group has found anything: the result, or the part of
+    // a tile that has several.
+    __device__ __forceinline__ void store_alone(const Tile& tile, const TileRows& rows) {
+        read_lane();
+        const Parts<CFG.d_v()> memory(p);
+        const int place = tile.place(blockIdx.x);
 #pragma unroll
-                for (int n = 0; n < kTilesO; n += 2) {
-                    if constexpr (Ops::kNarrow) {
-                        const int column = Ops::o_column(n, lane, 0);
-                        store(L::sums_at(group, row, column), o[m][n][2 * half],
-                              o[m][n + 1][2 * half]);
-                        store(L::sums_at(group, row, column + 2), o[m][n][2 * half + 1],
-                              o[m][n + 1][2 * half + 1]);
-                    } else {
-                        store(L::sums_at(group, row, Ops::o_column(n, lane, 0)), o[m][n][2 * half],
-                              o[m][n][2 * half + 1]);
-                        store(L::sums_at(group, row, Ops::o_column(n + 1, lane, 0)),
-                              o[m][n + 1][2 * half], o[m][n + 1][2 * half + 1]);
+        for (int m = 0; m < kTilesM; ++m) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const int row = row_of(m, half);
+                Combined found(rows.softmax_scale * kLog2E);
+                found.max = softmax.row_max[m][half];
+                found.shift = softmax.shift[m][half];
+                found.sum = quad_sum(softmax.row_sum[m][half] + softmax.block_sum[m][half]);
+                if (row >= rows.count) continue;
+                if (tile.parts() == 1) {
+                    const float factor = finish_row<TRAITS>(p, rows, row, found, lane % 4 == 0);
+                    unsigned short* const to = p.o + rows.offset(p, p.o_strides, row);
+                    for_pairs(m, half, [&](int column, float first, float second) {
+                        // As in write_columns.
+                        const unsigned pair = Elem::pack(first * factor, second * factor);
+                        *reinterpret_cast<unsigned*>(to + column) = factor == 0.f ? 0u : pair;
+                    });
+                } else {
+                    if (lane % 4 == 0) {
+                        ptx::st_global_cg_v2(memory.row_sum(place, row), found.max, found.sum);
                     }
+                    float* const to = memory.columns(place, row, 0);
+                    for_pairs(m, half, [&](int column, float first, float second) {
+                        ptx::st_global_cg_v2(to + column, first, second);
+                    });
                 }
             }
         }
     }
 
   private:
-    // Keys that rows of the tile see: any of them those before `any`, all of them those from
-    // all_from to all_to.
-    struct Seen {
-        int any, all_from, all_to;
-    };
-
     // Broadcast, so that the compiler knows it to be the same in all lanes.
     __device__ __forceinline__ static int warp() {
         return __shfl_sync(kAllLanes, threadIdx.x / 32, 0);
     }
+    // Anew, so that no addresses of a tile's end are kept in registers through the loop.
+    __device__ __forceinline__ void read_lane() { lane = ptx::tid_x() % 32; }
+
     __device__ __forceinline__ int row_of(int m, int half) const {
         return row_warp * L::kWarpRows + 16 * m + 8 * half + lane / 4;
     }
@@ -198,6 +189,30 @@ struct WarpGroup {
         } else {
             ptx::bar_sync(1 + group, L::kGroupThreads);
         }
+    }
+    // The pairs of neighbouring columns that this lane has of one of its rows.
+    template <class Take>
+    __device__ __forceinline__ void for_pairs(int m, int half, const Take& take) const {
+#pragma unroll
+        for (int n = 0; n < kTilesO; n += 2) {
+            const float (&first)[4] = o[m][n], (&second)[4] = o[m][n + 1];
+            const int column = Ops::o_column(n, lane, 0), i = 2 * half;
+            if constexpr (Ops::kNarrow) {
+                take(column, first[i], second[i]);
+                take(column + 2, first[i + 1], second[i + 1]);
+            } else {
+                take(column, first[i], first[i + 1]);
+                take(Ops::o_column(n + 1, lane, 0), second[i], second[i + 1]);
+            }
+        }
+    }
+    // This thread's first chunk of the first key of the tile's head.
+    template <class Tile>
+    __device__ __forceinline__ const unsigned short* first_chunk(const unsigned short* tensor,
+                                                                 const TensorStrides& strides,
+                                                                 const TileRows& rows) const {
+        return mma_sync::CopyPlan<Tile, L::kGroupThreads>::source(
+            place(tensor, strides, rows, rows.batch, 0), strides.seq, row_warp * 32 + lane);
     }
     __device__ __forceinline__ void store(unsigned offset, float first, float second) const {
         float* const to = reinterpret_cast<float*>(__cvta_shared_to_generic(smem + offset));
@@ -209,16 +224,17 @@ struct WarpGroup {
     // K; keys from `keys` on are zeros and never read.  kMayBegin: so are, by whole k-steps, those
     // in front of the window, which a tile's first block may have.
     template <bool kMayBegin>
-    __device__ __forceinline__ void load(const TileRows& rows, int stage, int block, int keys) {
+    __device__ __forceinline__ void load(const TileRows& rows, const Source& source, int stage,
+                                         int block, int keys) {
         const int first_key = block * CFG.B_c + group * L::kKeys;
         const int there = keys - first_key;
         const unsigned to = smem + group * L::kGroupBytes + stage * L::kStageBytes;
         const KeyValueCache& cache = p.cache;
         if (keys > 0 && cache.pages == nullptr && there >= L::kKeys &&
             first_key + L::kKeys <= rows.new_from) {
-            load_whole<KTile>(to, p.k, p.k_strides, rows, first_key);
+            load_whole<KTile>(to, source.k, p.k_strides.seq, first_key);
             if constexpr (kCopies == 2) ptx::cp_async_commit_group();
-            load_whole<VTile>(to + KTile::kBytes, p.v, p.v_strides, rows, first_key);
+            load_whole<VTile>(to + KTile::kBytes, source.v, p.v_strides.seq, first_key);
         } else {
             if (keys > 0) load_steps<kMayBegin>(to, rows, first_key, there);
             if constexpr (kCopies == 2) ptx::cp_async_commit_group();
@@ -227,16 +243,10 @@ struct WarpGroup {
     }
 
     template <class Tile>
-    __device__ __forceinline__ void load_whole(unsigned to, const unsigned short* tensor,
-                                               const TensorStrides& strides, const TileRows& rows,
-                                               int first_key) const {
-        const int thread = row_warp * 32 + lane;
-        const unsigned short* from = mma_sync::CopyPlan<Tile, L::kGroupThreads>::source(
-            tensor + rows.batch * strides.batch + rows.kv_head * strides.head +
-                first_key * strides.seq,
-            strides.seq, thread);
-        mma_sync::load_tile<Tile, L::kGroupThreads, true, false>(to, from, strides.seq, L::kKeys,
-                                                                 thread);
+    __device__ __forceinline__ void load_whole(unsigned to, const unsigned short* from,
+                                               long long stride, int first_key) const {
+        mma_sync::load_tile<Tile, L::kGroupThreads, true, false>(
+            to, from + first_key * stride, stride, L::kKeys, row_warp * 32 + lane);
     }
 
     // The same by k-steps of keys, each of which lies in one page; of those from `there` on there
@@ -256,7 +266,7 @@ struct WarpGroup {
             if (TRAITS.window && cache.pages != nullptr && step.there <= 0) {
                 page = 0;  // in front of a window pages may be gone, that of the first key too
             } else if (cache.pages != nullptr) {
-                const int number = key / cache.page_size;
+                const int number = quotient(key, p.by.page_size);
                 key -= number * cache.page_size;
                 page = cache.pages[rows.batch * cache.page_stride + number];
             }
@@ -374,7 +384,7 @@ struct WarpGroup {
 
     // S = Q K^T of the slice in a stage, and its softmax.
     __device__ __forceinline__ void weigh(const TileRows& rows, int stage, int first_key,
-                                          const Seen& keys, bool first) {
+                                          const Source& keys, bool first) {
         const auto k = k_lane.moved(stage * L::kStageBytes);
 #pragma unroll
         for (int m = 0; m < kTilesM; ++m) {

@@ -24,6 +24,11 @@
 
 namespace fa_tune::decode {
 
+__device__ __forceinline__ int quotient(int n, const Divisor& by) {
+    const auto doubled = 2u * static_cast<unsigned>(n);
+    return static_cast<int>((1ull * doubled * by.multiplier >> 32) >> by.shift);
+}
+
 // Blocks of a tile that a CTA has.
 struct Blocks {
     int first, count;
@@ -97,6 +102,14 @@ struct Sequences {
         const int there = keys(batch);
         return max(1, (there + kBlockKeys - 1) / kBlockKeys - first_block(there)) + beside;
     }
+    // So many places behind the beginning of a sequence: the number of the tile there.
+    __device__ __forceinline__ int tile_at(int places, int pitch) const {
+        return p.cache.lengths == nullptr ? quotient(places, p.by.pitch) : places / pitch;
+    }
+    // The CTA that has a place of the line.
+    __device__ __forceinline__ int cta_of(int place, int share) const {
+        return p.cache.lengths == nullptr ? quotient(place, p.by.share) : place / share;
+    }
     // Of all tiles of the sequences before this one.
     __device__ __forceinline__ int blocks_before(int batch) const {
         if (p.cache.lengths == nullptr) return batch * tiles() * p.pitch;
@@ -137,8 +150,7 @@ struct Sequences {
     // The sequence that has the block at `position`, which is one, and the blocks before it.
     __device__ __forceinline__ int find(int position, int& before) const {
         if (p.cache.lengths == nullptr) {
-            // A division takes its time.
-            const int batch = p.batch == 1 ? 0 : position / (tiles() * p.pitch);
+            const int batch = quotient(position, p.by.line);
             before = batch * tiles() * p.pitch;
             return batch;
         }
@@ -167,10 +179,11 @@ struct Sequences {
 struct Tile {
     int first_cta, last_cta;
 
-    template <int kBeside>
-    __device__ __forceinline__ Tile(int start, int pitch, const Line<kBeside>& line)
-        : first_cta(line.first_place(start, pitch) / line.share),
-          last_cta(line.last_place(start, pitch) / line.share) {}
+    template <class Sequences, int kBeside>
+    __device__ __forceinline__ Tile(const Sequences& sequences, int start, int pitch,
+                                    const Line<kBeside>& line)
+        : first_cta(sequences.cta_of(line.first_place(start, pitch), line.share)),
+          last_cta(sequences.cta_of(line.last_place(start, pitch), line.share)) {}
 
     __device__ __forceinline__ int parts() const { return last_cta - first_cta + 1; }
 
@@ -199,7 +212,7 @@ struct TileRows {
                                         int tile_rows)
         : batch(batch) {
         const DecodeParams& p = sequences.p;
-        kv_head = p.row_tiles == 1 ? tile : tile / p.row_tiles;
+        kv_head = quotient(tile, p.by.row_tiles);
         first = (tile - kv_head * p.row_tiles) * tile_rows;
         count = min(tile_rows, p.seq_len_q * p.heads_per_kv - first);
         last = first + count == p.seq_len_q * p.heads_per_kv;
@@ -231,9 +244,9 @@ struct TileRows {
         if (scales.v != nullptr) v_scale = scales.v[at];
     }
 
-    // Of row `row` of the tile.  A division takes its time, and most often there is one query.
+    // Of row `row` of the tile.
     __device__ __forceinline__ int query(const DecodeParams& p, int row) const {
-        return p.seq_len_q == 1 ? 0 : (first + row) / p.heads_per_kv;
+        return quotient(first + row, p.by.heads_per_kv);
     }
     __device__ __forceinline__ int head(const DecodeParams& p, int row) const {
         return head_at(p, row, query(p, row));

@@ -6,12 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from fa_tune import families
 from fa_tune.build.native.core import tensors_of
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.decode.config import KVType
+from fa_tune.families.decode.launch import divisor
 from fa_tune.families.launch import CacheArgs, LaunchArgs, TensorArg
 from tests.families.contract import DEVICE
 
@@ -53,3 +56,27 @@ def test_pages_between_two_chunks_are_refused_for_a_single_sequence(name: str) -
     assert _FAMILY.launches(_NARROW, one, args, DEVICE)  # nothing uses the stride
     with pytest.raises(InvalidConfig, match="multiple of 16 bytes"):
         _FAMILY.launches(_NARROW, one, replace(args, cache=pages), DEVICE)
+
+
+@given(n=st.integers(0, 2**31 - 1), number=st.integers(1, 2**31 - 1))
+@example(n=2**31 - 1, number=1)
+@example(n=2**31 - 1, number=2**31 - 1)
+@example(n=2**31 - 2, number=2**31 - 1)
+@example(n=2**30 - 1, number=2**30)
+@example(n=2**31 - 1, number=2**16 + 1)
+def test_a_divisor_gives_every_quotient(n: int, number: int) -> None:
+    multiplier, shift = divisor(number)
+    assert multiplier < 2**32
+    assert (2 * n * multiplier >> 32) >> shift == n // number
+
+
+def test_kernels_divide_by_what_the_launch_is_told() -> None:
+    pages = CacheArgs(lengths=64, pages=64, page_size=48, page_stride=32)
+    args = replace(_ARGS, cache=pages)
+    params = _params(args)
+    for name in ("heads_per_kv", "row_tiles", "pitch", "share", "page_size"):
+        assert tuple(params["by"][name]) == divisor(int(params[name])), name
+    tiles = int(params["kv_heads"]) * int(params["row_tiles"])
+    assert tuple(params["by"]["tiles"]) == divisor(tiles)
+    assert tuple(params["by"]["line"]) == divisor(tiles * int(params["pitch"]))
+    assert tuple(_params(_ARGS)["by"]["page_size"]) == (0, 0)

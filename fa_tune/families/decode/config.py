@@ -141,7 +141,7 @@ class DecodeConfig(ConfigBase):
 
     @property
     def smem_bytes(self) -> int:
-        """Dynamic shared memory: kernels/decode/warp_group.cuh, Layout."""
+        """Dynamic shared memory: kernels/decode/layout.cuh, Layout."""
         keys = self.B_c // self.groups
         ring = self.stages * keys * (self.d_head + self.d_v) * self.kv_bytes
         sums = self.B_r * 4 * self.d_v

@@ -27,6 +27,7 @@ MAX_BLOCKS = 2**30
 MOST_PLACES = MOST_TILE_KEYS // MMA_K  # of a tile besides its blocks, whatever the config
 COUNTER_BYTES = 4
 SUM_BYTES = 4
+DIVISORS = ("heads_per_kv", "row_tiles", "tiles", "pitch", "line", "share", "page_size")
 ROW_SUMS = 2  # numbers of a part's row besides its columns
 
 
@@ -125,6 +126,7 @@ def params_dtype() -> np.dtype:
     import numpy as np  # only a launch needs it; commands that never launch start faster
 
     strides = np.dtype([("batch", "i8"), ("seq", "i8"), ("head", "i8")], align=True)
+    divisor = np.dtype([("multiplier", "u4"), ("shift", "i4")])
     numbers = (
         *("heads_per_kv", "kv_heads", "batch", "seq_len_q", "seq_len_kv", "diagonal"),
         *("row_tiles", "blocks", "pitch", "share", "ctas", "part_rows"),
@@ -140,9 +142,32 @@ def params_dtype() -> np.dtype:
         + [("score", score_dtype())]
         + [(f"{t}_strides", strides) for t in ("q", "k", "v", "o")]
         + [(name, "i4") for name in numbers]
-        + [("softmax_scale", "f4")],
+        + [("softmax_scale", "f4")]
+        + [("by", np.dtype([(name, divisor) for name in DIVISORS]))],
         align=True,
     )
+
+
+def divisors(workload: Workload, shares: Shares, args: LaunchArgs) -> dict[str, int]:
+    """The numbers that kernels divide by; 0: by none."""
+    tiles = workload.kv_heads * shares.row_tiles
+    return {
+        "heads_per_kv": workload.heads // workload.kv_heads,
+        "row_tiles": shares.row_tiles,
+        "tiles": tiles,
+        "pitch": shares.pitch,
+        "line": tiles * shares.pitch,
+        "share": shares.share,
+        "page_size": 0 if args.cache is None else args.cache.page_size,
+    }
+
+
+def divisor(number: int) -> tuple[int, int]:
+    """Multiplier and shift of a Divisor (kernels/decode/params.cuh); zeros for 0."""
+    if number == 0:
+        return 0, 0
+    shift = (number - 1).bit_length()
+    return -(-(2 ** (31 + shift)) // number), shift
 
 
 def params(
@@ -167,6 +192,8 @@ def params(
     found["seq_len_kv"] = workload.seq_len_kv
     for name in ("row_tiles", "blocks", "pitch", "share", "ctas", "part_rows"):
         found[name] = getattr(shares, name)
+    for name, number in divisors(workload, shares, args).items():
+        found["by"][name] = divisor(number)
     if args.cache is not None:
         found["lengths_address"], found["added"] = args.cache.lengths, args.cache.added
         found["pages_address"] = args.cache.pages

@@ -194,23 +194,23 @@ MUTANTS = {
         queries=25,
     ),
     "the counter of parts is left as it is": Mutant(
-        PARTS, "decode/kernel.cuh", r"if \(last\) \*counter = 0;", "", "scratch memory", queries=9,
+        PARTS, "decode/combine.cuh", r"if \(last\) \*counter = 0;", "", "scratch memory", queries=9,
     ),
     "parts are counted before they are there": Mutant(
-        SPLIT, "decode/kernel.cuh", r"(p\.counters \+ tile\.first_cta;\s*)__syncthreads\(\);",
+        SPLIT, "decode/combine.cuh", r"(p\.counters \+ tile\.first_cta;\s*)__syncthreads\(\);",
         r"\1", WRONG, queries=9,
     ),
     "only the last CTA hears which is last": Mutant(
-        SPLIT, "decode/kernel.cuh", r"(ptx::st_shared\(smem \+ L::kWord, last\);)", r"if (last) \1",
-        WRONG, queries=9,
+        SPLIT, "decode/combine.cuh", r"(ptx::st_shared\(smem \+ L::kWord, last\);)",
+        r"if (last) \1", WRONG, queries=9,
     ),
     "a CTA makes its share before all parts are there": Mutant(
         TOGETHER, "decode/together.cuh", r"if \(\(ptx::ld_acquire\(first\) & kParts\) == parts\)",
         "", WRONG + "|scratch memory", queries=2,
     ),
     "the share of a CTA that has gone is nobody's": Mutant(
-        TOGETHER, "decode/kernel.cuh", r"if \(gone\) gone = words\.take\(share\);", "gone = false;",
-        WRONG + "|scratch memory", queries=2,
+        TOGETHER, "decode/combine.cuh", r"if \(gone\) gone = words\.take\(share\);",
+        "gone = false;", WRONG + "|scratch memory", queries=2,
     ),
     "a share is taken twice": Mutant(
         TOGETHER, "decode/together.cuh", r"return all && take\(rank\);", "return all;",
@@ -226,7 +226,7 @@ MUTANTS = {
         "ptx::ld_acquire(first + rank)", "scratch memory", queries=2,
     ),
     "a part is counted before all of it is there": Mutant(
-        TOGETHER, "decode/kernel.cuh",
+        TOGETHER, "decode/combine.cuh",
         r"__syncthreads\(\);(\s*if \(threadIdx\.x == 0\) \{\s*last = words)", r"\1",
         WRONG, queries=2,
     ),
@@ -239,7 +239,7 @@ MUTANTS = {
         queries=2,
     ),
     "a dependent launch reads K before it has waited": Mutant(
-        EARLY, "decode/kernel.cuh", r"(p\.blocks : pitch;\s*)await_earlier<CFG>\(\);", r"\1", WRONG,
+        EARLY, "decode/kernel.cuh", r"await_earlier<CFG>\(\);(\s*if \(CFG)", r"\1", WRONG,
         queries=9,
     ),
     "parts of a cluster are combined before all are there": Mutant(
