@@ -226,8 +226,9 @@ def test_it_is_for_few_rows_alone() -> None:
     [
         (1, 8, 1, 128, "stages_2+aligned+dependent+shared_queries"),  # one block
         (1, 8, 1, 300, "stages_2+dependent+cluster_2+shared_queries"),
-        # 8 have no more than a block each.
-        (1, 8, 1, 1024, "stages_2+dependent+cluster_4+shared_queries"),
+        # Up to eight tiles: a block for each CTA.
+        (1, 8, 1, 1024, "stages_2+dependent+cluster_8+shared_queries"),
+        (1, 9, 1, 1024, "stages_2+dependent+cluster_4+shared_queries"),
         (1, 8, 1, 2048, "stages_2+dependent+cluster_8+shared_queries"),
         (1, 8, 1, 4096, "stages_2+cluster_8+shared_queries"),  # no room for 16
         (1, 8, 1, 8192, "cluster_8"),
@@ -258,11 +259,11 @@ def test_it_is_for_few_rows_alone() -> None:
         (1, 1, 1, 4096, "stages_2+dependent+cluster_8+shared_queries"),
         (1, 1, 1, 8192, "stages_2+aligned+combine_all+dependent+shared_queries"),
         (1, 2, 1, 8192, "stages_2+aligned+combine_all+dependent+shared_queries"),
-        (1, 1, 4, 32768, "stages_2+aligned+combine_all+dependent"),  # two tiles of 16 rows
+        (1, 1, 4, 16384, "stages_2+aligned+combine_all+dependent+shared_queries"),  # of 16 rows
+        (1, 1, 4, 32768, "stages_2+row_warps_2+aligned+combine_all+dependent+shared_queries"),
         (1, 1, 4, 8192, "stages_2+aligned+combine_all+dependent+shared_queries"),
-        # Few tiles: 128 keys for a CTA.
         (1, 1, 1, 1024, "stages_2+dependent+cluster_8+shared_queries"),
-        (4, 1, 4, 8192, "stages_2+aligned+combine_all+dependent"),
+        (4, 1, 4, 8192, "stages_2+row_warps_2+aligned+combine_all+dependent+shared_queries"),
         (8, 8, 1, 32768, "stages_2+dependent+cluster_2"),  # 64 of 66 that run at a time
         (16, 8, 1, 65536, "stages_2+ctas_2+cluster_2"),  # 128 of 132
         (128, 8, 1, 8192, "stages_2+ctas_2+cluster_2"),
@@ -448,7 +449,7 @@ def test_recordings_hold_the_default_that_did_not_begin_early() -> None:
 @pytest.mark.parametrize(
     ("queries", "keys", "words"),
     [
-        (2, 1024, {"stages_2+dependent+cluster_4"}),
+        (2, 1024, {"stages_2+dependent+cluster_8"}),
         (
             4,
             8192,

@@ -19,7 +19,7 @@ LARGE, LARGE_ROOM = 4, (10, 11)
 MOST_NS = {MMA_M: 32_000.0, 2 * MMA_M: 16_000.0}  # of reading, by rows: equal shares are as good
 # Of a CTA: to divide these among more of them gains nothing, but half of them do with few tiles.
 FEW_KEYS = 256
-FEW_TILES = 4
+FEW_TILES = 8
 # What a CTA reads in a ns: bound by its ring, of which there is more or less, or by widening e4m3.
 CTA_BYTES_PER_NS, DEEP_CTA_BYTES_PER_NS, E4M3_CTA_BYTES_PER_NS = 64.0, 70.0, 40.0
 DEEP_BLOCKS = 4  # of a CTA: where there are more, a deeper ring, if few CTAs read

@@ -45,7 +45,7 @@ TILE_BYTES = 128 << 10  # that a multiprocessor reads while a CTA begins and end
 COUNTED = 0.1
 # Of K and V for each CTA: with no more, twice as many tiles of half the rows are faster, of 64 rows
 # and of 32 whose CTAs combine together.
-SMALL_TILE_BYTES, FEW_KEY_BYTES = 512 << 10, 128 << 10
+SMALL_TILE_BYTES, FEW_KEY_BYTES = 512 << 10, 64 << 10
 ELEMENT_BYTES = 2  # of K and V where they are not e4m3
 # Of reading: up to so much warps share the queries, of clusters and of other CTAs, if a tile has so
 # many rows of them; and with fewer rows, but not one or two.
@@ -145,7 +145,8 @@ def _with_queries(config: DecodeConfig, rows: int, tiles: Tiles) -> DecodeConfig
     if config.B_r > MANY_ROWS or not alone or not measured:
         return config
     read_ns = replace(tiles, keys=tiles.keys or tiles.most_keys).read_ns(config)
-    most_ns = QUERIES_NS if config.cluster == 1 else QUERIES_CLUSTER_NS
+    together = config.combine is Combine.ALL and config.B_r > MMA_M
+    most_ns = QUERIES_CLUSTER_NS if config.cluster > 1 or together else QUERIES_NS
     own_rows = min(rows, config.B_r)
     if own_rows < SOME_QUERIES:
         most_ns = FEW_QUERIES_NS if own_rows >= FEW_QUERIES else 0.0
