@@ -14,8 +14,8 @@
 #                8/1 is what each of eight GPUs has of 64/8
 #   PART         of grid and queries only the `few` or `many` sequences; both if not given
 #
-# A search takes some 7 s and 3.5 s for each workload on an H200: 5 minutes for HEADS=64/8, and 2.5
-# and 2 for grid and queries of 32/8 and 32/32.  Two GPUs can share the heads.
+# A search takes 18 to 20 s for each workload on an H200 with 16 cores and fa4 beside: 6 minutes for
+# grid and as many for queries of 64/8 and of 8/1.  Two GPUs can share the heads.
 # Afterwards: python tools/pages/ladder_page.py
 set -uo pipefail
 cd "$(dirname "$0")/.."
