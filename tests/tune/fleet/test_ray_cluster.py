@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextvars import copy_context
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -76,7 +77,8 @@ def test_a_worker_waits_over_there(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = gpu._prefork._waiting
     assert waiting is not None
     items = {"a": {"do": "ok"}}
-    (result,) = gpu.run_items("job_handlers:work", {}, items, (20, 20), {})
+    results = gpu.run_items("job_handlers:work", {}, items, (20, 20), {})
+    (result,) = copy_context().run(list, results)  # that of an actor's process ends with it
     gpu._prefork.end()
     assert isinstance(result.value, dict)
     assert result.value["pid"] == waiting.pid
