@@ -23,7 +23,7 @@ from fa_tune.core.workload import (
 REFERENCES = ("fa2", "cudnn")  # measured where a user does not say
 ALL_REFERENCES = (*REFERENCES, "fa3", "fa4", "flex", BARE_READ)
 PROFILERS = ("auto", "ncu", "events", "replay")
-REGIMES = ("isolated", "sustained")  # single launches with a cold L2; back to back for a second
+REGIMES = ("isolated", "sustained")  # launches with a cold L2; back to back for a second
 METRIC_LISTS = ("rank", "explain", "full")
 COMPILE_TIMEOUT_S = 30.0  # the slowest kernel known takes 2 s on one core
 DEFAULT_KERNELS = "fast"  # the set that is meant where none is named

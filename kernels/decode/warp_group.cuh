@@ -84,7 +84,7 @@ struct WarpGroup {
     }
 
     // Blocks [first, first + count) of keys: O and the softmax's sums of this warp's rows.
-    __device__ __forceinline__ void run(const TileRows& rows, const Source& keys, int first,
+    __device__ __forceinline__ void run(const TileRows& rows, const Source& source, int first,
                                         int count) {
         SharedQueries<CFG> queries;
         if constexpr (CFG.shared_queries) queries.load(p, rows);
@@ -92,7 +92,7 @@ struct WarpGroup {
         // Not unrolled, since code comes from memory, too.
 #pragma unroll 1
         for (int i = 0; i < CFG.stages - 1; ++i) {
-            load<TRAITS.window>(rows, keys, i, first + i, i < count ? keys.any : 0);
+            load<TRAITS.window>(rows, source, i, first + i, i < count ? source.any : 0);
         }
         begin(rows);
         if constexpr (CFG.shared_queries) take(rows, queries);
@@ -101,8 +101,8 @@ struct WarpGroup {
             ptx::cp_async_wait_group<kCopies*(CFG.stages - 1) - 1>();
             sync();  // the block is here, or its K, and all are done with the last one
             const int next = i + CFG.stages - 1;
-            load<false>(rows, keys, next_stage, first + next, next < count ? keys.any : 0);
-            weigh(rows, stage, (first + i) * CFG.B_c + group * L::kKeys, keys, i == 0);
+            load<false>(rows, source, next_stage, first + next, next < count ? source.any : 0);
+            weigh(rows, stage, (first + i) * CFG.B_c + group * L::kKeys, source, i == 0);
             if constexpr (kCopies == 2) {
                 ptx::cp_async_wait_group<kCopies*(CFG.stages - 1)>();
                 sync();  // V is here
@@ -152,21 +152,9 @@ struct WarpGroup {
                 found.sum = quad_sum(softmax.row_sum[m][half] + softmax.block_sum[m][half]);
                 if (row >= rows.count) continue;
                 if (tile.parts() == 1) {
-                    const float factor = finish_row<TRAITS>(p, rows, row, found, lane % 4 == 0);
-                    unsigned short* const to = p.o + rows.offset(p, p.o_strides, row);
-                    for_pairs(m, half, [&](int column, float first, float second) {
-                        // As in write_columns.
-                        const unsigned pair = Elem::pack(first * factor, second * factor);
-                        *reinterpret_cast<unsigned*>(to + column) = factor == 0.f ? 0u : pair;
-                    });
+                    write_row(rows, row, found, m, half);
                 } else {
-                    if (lane % 4 == 0) {
-                        ptx::st_global_cg_v2(memory.row_sum(place, row), found.max, found.sum);
-                    }
-                    float* const to = memory.columns(place, row, 0);
-                    for_pairs(m, half, [&](int column, float first, float second) {
-                        ptx::st_global_cg_v2(to + column, first, second);
-                    });
+                    write_part_row(memory, place, row, found, m, half);
                 }
             }
         }
@@ -205,6 +193,29 @@ struct WarpGroup {
                 take(Ops::o_column(n + 1, lane, 0), second[i], second[i + 1]);
             }
         }
+    }
+    // This lane's columns of a finished row to O.
+    __device__ __forceinline__ void write_row(const TileRows& rows, int row, const Combined& found,
+                                              int m, int half) const {
+        const float factor = finish_row<TRAITS>(p, rows, row, found, lane % 4 == 0);
+        unsigned short* const to = p.o + rows.offset(p, p.o_strides, row);
+        for_pairs(m, half, [&](int column, float first, float second) {
+            // As in write_columns.
+            const unsigned pair = Elem::pack(first * factor, second * factor);
+            *reinterpret_cast<unsigned*>(to + column) = factor == 0.f ? 0u : pair;
+        });
+    }
+    // The same to a part of the tile.
+    __device__ __forceinline__ void write_part_row(const Parts<CFG.d_v()>& memory, int place,
+                                                   int row, const Combined& found, int m,
+                                                   int half) const {
+        if (lane % 4 == 0) {
+            ptx::st_global_cg_v2(memory.row_sum(place, row), found.max, found.sum);
+        }
+        float* const to = memory.columns(place, row, 0);
+        for_pairs(m, half, [&](int column, float first, float second) {
+            ptx::st_global_cg_v2(to + column, first, second);
+        });
     }
     // This thread's first chunk of the first key of the tile's head.
     template <class Tile>
@@ -384,7 +395,7 @@ struct WarpGroup {
 
     // S = Q K^T of the slice in a stage, and its softmax.
     __device__ __forceinline__ void weigh(const TileRows& rows, int stage, int first_key,
-                                          const Source& keys, bool first) {
+                                          const Source& source, bool first) {
         const auto k = k_lane.moved(stage * L::kStageBytes);
 #pragma unroll
         for (int m = 0; m < kTilesM; ++m) {
@@ -412,7 +423,7 @@ struct WarpGroup {
             }
         }
         const bool hides =
-            first_key + L::kKeys > keys.all_to || (TRAITS.window && first_key < keys.all_from);
+            first_key + L::kKeys > source.all_to || (TRAITS.window && first_key < source.all_from);
         if constexpr (TRAITS.softcap) {
             if (hides) mask(first_key);  // NaN of one score would be that of others
             cap(rows.score_scale);

@@ -159,7 +159,7 @@ _MEASURE: Mapping[str, Decorator[Any]] = {
         "regime",
         type=click.Choice(REGIMES),
         default=REGIMES[0],
-        help="isolated: single launches with a cold L2 and pauses between. sustained: each kernel "
+        help="isolated: launches with a cold L2, pauses between samples. sustained: each kernel "
         "back to back for a second in every round, as under load, at the power limit. Times of "
         "the two are not comparable.",
     ),

@@ -27,8 +27,8 @@ MAX_BLOCKS = 2**30
 MOST_PLACES = MOST_TILE_KEYS // MMA_K  # of a tile besides its blocks, whatever the config
 COUNTER_BYTES = 4
 SUM_BYTES = 4
-DIVISORS = ("heads_per_kv", "row_tiles", "tiles", "pitch", "line", "share", "page_size")
 ROW_SUMS = 2  # numbers of a part's row besides its columns
+DIVISORS = ("heads_per_kv", "row_tiles", "tiles", "pitch", "line", "share", "page_size")
 
 
 def check(workload: Workload) -> None:

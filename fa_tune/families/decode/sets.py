@@ -46,7 +46,6 @@ COUNTED = 0.1
 # Of K and V for each CTA: with no more, twice as many tiles of half the rows are faster, of 64 rows
 # and of 32 whose CTAs combine together.
 SMALL_TILE_BYTES, FEW_KEY_BYTES = 512 << 10, 64 << 10
-ELEMENT_BYTES = 2  # of K and V where they are not e4m3
 # Of reading: up to so much warps share the queries, of clusters and of other CTAs, if a tile has so
 # many rows of them; and with fewer rows, but not one or two.
 QUERIES_CLUSTER_NS, QUERIES_NS, SOME_QUERIES = 4000.0, 2000.0, 8
@@ -100,7 +99,7 @@ def default_config(
     one in front is done."""
     if tiles is None:
         return replace(tile_of(heads, dtype, MMA_M, SMALL_RING_BYTES), aligned=True)
-    rows_of_tile, smaller = _of_small_tiles(heads, rows, tiles)
+    rows_of_tile, smaller = _of_small_tiles(tile_of(heads, dtype, MANY_ROWS), rows, tiles)
     found = _of_tiles(heads, dtype, rows_of_tile, smaller)
     return _with_queries(found, rows, tiles)
 
@@ -119,29 +118,28 @@ def _of_tiles(heads: Heads, dtype: DType, rows: int, tiles: Tiles) -> DecodeConf
     return early if constraints(early, tiles.arch) is None else shared
 
 
-def _of_small_tiles(heads: Heads, rows: int, tiles: Tiles) -> tuple[int, Tiles]:
-    """Two tiles in place of one of more than 32 rows, where each CTA has few keys: to read them
-    twice is faster than larger tiles."""
-    if rows <= MANY_ROWS or not tiles.keys or not _is_measured(heads):
+def _of_small_tiles(half: DecodeConfig, rows: int, tiles: Tiles) -> tuple[int, Tiles]:
+    """Two tiles, `half`, in place of one of more than 32 rows, where each CTA has few keys: to read
+    them twice is faster than larger tiles."""
+    if rows <= MANY_ROWS or not tiles.keys or not _is_measured(half):
         return rows, tiles
     halves, sms = tiles.halves(), tiles.arch.multiprocessors
-    n_bytes = halves.number * halves.keys * 2 * heads.d_head * ELEMENT_BYTES
+    n_bytes = halves.number * halves.keys * key_bytes(half)
     few = 2 * halves.number <= sms and n_bytes <= SMALL_TILE_BYTES * sms
     return (MANY_ROWS, halves) if few else (rows, tiles)
 
 
-def _is_measured(heads: Heads) -> bool:
+def _is_measured(tile: DecodeConfig) -> bool:
     """Whether rules for few keys were measured for such K and V."""
-    same = heads.d_head_v in (0, heads.d_head) and heads.kv_type is KVType.SAME
-    return same and heads.d_head in clusters.D_HEADS
+    same = tile.d_v == tile.d_head and tile.kv_type is KVType.SAME
+    return same and tile.d_head in clusters.D_HEADS
 
 
 def _with_queries(config: DecodeConfig, rows: int, tiles: Tiles) -> DecodeConfig:
     """With queries that warps share, where there is little to read: their way from memory is a part
     of the time then, if there are several rows of them."""
-    heads = Heads(config.d_head, config.d_head_v, config.kv_type)
     alone = config.ctas_per_sm == 1 and config.tile_keys == 0
-    measured = _is_measured(heads) and tiles.arch.compute_capability == clusters.MEASURED
+    measured = _is_measured(config) and tiles.arch.compute_capability == clusters.MEASURED
     if config.B_r > MANY_ROWS or not alone or not measured:
         return config
     read_ns = replace(tiles, keys=tiles.keys or tiles.most_keys).read_ns(config)
@@ -228,8 +226,7 @@ def _with_combine(tile: DecodeConfig, rows: int, tiles: Tiles) -> DecodeConfig:
 
 def _of_few_keys(tile: DecodeConfig, tiles: Tiles) -> DecodeConfig:
     """Two tiles of 16 rows in place of one of 32, if CTAs that combine together have few keys."""
-    heads = Heads(tile.d_head, tile.d_head_v, tile.kv_type)
-    if tile.B_r != 2 * MMA_M or not tiles.keys or not _is_measured(heads):
+    if tile.B_r != 2 * MMA_M or not tiles.keys or not _is_measured(tile):
         return tile
     n_bytes = tiles.number * tiles.keys * key_bytes(tile)
     half = replace(tile, B_r=MMA_M, row_warps=1, n_warps=min(tile.n_warps, tile.B_c // MMA_M))
