@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, replace
 
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.roofline import ROOFS
 
 KIB = 1024
 DEFAULT_ARCH = "sm_90"  # where none is named and there is no GPU
@@ -19,7 +20,8 @@ DEFAULT_ARCH = "sm_90"  # where none is named and there is no GPU
 class ArchLimits:
     """Limits of one compute capability.  `smem_reserved_bytes` is what the system takes
     from every resident CTA; registers are handed out per warp in units of 256; a device of it has
-    about so many `multiprocessors`, each with as many `cores` as NVML counts."""
+    about so many `multiprocessors`, each with as many `cores` as NVML counts, and memory that moves
+    `memory_bytes_per_ns`, as its maker states; None: not known."""
 
     compute_capability: tuple[int, int]
     smem_per_sm_bytes: int
@@ -30,6 +32,7 @@ class ArchLimits:
     registers_per_sm: int = 65536
     smem_reserved_bytes: int = 1024
     cores: int = 128
+    memory_bytes_per_ns: float | None = None
 
     @property
     def arch(self) -> str:
@@ -60,10 +63,11 @@ _LIMITS = {
 
 
 def limits(
-    compute_capability: tuple[int, int], *, multiprocessors: int | None = None
+    compute_capability: tuple[int, int], *, multiprocessors: int | None = None, gpu: str = ""
 ) -> ArchLimits:
-    """The limits of a compute capability, and how many multiprocessors the device at hand has if
-    that is known; raises InvalidConfig for one not in the table."""
+    """The limits of a compute capability, and of the device at hand what is known: how many
+    multiprocessors it has, and its memory's speed by its model, as its driver spells that; raises
+    InvalidConfig for a compute capability that is not in the table."""
     try:
         found = _LIMITS[compute_capability]
     except KeyError:
@@ -71,6 +75,8 @@ def limits(
         raise InvalidConfig(
             "no limits known for sm_{}{}; known: {}".format(*compute_capability, known)
         ) from None
+    if gpu in ROOFS:
+        found = replace(found, memory_bytes_per_ns=ROOFS[gpu].bytes_per_s * 1e-9)
     return found if multiprocessors is None else replace(found, multiprocessors=multiprocessors)
 
 

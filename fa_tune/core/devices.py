@@ -79,9 +79,11 @@ def same_model(gpus: Sequence[DeviceInfo], labels: Sequence[str]) -> None:
 
 
 def limits_of(device: DeviceInfo) -> ArchLimits:
-    """Those of its compute capability, with its own number of multiprocessors; raises
+    """Those of its compute capability, with its own number of multiprocessors and memory; raises
     InvalidConfig for a compute capability that is not in the table."""
-    return limits(device.compute_capability, multiprocessors=device.multiprocessors)
+    return limits(
+        device.compute_capability, multiprocessors=device.multiprocessors, gpu=device.name
+    )
 
 
 def limits_for(arch: str | None, device: DeviceInfo | None) -> ArchLimits:

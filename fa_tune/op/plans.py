@@ -43,7 +43,9 @@ def chooser_of(device: int) -> Chooser:
     """By the user's own registry, for a CUDA device."""
     properties = torch.cuda.get_device_properties(device)
     limits = arch.limits(
-        (properties.major, properties.minor), multiprocessors=properties.multi_processor_count
+        (properties.major, properties.minor),
+        multiprocessors=properties.multi_processor_count,
+        gpu=properties.name,
     )
     return Chooser(properties.name, limits)
 

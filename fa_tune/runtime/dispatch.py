@@ -61,6 +61,7 @@ class Attention:
         limits = arch.limits(
             (properties.major, properties.minor),
             multiprocessors=properties.multi_processor_count,
+            gpu=properties.name,
         )
         self._chooser = Chooser(properties.name, limits, registry, cache_dir=cache_dir)
         self._chooser.check()

@@ -219,12 +219,9 @@ def check_rule(text: str, folder: Path) -> int:
         rows = {row[0]: row[1:] for row in rows_below(text, heading)}
         margins = _margins(held)
         losses = [
-            (
-                problem.raced(_default(problem), problem.chosen) - 1,
-                margins.get(_key(problem), MARGIN),
-            )
+            (problem.raced(default, problem.chosen) - 1, margins.get(_key(problem), MARGIN))
             for key, problem in problems(held).items()
-            if not key[5] and _default(problem)
+            if not key[5] and (default := _default(problem, _gpu(held)))
         ]
         # A default that is one only since stays, as another would have, for no more than that.
         lost = [one if one > margin else 0.0 for one, margin in losses]
@@ -251,11 +248,18 @@ def _workload(problem: Problem) -> Workload:
     return Workload(problem.sizes[3], *problem.sizes[:3], problem.sizes[4], 128, DType.BF16)
 
 
-def _default(problem: Problem) -> str:
+def _gpu(files: Iterable[Path]) -> str:
+    """The model that some recordings are of."""
+    metas = [path.with_suffix(".meta.json").read_text(encoding="utf-8") for path in files]
+    (name,) = {json.loads(meta)["device"]["name"] for meta in metas}
+    return str(name)
+
+
+def _default(problem: Problem, gpu: str) -> str:
     """The config that the default is, or was at the time, where it was measured."""
     w = _workload(problem)
     measured = {f"decode:{name}" for name in problem.rows}
-    names = [key.partition(":")[2] for key in default_keys(w, limits((9, 0)), measured)]
+    names = [key.partition(":")[2] for key in default_keys(w, limits((9, 0), gpu=gpu), measured)]
     return next((name for name in names if name in problem.rows), "")
 
 

@@ -1,5 +1,5 @@
 """Where a cluster or a CTA for each tile is faster than CTAs that share all tiles, by figures of an
-H200 (benchmarks/decode_h200.txt)."""
+H200 and an H100 (benchmarks/decode_h200.txt, decode_h100.txt)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from fa_tune.families.decode.constraints import constraints
 from fa_tune.families.decode.reading import Tiles, key_bytes
 
 MEASURED = (9, 0)  # compute capability
-D_HEADS = (64, 128)  # of K and of V
+HEADS = ((64, 64), (128, 128), (192, 128), (256, 256))  # of K and of V
+FULLY_MEASURED = 128  # the head dimension that all rules were measured with
 SIZES = (2, 4, 8)  # CTAs of a cluster
 # Clusters need multiprocessors that are neighbours, which 10 of 11 have for clusters of 4 and more:
 # of 132 there are 66 groups of 2, but 30 of 4 and 15 of 8.
 LARGE, LARGE_ROOM = 4, (10, 11)
-MOST_NS = {MMA_M: 32_000.0, 2 * MMA_M: 16_000.0}  # of reading, by rows: equal shares are as good
+# Of reading, by rows: equal shares are as good with more, of larger heads with half of it.
+MOST_NS = {MMA_M: 80_000.0, 2 * MMA_M: 40_000.0}
 # Of a CTA: to divide these among more of them gains nothing, but half of them do with few tiles.
 FEW_KEYS = 256
 FEW_TILES = 8
@@ -91,7 +93,8 @@ def _of_clusters(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
     """A cluster for each, a CTA for a multiprocessor."""
     blocks = -(-tiles.keys // shared.B_c)
     read_ns = replace(tiles, keys=blocks * shared.B_c).read_ns(shared)
-    if not blocks or (read_ns > MOST_NS[shared.B_r] and not _fill(shared, tiles)):
+    most_ns = MOST_NS[shared.B_r] / (1 if shared.d_head <= FULLY_MEASURED else 2)
+    if not blocks or (read_ns > most_ns and not _fill(shared, tiles)):
         return None
     shared, tiles = _halved(shared, tiles)
     few_keys = FEW_KEYS // 2 if tiles.number <= FEW_TILES else FEW_KEYS
@@ -139,7 +142,8 @@ def _room(cluster: int, arch: ArchLimits) -> int:
 def _of_small_ctas(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
     """Of as many CTAs for a multiprocessor as such tiles suit."""
     tile_bytes = tiles.keys * key_bytes(shared)
-    if tile_bytes < SMALL_CTA_BYTES:
+    # Small blocks of larger heads have no keys for four warps.
+    if tile_bytes < SMALL_CTA_BYTES or shared.d_head > FULLY_MEASURED:
         return None
     few_keys = tile_bytes <= MOST_SMALL_CTA_BYTES
     if _is_large(shared, tiles):
@@ -170,14 +174,14 @@ def _of_two(shared: DecodeConfig) -> DecodeConfig:
 def _fill(config: DecodeConfig, tiles: Tiles) -> bool:
     """Whether clusters of 2 are as many as run at a time, or nearly."""
     room = _room(2, tiles.arch)
-    return _is_wide(config) and FULL * room <= tiles.number <= room
+    return _is_fully_measured(config) and FULL * room <= tiles.number <= room
 
 
 def _is_large(config: DecodeConfig, tiles: Tiles) -> bool:
     """Whether there is so much to read that clusters of 2, two CTAs for a multiprocessor, are
     faster than shares."""
     least_ns = LARGE_NS[config.B_r] / (2 if tiles.density >= MANY_TILES else 1)
-    if not _is_wide(config) or tiles.read_ns(config) < least_ns:
+    if not _is_fully_measured(config) or tiles.read_ns(config) < least_ns:
         return False
     if tiles.density < SOME_TILES:
         return FULL <= tiles.density <= 1.0
@@ -232,7 +236,7 @@ def _cluster(shared: DecodeConfig, tiles: Tiles, few_keys: int) -> int:
 
 
 def _wants_depth(config: DecodeConfig, tiles: Tiles) -> bool:
-    if config.B_r != MMA_M or not _is_wide(config):
+    if config.B_r != MMA_M or not _is_fully_measured(config):
         return False
     few = tiles.number * config.cluster * CTA_BYTES_PER_NS < tiles.bytes_per_ns
     return few and _blocks(config, tiles) > config.cluster * DEEP_BLOCKS
@@ -254,9 +258,11 @@ def _block_bytes(config: DecodeConfig) -> int:
     return config.B_c * key_bytes(config)
 
 
-def _is_wide(config: DecodeConfig) -> bool:
-    return config.d_head == max(D_HEADS) and config.kv_type is KVType.SAME
+def _is_fully_measured(config: DecodeConfig) -> bool:
+    return config.d_head == FULLY_MEASURED and config.kv_type is KVType.SAME
 
 
 def _is_measured(config: DecodeConfig) -> bool:
-    return config.d_head == config.d_v and config.d_head in D_HEADS and config.B_r in MOST_NS
+    if config.d_head > FULLY_MEASURED and config.kv_type is not KVType.SAME:
+        return False
+    return (config.d_head, config.d_v) in HEADS and config.B_r in MOST_NS

@@ -1,6 +1,6 @@
 """How long K and V take from memory, and how many tiles there are for a multiprocessor: what
 decides how they are best shared.  Figures are of an H200 (benchmarks/decode_h200.txt), and taken to
-hold for every multiprocessor of another GPU."""
+hold for every multiprocessor of another GPU, and for its memory if nothing is known of that."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from fa_tune.core.arch import ArchLimits
 from fa_tune.families.decode.config import DecodeConfig
 
 BYTES_PER_NS = 4400.0 / 132  # of a multiprocessor, if all of them read
+READ_SHARE = 4400.0 / 4800.0  # of what the maker states of memory, that kernels read
 
 
 def key_bytes(config: DecodeConfig) -> int:
@@ -36,12 +37,16 @@ class Tiles:
 
     @property
     def bytes_per_ns(self) -> float:
-        """That all multiprocessors read at most."""
-        return BYTES_PER_NS * self.arch.multiprocessors
+        """That all multiprocessors read together at most."""
+        if self.arch.memory_bytes_per_ns is None:
+            return BYTES_PER_NS * self.arch.multiprocessors
+        return READ_SHARE * self.arch.memory_bytes_per_ns
 
     def read_ns(self, config: DecodeConfig) -> float:
-        """What reading all of them takes at best."""
-        return self.number * self.keys * key_bytes(config) / self.bytes_per_ns
+        """What reading all of them takes at best if multiprocessors read as an H200's do: a measure
+        of how much there is for each, by which bounds are kept."""
+        n_bytes = self.number * self.keys * key_bytes(config)
+        return n_bytes / (BYTES_PER_NS * self.arch.multiprocessors)
 
     def halves(self) -> Tiles:
         """Twice as many, of half the rows."""

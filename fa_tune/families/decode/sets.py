@@ -46,10 +46,11 @@ COUNTED = 0.1
 # Of K and V for each CTA: with no more, twice as many tiles of half the rows are faster, of 64 rows
 # and of 32 whose CTAs combine together.
 SMALL_TILE_BYTES, FEW_KEY_BYTES = 512 << 10, 64 << 10
-# Of reading: up to so much warps share the queries, of clusters and of other CTAs, if a tile has so
-# many rows of them; and with fewer rows, but not one or two.
-QUERIES_CLUSTER_NS, QUERIES_NS, SOME_QUERIES = 4000.0, 2000.0, 8
-FEW_QUERIES_NS, FEW_QUERIES = 1000.0, 4
+# Of reading, by rows of a tile: up to so much warps share the queries, in clusters and in other
+# CTAs; up to half of it where fewer rows than SOME have queries, but not where fewer than FEW have.
+QUERIES_CLUSTER_NS = {MMA_M: 4000.0, 2 * MMA_M: 64_000.0}
+QUERIES_NS = {MMA_M: 2000.0, 2 * MMA_M: 64_000.0}
+SOME_QUERIES, FEW_QUERIES = 8, 4
 # Parts of a tile times the quads of columns of its rows: up to so many one CTA combines as fast as
 # all do together.  The kernel decides that anew when it knows lengths (decode/together.cuh, kFew).
 FEW_QUADS = 6144
@@ -132,7 +133,7 @@ def _of_small_tiles(half: DecodeConfig, rows: int, tiles: Tiles) -> tuple[int, T
 def _is_measured(tile: DecodeConfig) -> bool:
     """Whether rules for few keys were measured for such K and V."""
     same = tile.d_v == tile.d_head and tile.kv_type is KVType.SAME
-    return same and tile.d_head in clusters.D_HEADS
+    return same and (tile.d_head, tile.d_v) in clusters.HEADS
 
 
 def _with_queries(config: DecodeConfig, rows: int, tiles: Tiles) -> DecodeConfig:
@@ -142,12 +143,11 @@ def _with_queries(config: DecodeConfig, rows: int, tiles: Tiles) -> DecodeConfig
     measured = _is_measured(config) and tiles.arch.compute_capability == clusters.MEASURED
     if config.B_r > MANY_ROWS or not alone or not measured:
         return config
-    read_ns = replace(tiles, keys=tiles.keys or tiles.most_keys).read_ns(config)
-    together = config.combine is Combine.ALL and config.B_r > MMA_M
-    most_ns = QUERIES_CLUSTER_NS if config.cluster > 1 or together else QUERIES_NS
     own_rows = min(rows, config.B_r)
+    most_ns = (QUERIES_CLUSTER_NS if config.cluster > 1 else QUERIES_NS)[config.B_r]
     if own_rows < SOME_QUERIES:
-        most_ns = FEW_QUERIES_NS if own_rows >= FEW_QUERIES else 0.0
+        most_ns = most_ns / 2 if own_rows >= FEW_QUERIES else 0.0
+    read_ns = replace(tiles, keys=tiles.keys or tiles.most_keys).read_ns(config)
     found = replace(config, shared_queries=read_ns <= most_ns)
     return found if constraints(found, tiles.arch) is None else config
 

@@ -89,11 +89,11 @@ def distance(a: Workload, b: Workload) -> float:
 
 
 def arch_of(
-    compute_capability: tuple[int, int], multiprocessors: int | None = None
+    compute_capability: tuple[int, int], gpu: str, multiprocessors: int | None = None
 ) -> ArchLimits | None:
-    """The limits of such a GPU; None where none are known here."""
+    """The limits of such a GPU, `gpu` by its model; None where none are known here."""
     try:
-        return limits(compute_capability, multiprocessors=multiprocessors)
+        return limits(compute_capability, multiprocessors=multiprocessors, gpu=gpu)
     except InvalidConfig:
         return None
 
@@ -174,7 +174,7 @@ def filled(entries: Sequence[Entry]) -> list[Entry]:
             keys = 2 * e.workload.seq_len_kv
             while keys < later.workload.seq_len_kv:
                 workload = replace(e.workload, seq_len_kv=keys)
-                arch = arch_of(e.gpu.compute_capability)
+                arch = arch_of(e.gpu.compute_capability, e.gpu.name)
                 default = default_of(workload, arch)
                 if (serves := between(tuned, workload, default, arch)) is not None:
                     made = replace(e, workload=workload, chosen=serves.variant, confirmation=None)

@@ -89,7 +89,7 @@ def serving(registry: Registry, here: Target, workload: Workload) -> tuple[Match
     tuned: dict[Workload, Tuned] = {}
     for match in found:  # a workload counts once, by the preferred method, whose entry is in front
         tuned.setdefault(match.entry.workload, Tuned.of(match.entry))
-    arch = arch_of(found[0].entry.gpu.compute_capability, here.multiprocessors)
+    arch = arch_of(found[0].entry.gpu.compute_capability, here.gpu, here.multiprocessors)
     serves = between([*tuned.values()], workload, default_of(workload, arch), arch)
     if serves is None:
         return found

@@ -255,7 +255,7 @@ def test_a_card_with_fewer_multiprocessors_has_another_default_and_room_for_fewe
 ) -> None:
     few = dataclasses.replace(H200, multiprocessors=60)
     asked = decode(2048, batch=2)
-    untuned = default_of(asked, limits((9, 0), multiprocessors=60))
+    untuned = default_of(asked, limits((9, 0), multiprocessors=60, gpu=few.gpu))
     assert untuned not in (None, default_of(asked, limits((9, 0))))
     # The default is as good as the choice where entries were tuned.
     entries = [dataclasses.replace(e, default=e.chosen) for e in registry.entries]
