@@ -19,6 +19,10 @@ ROOFS: Mapping[str, Roof] = {
     "NVIDIA H200": Roof(989.4, 4.8e12),
     "NVIDIA H100 80GB HBM3": Roof(989.4, 3.35e12),
     "NVIDIA H100 PCIe": Roof(756.0, 2.0e12),
+    "NVIDIA H100 NVL": Roof(835.5, 3.9e12),
+    "NVIDIA H200 NVL": Roof(835.5, 4.8e12),
+    "NVIDIA GH200 480GB": Roof(989.4, 4.0e12),
+    "NVIDIA H20": Roof(148.0, 4.0e12),
     "NVIDIA A100-SXM4-80GB": Roof(312.0, 2.039e12),
     "NVIDIA A100-SXM4-40GB": Roof(312.0, 1.555e12),
 }

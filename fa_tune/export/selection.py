@@ -127,10 +127,14 @@ def kernel_computes(config: Config, traits: str, workload: Workload) -> bool:
 
 
 def _archs_of(entries: Iterable[Entry]) -> list[ArchLimits]:
+    """Those of the GPUs of entries, with its memory's speed where one has a single model."""
     found = []
-    for capability in sorted({e.gpu.compute_capability for e in entries}, reverse=True):
+    models: dict[tuple[int, int], set[str]] = {}
+    for entry in entries:
+        models.setdefault(entry.gpu.compute_capability, set()).add(entry.gpu.name)
+    for capability, (model, *others) in sorted(models.items(), reverse=True):
         try:
-            found.append(limits(capability))
+            found.append(limits(capability, gpu="" if others else model))
         except InvalidConfig:  # the entry says so
             continue
     return found

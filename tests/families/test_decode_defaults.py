@@ -312,27 +312,60 @@ def test_fewer_ctas_fill_slower_memory(
 
 
 @pytest.mark.parametrize(
-    ("batch", "kv_heads", "queries", "keys", "d_head", "d_head_v", "words"),
+    ("batch", "kv_heads", "rows", "keys", "d_head", "d_head_v", "words"),
     [
-        (1, 8, 1, 1024, 256, 0, "stages_2+dependent+cluster_8"),
-        (4, 8, 1, 1024, 256, 0, "stages_2+dependent+cluster_2"),
-        (16, 8, 1, 1024, 256, 0, "stages_2+aligned+dependent"),
-        (2, 8, 8, 1024, 256, 0, "stages_2+dependent+cluster_4+shared_queries"),
-        (1, 8, 1, 32768, 256, 0, "stages_2+aligned+dependent"),
+        (1, 8, 2, 1024, 256, 0, "stages_2+dependent+cluster_8"),
+        (4, 8, 2, 1024, 256, 0, "stages_2+dependent+cluster_2"),
+        (16, 8, 2, 1024, 256, 0, "stages_2+aligned+dependent"),
+        (2, 8, 16, 1024, 256, 0, "stages_2+dependent+cluster_4"),
+        (1, 8, 2, 32768, 256, 0, "stages_2+aligned+dependent"),
         (1, 16, 1, 1024, 192, 128, "d_head_v_128+dependent+cluster_4"),
         (4, 16, 1, 8192, 192, 128, "aligned+d_head_v_128"),
-        (1, 16, 1, 1024, 192, 0, "stages_2+aligned+dependent"),  # not measured
+        # Not measured.
+        (1, 16, 1, 1024, 192, 0, "stages_2+aligned+dependent"),
+        (1, 8, 32, 1024, 256, 0, "stages_2+row_warps_2+aligned+combine_all+dependent"),
     ],
 )
 def test_large_heads_have_clusters_where_they_were_measured(
-    batch: int, kv_heads: int, queries: int, keys: int, d_head: int, d_head_v: int, words: str
+    batch: int, kv_heads: int, rows: int, keys: int, d_head: int, d_head_v: int, words: str
 ) -> None:
-    heads = 2 * kv_heads if d_head == 256 else kv_heads
-    shape = (batch, heads, kv_heads, queries, keys, d_head)
+    shape = (batch, rows * kv_heads, kv_heads, 1, keys, d_head)
     workload = Workload(*shape, DType.BF16, d_head_v=d_head_v)
     for gpu in (H100, H200):
         config = _FAMILY.default_for(workload, limits((9, 0), gpu=gpu))
         assert str(config).partition("): ")[2] == words
+
+
+@pytest.mark.parametrize("rows", [1, 8, 16, 32, 64])
+@pytest.mark.parametrize("lengths", ["", "lognormal"])
+@pytest.mark.parametrize(
+    ("d_head", "d_head_v", "e4m3"),
+    [
+        *((d_head, 0, e4m3) for d_head in (64, 128, 256) for e4m3 in (False, True)),
+        (192, 128, False),
+    ],
+)
+def test_clusters_of_all_tiles_run_at_a_time_unless_there_are_many(
+    rows: int, lengths: str, d_head: int, d_head_v: int, e4m3: bool
+) -> None:
+    """With fewer than three tiles for a multiprocessor none waits for another; of 132
+    multiprocessors 10 in 11 have neighbours for clusters of 4 and 8."""
+    arch = limits((9, 0), gpu=H200)
+    for kv_heads, keys in itertools.product(
+        (1, 3, 8, 12, 17, 40, 48, 67, 88, 100, 130, 200, 350), (200, 1024, 3000, 8192, 32768)
+    ):
+        workload = Workload(
+            *(1 if not lengths else 2, rows * kv_heads, kv_heads, 1, keys, d_head, DType.BF16),
+            d_head_v=d_head_v,
+            kv_e4m3=e4m3,
+            cache_lengths=lengths,
+        )
+        config: DecodeConfig = _FAMILY.default_for(workload, arch)
+        tiles = workload.batch * kv_heads * -(-rows // config.B_r)
+        if config.cluster == 1 or tiles >= 3 * 132:
+            continue
+        neighbours = 132 if config.cluster == 2 else 120
+        assert tiles * config.cluster <= neighbours * config.ctas_per_sm, (workload, config)
 
 
 def _losses(folder: Path) -> Iterator[float]:

@@ -11,8 +11,8 @@ from fa_tune.families.decode.constraints import constraints
 from fa_tune.families.decode.reading import Tiles, key_bytes
 
 MEASURED = (9, 0)  # compute capability
-HEADS = ((64, 64), (128, 128), (192, 128), (256, 256))  # of K and of V
-FULLY_MEASURED = 128  # the head dimension that all rules were measured with
+D_HEADS = (64, 128)  # of K and of V
+LARGER = ((192, 128), (256, 256))  # of K and of V, measured with 16 rows and clusters alone
 SIZES = (2, 4, 8)  # CTAs of a cluster
 # Clusters need multiprocessors that are neighbours, which 10 of 11 have for clusters of 4 and more:
 # of 132 there are 66 groups of 2, but 30 of 4 and 15 of 8.
@@ -63,7 +63,7 @@ HALF_BYTES = 256 << 10
 def default(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
     """`shared`, whose CTAs share all tiles, with a cluster or a CTA for each of these, where that
     is faster; else None, also where it may be much slower than equal shares."""
-    if tiles.arch.compute_capability != MEASURED or not _is_measured(shared):
+    if tiles.arch.compute_capability != MEASURED or not _has_clusters(shared):
         return None
     if not tiles.keys and tiles.sequences != 1:
         found = _of_uneven(shared, replace(tiles, keys=tiles.most_keys))
@@ -78,7 +78,8 @@ def _of_uneven(shared: DecodeConfig, longest: Tiles) -> DecodeConfig | None:
     """A cluster for each, where the device alone knows how long they are: none where that of the
     longest could be at work long after all others are done."""
     tile_bytes = longest.keys * key_bytes(shared)
-    if _room(2, longest.arch) < longest.number <= longest.arch.multiprocessors:
+    few = longest.number <= longest.arch.multiprocessors
+    if _room(2, longest.arch) < longest.number and few and not _is_larger(shared):
         found = _of_two(shared)
     else:
         shared, longest = _halved(shared, longest)
@@ -93,7 +94,7 @@ def _of_clusters(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
     """A cluster for each, a CTA for a multiprocessor."""
     blocks = -(-tiles.keys // shared.B_c)
     read_ns = replace(tiles, keys=blocks * shared.B_c).read_ns(shared)
-    most_ns = MOST_NS[shared.B_r] / (1 if shared.d_head <= FULLY_MEASURED else 2)
+    most_ns = MOST_NS[shared.B_r] / (2 if _is_larger(shared) else 1)
     if not blocks or (read_ns > most_ns and not _fill(shared, tiles)):
         return None
     shared, tiles = _halved(shared, tiles)
@@ -112,7 +113,7 @@ def _of_clusters(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
 def _halved(shared: DecodeConfig, tiles: Tiles) -> tuple[DecodeConfig, Tiles]:
     """Tiles of half the rows, twice as many, where these are faster in clusters."""
     if shared.B_r > MMA_M and (halves := _halves(shared, tiles)) is not None:
-        return halves, tiles.halves()
+        return halves, tiles.split(2)
     return shared, tiles
 
 
@@ -126,6 +127,11 @@ def _with_cluster(shared: DecodeConfig, tiles: Tiles, cluster: int) -> DecodeCon
     )
     found = replace(shared, cluster=cluster, aligned=False, combine=Combine.LAST)
     return replace(found, dependent=True) if dependent else found
+
+
+def of_sixteen_rows(tile: DecodeConfig) -> DecodeConfig:
+    """The same keys for 16 rows, whose warps divide no rows."""
+    return replace(tile, B_r=MMA_M, row_warps=1, n_warps=min(tile.n_warps, tile.B_c // MMA_M))
 
 
 def all_at_once(config: DecodeConfig, tiles: Tiles) -> bool:
@@ -142,8 +148,7 @@ def _room(cluster: int, arch: ArchLimits) -> int:
 def _of_small_ctas(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
     """Of as many CTAs for a multiprocessor as such tiles suit."""
     tile_bytes = tiles.keys * key_bytes(shared)
-    # Small blocks of larger heads have no keys for four warps.
-    if tile_bytes < SMALL_CTA_BYTES or shared.d_head > FULLY_MEASURED:
+    if tile_bytes < SMALL_CTA_BYTES or _is_larger(shared):
         return None
     few_keys = tile_bytes <= MOST_SMALL_CTA_BYTES
     if _is_large(shared, tiles):
@@ -174,14 +179,14 @@ def _of_two(shared: DecodeConfig) -> DecodeConfig:
 def _fill(config: DecodeConfig, tiles: Tiles) -> bool:
     """Whether clusters of 2 are as many as run at a time, or nearly."""
     room = _room(2, tiles.arch)
-    return _is_fully_measured(config) and FULL * room <= tiles.number <= room
+    return _is_wide(config) and FULL * room <= tiles.number <= room
 
 
 def _is_large(config: DecodeConfig, tiles: Tiles) -> bool:
     """Whether there is so much to read that clusters of 2, two CTAs for a multiprocessor, are
     faster than shares."""
     least_ns = LARGE_NS[config.B_r] / (2 if tiles.density >= MANY_TILES else 1)
-    if not _is_fully_measured(config) or tiles.read_ns(config) < least_ns:
+    if not _is_wide(config) or tiles.read_ns(config) < least_ns:
         return False
     if tiles.density < SOME_TILES:
         return FULL <= tiles.density <= 1.0
@@ -216,8 +221,8 @@ def _halves(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
     """The tile of half of the rows, if clusters of two of them have few keys for each CTA."""
     if shared.kv_type is not KVType.SAME:
         return None
-    half = replace(shared, B_r=MMA_M, row_warps=1)
-    cluster = _cluster(half, tiles.halves(), FEW_KEYS)
+    half = of_sixteen_rows(shared)
+    cluster = _cluster(half, tiles.split(2), FEW_KEYS)
     keys = _keys(replace(half, cluster=cluster), tiles)
     few = cluster > 1 and keys * key_bytes(half) <= HALF_BYTES
     return half if few else None
@@ -236,7 +241,7 @@ def _cluster(shared: DecodeConfig, tiles: Tiles, few_keys: int) -> int:
 
 
 def _wants_depth(config: DecodeConfig, tiles: Tiles) -> bool:
-    if config.B_r != MMA_M or not _is_fully_measured(config):
+    if config.B_r != MMA_M or not _is_wide(config):
         return False
     few = tiles.number * config.cluster * CTA_BYTES_PER_NS < tiles.bytes_per_ns
     return few and _blocks(config, tiles) > config.cluster * DEEP_BLOCKS
@@ -258,11 +263,17 @@ def _block_bytes(config: DecodeConfig) -> int:
     return config.B_c * key_bytes(config)
 
 
-def _is_fully_measured(config: DecodeConfig) -> bool:
-    return config.d_head == FULLY_MEASURED and config.kv_type is KVType.SAME
+def _is_wide(config: DecodeConfig) -> bool:
+    return config.d_head == max(D_HEADS) and config.kv_type is KVType.SAME
 
 
-def _is_measured(config: DecodeConfig) -> bool:
-    if config.d_head > FULLY_MEASURED and config.kv_type is not KVType.SAME:
-        return False
-    return (config.d_head, config.d_v) in HEADS and config.B_r in MOST_NS
+def _is_larger(config: DecodeConfig) -> bool:
+    return config.d_head > max(D_HEADS)
+
+
+def _has_clusters(config: DecodeConfig) -> bool:
+    """Whether clusters were measured with such K, V and rows."""
+    if _is_larger(config):
+        heads = (config.d_head, config.d_v)
+        return heads in LARGER and config.kv_type is KVType.SAME and config.B_r == MMA_M
+    return config.d_head == config.d_v and config.d_head in D_HEADS and config.B_r in MOST_NS

@@ -48,6 +48,6 @@ class Tiles:
         n_bytes = self.number * self.keys * key_bytes(config)
         return n_bytes / (BYTES_PER_NS * self.arch.multiprocessors)
 
-    def halves(self) -> Tiles:
-        """Twice as many, of half the rows."""
-        return replace(self, number=2 * self.number)
+    def split(self, parts: int) -> Tiles:
+        """So many, of fewer rows, in place of each."""
+        return replace(self, number=parts * self.number)

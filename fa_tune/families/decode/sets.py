@@ -107,7 +107,9 @@ def default_config(
 
 def _of_tiles(heads: Heads, dtype: DType, rows: int, tiles: Tiles) -> DecodeConfig:
     """The default of tiles with so many rows each, whose warps load their queries themselves."""
-    shared = _with_combine(_of_equal_shares(heads, dtype, rows, tiles), rows, tiles)
+    shared = _of_equal_shares(heads, dtype, rows, tiles)
+    tiles = tiles.split(ceil(rows / shared.B_r))  # where one of all rows does not fit
+    shared = _with_combine(shared, rows, tiles)
     clustered = clusters.default(shared, tiles)
     if clustered is not None:
         return clustered
@@ -124,7 +126,7 @@ def _of_small_tiles(half: DecodeConfig, rows: int, tiles: Tiles) -> tuple[int, T
     them twice is faster than larger tiles."""
     if rows <= MANY_ROWS or not tiles.keys or not _is_measured(half):
         return rows, tiles
-    halves, sms = tiles.halves(), tiles.arch.multiprocessors
+    halves, sms = tiles.split(2), tiles.arch.multiprocessors
     n_bytes = halves.number * halves.keys * key_bytes(half)
     few = 2 * halves.number <= sms and n_bytes <= SMALL_TILE_BYTES * sms
     return (MANY_ROWS, halves) if few else (rows, tiles)
@@ -133,7 +135,7 @@ def _of_small_tiles(half: DecodeConfig, rows: int, tiles: Tiles) -> tuple[int, T
 def _is_measured(tile: DecodeConfig) -> bool:
     """Whether rules for few keys were measured for such K and V."""
     same = tile.d_v == tile.d_head and tile.kv_type is KVType.SAME
-    return same and (tile.d_head, tile.d_v) in clusters.HEADS
+    return same and tile.d_head in clusters.D_HEADS
 
 
 def _with_queries(config: DecodeConfig, rows: int, tiles: Tiles) -> DecodeConfig:
@@ -216,8 +218,7 @@ def _with_end(tile: DecodeConfig) -> DecodeConfig:
 def _with_combine(tile: DecodeConfig, rows: int, tiles: Tiles) -> DecodeConfig:
     """The tile with its parts combined by all of its CTAs, where there are many parts: with few
     tiles, as few heads of K and V make."""
-    row_tiles = ceil(rows / tile.B_r)
-    parts = tiles.arch.multiprocessors * tile.ctas_per_sm // (tiles.number * row_tiles)
+    parts = tiles.arch.multiprocessors * tile.ctas_per_sm // tiles.number
     if tiles.keys:
         parts = min(parts, ceil(tiles.keys / tile.B_c))
     quads = min(rows, tile.B_r) * tile.d_v // 4
@@ -229,8 +230,8 @@ def _of_few_keys(tile: DecodeConfig, tiles: Tiles) -> DecodeConfig:
     if tile.B_r != 2 * MMA_M or not tiles.keys or not _is_measured(tile):
         return tile
     n_bytes = tiles.number * tiles.keys * key_bytes(tile)
-    half = replace(tile, B_r=MMA_M, row_warps=1, n_warps=min(tile.n_warps, tile.B_c // MMA_M))
-    half = _with_combine(replace(half, combine=Combine.LAST), MMA_M, tiles.halves())
+    half = replace(clusters.of_sixteen_rows(tile), combine=Combine.LAST)
+    half = _with_combine(half, MMA_M, tiles.split(2))
     few = n_bytes <= FEW_KEY_BYTES * tiles.arch.multiprocessors
     fits = few and half.combine is Combine.ALL and constraints(half, tiles.arch) is None
     return half if fits else tile
@@ -337,6 +338,7 @@ def _of_clusters(tile: DecodeConfig, deeper: DecodeConfig | None) -> Iterator[De
         if deeper is not None:
             yield replace(deeper, cluster=cluster)
             yield replace(deeper, cluster=cluster, dependent=True)
+            yield replace(deeper, cluster=cluster, dependent=True, shared_queries=True)
 
 
 def get_fast_configs(
