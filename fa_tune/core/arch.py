@@ -92,11 +92,11 @@ def parse_arch(text: str) -> ArchLimits:
 
 
 def smallest_served(arch: ArchLimits) -> ArchLimits:
-    """Of the devices that run a cubin for `arch`, which are those of its major version and no lower
-    minor one, that with the least shared memory for a CTA."""
+    """Of the devices that run a cubin for `arch`, which are itself and those of its major version
+    and a higher minor one, that with the least shared memory for a CTA."""
     major, _ = arch.compute_capability
-    able = [a for key, a in _LIMITS.items() if key[0] == major and key >= arch.compute_capability]
-    return min(able, key=lambda a: (a.smem_per_block_bytes, a.compute_capability))
+    later = [a for key, a in _LIMITS.items() if key[0] == major and key > arch.compute_capability]
+    return min([arch, *later], key=lambda a: (a.smem_per_block_bytes, a.compute_capability))
 
 
 def ctas_per_sm(arch: ArchLimits, *, threads: int, registers: int, smem_bytes: int) -> int:

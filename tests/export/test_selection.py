@@ -133,6 +133,22 @@ def test_defaults_by_size_stand_behind_what_is_tuned_nearby() -> None:
     assert {d.key for d in found.sized} <= {r.variant.key for r in found.kernels}
 
 
+@pytest.mark.parametrize("with_another", [False, True])
+def test_defaults_by_size_are_those_of_the_model_that_entries_are_of(with_another: bool) -> None:
+    """Of one with slower memory other CTAs are enough; of two models neither has its own."""
+    few = Workload(8, 16, 4, 2, 8192, D_HEAD, DType.FP16)
+    h100 = dataclasses.replace(H200, name="NVIDIA H100 80GB HBM3")
+    found = [entry(h100, few, FEW)] + [entry(H200, few, FEW)] * with_another
+    made = exported(select(Registry.of(found), options(by_size=True)))
+    far = Workload(1, 64, 8, 2, 32768, D_HEAD, DType.FP16)
+    own, other = (
+        families.variant(families.defaults_for(far, limits((9, 0), gpu=gpu))[0]).key
+        for gpu in (h100.name, H200.name)
+    )
+    assert own != other
+    assert choose(made, h100.name, 90, far) == (other if with_another else own)
+
+
 def test_an_entry_of_a_cache_in_e4m3_is_exported() -> None:
     few = Workload(8, 16, 4, 2, 8192, D_HEAD, DType.FP16, kv_e4m3=True)
     (config, *_) = families.defaults_for(few, limits((9, 0)))
