@@ -371,7 +371,7 @@ def test_clusters_of_all_tiles_run_at_a_time_unless_there_are_many(
 def _losses(folder: Path) -> Iterator[float]:
     """What today's default loses against the fastest config of each recorded problem whose lengths
     the host knew, where it was measured."""
-    for path in sorted(folder.glob("decode_*_events.csv")):
+    for path in sorted(folder.glob("decode_*_events*.csv")):
         recording = load(path)
         device = limits_of(recording.meta.device)
         for found in decided_again(recording):
@@ -385,8 +385,14 @@ def _losses(folder: Path) -> Iterator[float]:
 
 
 @pytest.mark.parametrize("gpu", ["nvidia_h100_80gb_hbm3", "nvidia_h200"])
-def test_the_default_is_near_the_fastest_that_was_recorded(gpu: str) -> None:
-    losses = list(_losses(ROOT / "profiles" / gpu))
-    assert len(losses) > 120
-    assert statistics.fmean(losses) < 0.01
-    assert max(losses) < 0.06
+@pytest.mark.parametrize(
+    ("folder", "problems", "mean", "most"),
+    [("profiles", 147, 0.01, 0.06), ("benchmarks/decode_other_heads", 43, 0.015, 0.12)],
+)
+def test_the_default_is_near_the_fastest_that_was_recorded(
+    gpu: str, folder: str, problems: int, mean: float, most: float
+) -> None:
+    losses = list(_losses(ROOT / folder / gpu))
+    assert len(losses) >= problems
+    assert statistics.fmean(losses) < mean
+    assert max(losses) < most
