@@ -19,7 +19,7 @@ from fa_tune.families.sm80.sets import (
     get_kernels_to_build,
     select_configs,
 )
-from fa_tune.ops import flops
+from fa_tune.operations import flops
 
 __all__ = [
     "DType",

@@ -8,7 +8,7 @@ and nowhere else: who sends a job never imports `gpu` or `runtime`.  The encodin
 as a JSON object: tuples are lists, and an item leaves out what has its default.
 
 Results are encoded by `to_json` and read by their `from_json`.  A verification's result is a
-`core.model.Verdict`, which `ops.verification` encodes.
+`core.model.Verdict`, which `operations.verification` encodes.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class CaseError:
     same-precision reference, the limit of the former, and the same of the root mean squares.
 
     Errors are what exceeds the share that fp32 scores leave open (docs/measuring.md).  `inputs`
-    is a word of `ops.base`.  Records of earlier versions have no root mean squares: None.
+    is a word of `operations.base`.  Records of earlier versions have no root mean squares: None.
     """
 
     workload: str

@@ -1,7 +1,7 @@
 """A workload, declared once: each field says how keys, tables, options and lookups treat it.
 
 Everything that goes through the fields of a workload asks `FIELDS`.  What a field means is said by
-its operation (`fa_tune.ops`) and by the kernels.
+its operation (`fa_tune.operations`) and by the kernels.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Workload:
     behind it.  A side that hides no key is None, and a mask that hides none is not there, as of one
     query aligned bottom-right; a right side of 0 is a causal mask.  `lse`: the log-sum-exp of each
     row is wanted, fp32 [batch, heads, seq_len_q].  `softmax_scale` multiplies the scores; None:
-    1 / sqrt(d_head).  `op` is the operation, see `fa_tune.ops`.
+    1 / sqrt(d_head).  `op` is the operation, see `fa_tune.operations`.
 
     `softcap` c: scores s become c · tanh(s / c).  `alibi`: slope · |i + diagonal - j| is then taken
     from them, a slope for each head or for each head of each batch element.  `sink`: the sum of a

@@ -24,7 +24,7 @@ from fa_tune.families.base import Config
 from fa_tune.families.computed import not_among
 from fa_tune.families.fields import is_kv_e4m3
 from fa_tune.families.selection import choose_configs
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.traits import Traits
 from fa_tune.store.registry.between import filled
 from fa_tune.store.registry.lookup import Target, alike, in_order, matches
 from fa_tune.store.registry.schema import Entry, Registry

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
-from fa_tune import ops
+from fa_tune import operations
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Rejected, Variant
@@ -21,8 +21,8 @@ from fa_tune.families.fields import d_v_of, is_kv_e4m3
 from fa_tune.families.name_parser import is_whole
 from fa_tune.families.sm80.family import Sm80Family
 from fa_tune.families.sm90.family import Sm90Family
-from fa_tune.ops.base import CheckCase
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.base import CheckCase
+from fa_tune.operations.traits import Traits
 
 _FAMILIES: dict[str, KernelFamily] = {
     family.name: family for family in (Sm80Family(), Sm90Family(), DecodeFamily())
@@ -201,7 +201,7 @@ def verification_cases(
     """What a kernel is verified on, compiled with these traits; `thorough`: more of it."""
     family, config = get(kernel.family), config_of(kernel)
     return (
-        *ops.get(family.operation).verification_cases(
+        *operations.get(family.operation).verification_cases(
             *(family.blocks(config), config.d_head, config.dtype, Traits.parse(traits)),
             d_head_v=d_v_of(config),
             thorough=thorough,

@@ -35,7 +35,7 @@ class KernelFamily(Protocol):
     A call is one launch or several, each of a kernel of its own; all are compiled as one
     translation unit.  `families.template` has what a family of one kernel is like.
 
-    `operation`      what it computes, by its name in `fa_tune.ops`
+    `operation`      what it computes, by its name in `fa_tune.operations`
     `name`           how variants, files and `--family` call it: a word
     `config_class`   the class of its configs
     `example`        a short form, for messages

@@ -10,7 +10,7 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import REFERENCE_FAMILY
 from fa_tune.core.reference_kernels import REFERENCE_LABELS, reference_blocks, reference_label
 from fa_tune.core.workload import DType
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.traits import Traits
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from fa_tune import ops
+from fa_tune import operations
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import PAGE_KEYS, Workload
 
@@ -230,7 +230,7 @@ class LaunchArgs:
                 raise InvalidConfig(f"{workload.key} needs {name}, which the launch does not give")
 
     def _check_rows(self, workload: Workload) -> None:
-        for spec in ops.get(workload.op).tensors(workload):
+        for spec in operations.get(workload.op).tensors(workload):
             if len(spec.shape) < 3:  # read element by element
                 continue
             tensor, shape = self[spec.name], spec.shape

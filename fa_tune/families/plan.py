@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from fa_tune import ops
+from fa_tune import operations
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import Workload
 from fa_tune.families.fields import d_v_of, is_kv_e4m3
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.traits import Traits
 
 _ARCH = re.compile(r"(?P<kind>sm|compute)_(?P<number>\d+)(?P<specific>a?)")
 
@@ -138,7 +138,7 @@ class Plan:
 
     def has_traits_of(self, workload: Workload) -> bool:
         """Whether a workload of its type and d_head asks for the traits it was compiled with."""
-        traits = ops.get(workload.op).traits(workload, (self.block_q, self.block_kv))
+        traits = operations.get(workload.op).traits(workload, (self.block_q, self.block_kv))
         names = (f.name for f in dataclasses.fields(traits))
         return all(bool(getattr(self, name)) == bool(getattr(traits, name)) for name in names)
 

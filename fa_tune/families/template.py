@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
-from fa_tune import ops
+from fa_tune import operations
 from fa_tune.core import hooks
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
@@ -22,7 +22,7 @@ from fa_tune.families.fields import is_kv_e4m3
 from fa_tune.families.launch import LaunchArgs, LaunchDevice, LaunchGeometry, LaunchStep
 from fa_tune.families.plan import CallPlan
 from fa_tune.families.sources import closure
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.traits import Traits
 
 if TYPE_CHECKING:
     import numpy as np
@@ -158,7 +158,7 @@ class TemplateFamily(OneKernel, Generic[ConfigT]):
         if workload.kv_e4m3 != is_kv_e4m3(config):
             raise InvalidConfig(f"{config} is not for K and V as in {workload.key}")
         whole = self.whole_lengths(config)
-        return str(ops.get(self.operation).traits(workload, whole, lse=lse))
+        return str(operations.get(self.operation).traits(workload, whole, lse=lse))
 
     def source_files(self) -> Mapping[str, str]:
         return _sources(self.entry)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from fa_tune.core.workload import Workload
-from fa_tune.ops.forward import cache_extents, pages_of
+from fa_tune.operations.forward.spec import cache_extents, pages_of
 
 
 def of_sequences(

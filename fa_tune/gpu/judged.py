@@ -43,9 +43,9 @@ from fa_tune.gpu.reference import (
     parts,
     places,
 )
-from fa_tune.ops.base import NORMAL, SINK_FIRST, SINK_LAST, SINK_NATS, CheckCase, Figures
-from fa_tune.ops.forward import LSE_TOLERANCE
-from fa_tune.ops.verification import case_error
+from fa_tune.operations.base import NORMAL, SINK_FIRST, SINK_LAST, SINK_NATS, CheckCase, Figures
+from fa_tune.operations.forward.spec import LSE_TOLERANCE
+from fa_tune.operations.verification import case_error
 
 ADDED_AT_ONCE = 16  # products, by a tensor core
 OTHER_ROUNDINGS = 8  # scaling, and what a run of luck adds to the mean

@@ -22,7 +22,7 @@ from fa_tune.gpu.bare_read import bare_read
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.libraries import library_call
 from fa_tune.gpu.reference import E4M3, Inputs
-from fa_tune.ops.forward import keys_seen
+from fa_tune.operations.forward.spec import keys_seen
 from fa_tune.workers.main import Report
 
 Launch = Callable[[], None]

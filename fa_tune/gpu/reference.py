@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from fa_tune import ops
+from fa_tune import operations
 from fa_tune.core.inputs import NORMAL, InputSpec
 from fa_tune.core.workload import Workload
 from fa_tune.gpu import caches
 from fa_tune.gpu.draw import draw
 from fa_tune.gpu.hook_twin import twin_of
-from fa_tune.ops.forward import sequences
+from fa_tune.operations.forward.spec import sequences
 
 E4M3, E4M3_LARGEST = torch.float8_e4m3fn, 448.0
 SMALLEST = 2.0**-60  # of a largest element
@@ -78,7 +78,7 @@ def empty_outputs(
 ) -> dict[str, torch.Tensor]:
     """Room for every output of the workload's operation, filled if asked."""
     found = {}
-    for spec in ops.get(workload.op).tensors(workload):
+    for spec in operations.get(workload.op).tensors(workload):
         if spec.output:
             dtype = spec.dtype.to_torch_dtype() if spec.dtype else torch.float32
             room = torch.empty(spec.shape, dtype=dtype, device=device)

@@ -18,7 +18,7 @@ from fa_tune.core import units
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import Measurement, Quantity
 from fa_tune.core.workload import Workload
-from fa_tune.ops.memory import memory_rate
+from fa_tune.operations.memory import memory_rate
 from fa_tune.profile.ncu import metrics
 
 WORTH_TELLING = 0.10  # share of the cycle difference

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import Workload
-from fa_tune.ops.flops import unmasked_pairs, visited_tiles
+from fa_tune.operations.flops import unmasked_pairs, visited_tiles
 from fa_tune.search.strategies.base import Knob
 
 

@@ -35,7 +35,7 @@ from fa_tune.core.files import replace_files
 from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import DeviceInfo, Outcome, Provenance
 from fa_tune.core.stats import median
-from fa_tune.ops.memory import memory_rate
+from fa_tune.operations.memory import memory_rate
 from fa_tune.search.derived_features import with_derived, workload_of
 from fa_tune.search.recorded_words import present_key, present_words
 from fa_tune.search.strategies.base import Knob, Point, Space

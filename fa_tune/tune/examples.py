@@ -10,7 +10,7 @@ from fa_tune import families
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import Config
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.traits import Traits
 
 LENGTHS = (521, 777)  # of queries and keys, beside the window
 MOST_WINDOW = 16384

@@ -14,7 +14,7 @@ from fa_tune.core.model import Resources
 from fa_tune.core.options import DEFAULT_KERNELS, Progress, SearchOptions
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config
-from fa_tune.ops import flops
+from fa_tune.operations import flops
 from fa_tune.store.registry import file as registry_file
 from fa_tune.tune import ab_test, compare_inputs
 from fa_tune.tune.asked import asked_for, of_able_families, of_recorded_configs

@@ -29,7 +29,7 @@ from fa_tune.core.model import (
 )
 from fa_tune.core.options import SearchOptions
 from fa_tune.core.stats import Ratio as MeasuredRatio
-from fa_tune.ops import flops
+from fa_tune.operations import flops
 from fa_tune.search.data_dependence import OnInputs
 from fa_tune.search.decide import Decision, Standing
 from fa_tune.store import recordings

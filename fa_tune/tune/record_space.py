@@ -16,7 +16,7 @@ from fa_tune.core.model import Attempt, Outcome
 from fa_tune.core.options import Progress, SearchOptions
 from fa_tune.core.stats import median
 from fa_tune.families.base import Config
-from fa_tune.ops import flops
+from fa_tune.operations import flops
 from fa_tune.search.space_table import SpaceMeta, SpaceRow, knob_types, save
 from fa_tune.search.strategies.points import point
 from fa_tune.tune.build import PreparedWorkload, prepare

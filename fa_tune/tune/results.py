@@ -21,7 +21,7 @@ from fa_tune.core.model import (
 from fa_tune.core.reference_kernels import BARE_READ
 from fa_tune.core.stats import MARGIN
 from fa_tune.core.workload import Workload
-from fa_tune.ops.memory import MemoryRate, memory_rate
+from fa_tune.operations.memory import MemoryRate, memory_rate
 from fa_tune.search.data_dependence import OnInputs
 from fa_tune.search.decide import Confirmation, Decision
 from fa_tune.search.space_table import SpaceMeta, SpaceRow

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from fa_tune.core.model import Attempt, Outcome
 from fa_tune.core.stats import median, paired_ratio
-from fa_tune.ops import flops
+from fa_tune.operations import flops
 from fa_tune.store.journal import AttemptRecord, Journal
 from fa_tune.tune.build import PreparedWorkload
 from fa_tune.tune.dispatch import run_on_gpus

@@ -24,7 +24,7 @@ from fa_tune.core.workload import MASKS, DType, Workload
 from fa_tune.families.base import Config
 from fa_tune.families.fields import d_v_of
 from fa_tune.families.selection import choose_configs, note_of_d_head, stated_config
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.traits import Traits
 from fa_tune.tune.build import build_all, build_request, prepare
 from fa_tune.tune.candidates import (
     choose_families,

@@ -16,8 +16,8 @@ from fa_tune.core.jobs import CALIBRATION, CalibrateJob, PairItem, PairTimes, Ve
 from fa_tune.core.model import Artifact, Attempt, Outcome, Verdict
 from fa_tune.core.options import Progress
 from fa_tune.core.workload import Workload
-from fa_tune.ops import flops
-from fa_tune.ops.verification import verdict_from_json
+from fa_tune.operations import flops
+from fa_tune.operations.verification import verdict_from_json
 from fa_tune.store.journal import AttemptRecord, VerdictRecord
 from fa_tune.tune.fleet.calibration import Pair, gpu_times
 from fa_tune.tune.fleet.gpu import Gpu

@@ -12,7 +12,7 @@ from fa_tune.commands.views.registry_table import entry_table
 from fa_tune.core.model import DeviceInfo, Provenance, Variant
 from fa_tune.core.paths import profiles_dir
 from fa_tune.core.workload import DType, benchmark_workload
-from fa_tune.ops import flops
+from fa_tune.operations import flops
 from fa_tune.store.registry.file import load, save
 from fa_tune.store.registry.schema import (
     Confirmation,

@@ -14,7 +14,7 @@ from fa_tune import families
 from fa_tune.core import hooks
 from fa_tune.core.errors import InvalidConfig, StorageError
 from fa_tune.core.workload import DType, Workload, benchmark_workload
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.traits import Traits
 
 TEXT = """
 __device__ float score_hook(float score, int batch, int head, int query, int key) {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fa_tune import ops
+from fa_tune import operations
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.lengths import lengths_of
 from fa_tune.core.workload import DType, Workload
-from fa_tune.ops.forward import sequences
+from fa_tune.operations.forward.spec import sequences
 
 SHAPE = (4, 8, 2, 100, 60, 64, DType.FP16)  # batch, heads, kv heads, longest, d_head
 
@@ -56,7 +56,7 @@ def test_a_workload_with_lengths_knows_its_sizes() -> None:
     assert not workload.bottom_right, "a packed batch has one alignment"
     assert Workload.from_key(workload.key) == workload
     # The last of 5 queries sees 9 keys, the first 5; 7 queries have no keys.
-    assert ops.get("forward").unmasked_pairs(workload) == 5 + 6 + 7 + 8 + 9
+    assert operations.get("forward").unmasked_pairs(workload) == 5 + 6 + 7 + 8 + 9
 
 
 def test_only_the_device_may_know_the_lengths() -> None:
@@ -83,7 +83,7 @@ def test_a_window_of_a_packed_batch_is_aligned_with_every_end() -> None:
     workload = Workload(*SHAPE, lengths="5+0+3x9+3+1", window_left=2, window_right=1)
     assert Workload.from_key(workload.key) == workload
     # Query i of 5 is at key i + 4 of 9 and sees keys i + 2 to i + 5; of 3, keys i - 4 to i - 1.
-    assert ops.get("forward").unmasked_pairs(workload) == 4 + 4 + 4 + 4 + 3 + 0 + 1 + 1
+    assert operations.get("forward").unmasked_pairs(workload) == 4 + 4 + 4 + 4 + 3 + 0 + 1 + 1
     assert sequences(workload)[0].diagonal == 4
 
 

@@ -24,8 +24,8 @@ from fa_tune.core.model import Variant
 from fa_tune.core.workload import FEW_ROWS, DType, Workload
 from fa_tune.families.decode.config import KVType
 from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, ParamsLayout
-from fa_tune.ops.forward import seen_from, seen_to
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.forward.spec import seen_from, seen_to
+from fa_tune.operations.traits import Traits
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.lookup import METHODS, Target, in_order, matches, near_enough
 from fa_tune.store.registry.schema import Entry, EntryKey, Gpu, Registry

@@ -21,7 +21,7 @@ from fa_tune.core.workload import DType, Workload
 from fa_tune.families.axes import read_value
 from fa_tune.families.base import KernelFamily
 from fa_tune.families.launch import LaunchArgs, LaunchDevice, TensorArg
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.traits import Traits
 
 WORKLOADS = [
     Workload(2, 6, 3, 512, 512, 128, DType.FP16),

@@ -15,7 +15,7 @@ from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.plan import Grid, LaunchPlan, Plan, Portability, compiled_for
 from fa_tune.families.template import OneKernel
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.traits import Traits
 from tests.families import wave
 from tests.families.contract import ARGS, DEVICE
 

@@ -23,7 +23,7 @@ from fa_tune.families.axes import expand
 from fa_tune.families.launch import GridShape, LaunchArgs, LaunchDevice, LaunchGeometry
 from fa_tune.families.score_params import at_edge
 from fa_tune.families.template import OneKernel
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.traits import Traits
 
 CLUSTER = 2
 _FORM = re.compile(r"wave\((\w+), *(?:(\d+), *)?(\d+)x(\d+), *(\d+)\): *(pingpong)?")

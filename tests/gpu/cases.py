@@ -20,8 +20,8 @@ from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.decode.config import DecodeConfig
 from fa_tune.families.decode.sets import FEW_QUADS
 from fa_tune.families.fields import d_v_of, is_kv_e4m3
-from fa_tune.ops.forward_cases import example, fewest_queries, has_alignment
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.forward.cases import example, fewest_queries, has_alignment
+from fa_tune.operations.traits import Traits
 from tests.gpu.score_hooks import HOOKS
 from tests.tools import required_sm90
 from tests.tools.required import ALL_D_HEADS, code_path_sample

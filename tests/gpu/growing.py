@@ -22,7 +22,7 @@ import torch
 
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.reference import Inputs
-from fa_tune.ops.base import EPSILON
+from fa_tune.operations.base import EPSILON
 from tests.gpu.oracle import LSE_TOLERANCE, KernelCall, attention, equal_bits, largest
 
 STEP = 64  # keys

@@ -19,7 +19,7 @@ from fa_tune.core.workload import DType, Workload
 from fa_tune.gpu.kernels import launch_args
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.reference import Inputs
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.traits import Traits
 from fa_tune.workers.main import Report
 from tests.gpu.items import check_kernels
 from tests.gpu.oracle import grown

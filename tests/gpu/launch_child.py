@@ -17,8 +17,8 @@ from fa_tune.gpu.jobs.verify import check_all
 from fa_tune.gpu.kernels import launch_args, lse_for, output_for
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.reference import Inputs, make_inputs
-from fa_tune.ops.base import CheckCase
-from fa_tune.ops.verification import verdict_to_json
+from fa_tune.operations.base import CheckCase
+from fa_tune.operations.verification import verdict_to_json
 from fa_tune.workers.main import Report
 from tests.gpu.cases import few_heads, small_caches, small_workloads
 from tests.gpu.items import check_kernels

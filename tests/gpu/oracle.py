@@ -17,8 +17,8 @@ import torch
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.judged import judge, judged_forward
 from fa_tune.gpu.reference import Inputs, changed_scores, hidden_pairs, score_inputs
-from fa_tune.ops.base import CheckCase
-from fa_tune.ops.verification import fault
+from fa_tune.operations.base import CheckCase
+from fa_tune.operations.verification import fault
 from tests.gpu.cases import Case
 
 # (workload, Q, K and V, O, log-sum-exp or None): writes the last two.

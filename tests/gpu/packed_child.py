@@ -15,8 +15,8 @@ from fa_tune.gpu.judged import judge, judged_forward
 from fa_tune.gpu.kernels import named_args
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.reference import empty_outputs, make_inputs
-from fa_tune.ops.base import CheckCase
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.base import CheckCase
+from fa_tune.operations.traits import Traits
 from fa_tune.workers.main import Report
 from tests.gpu import score_hooks  # noqa: F401  (registers the hooks)
 from tests.gpu.items import check_kernels

@@ -19,7 +19,7 @@ import torch
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.reference import Inputs, hidden_pairs
-from fa_tune.ops.base import EPSILON
+from fa_tune.operations.base import EPSILON
 from tests.gpu.oracle import LSE_TOLERANCE, KernelCall, attention, inputs_for
 
 BATCH, HEADS, KV_HEADS = 2, 4, 2

@@ -12,7 +12,7 @@ from fa_tune.core.arch import parse_arch
 from fa_tune.core.workload import MASKS, DType
 from fa_tune.families.base import Config
 from fa_tune.families.sm90.sets import default_config
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.traits import Traits
 from tests.gpu.cases import (
     FA_LENGTHS,
     GROUPS,

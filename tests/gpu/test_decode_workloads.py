@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fa_tune.core.workload import Workload
-from fa_tune.ops.flops import moved_bytes
+from fa_tune.operations.flops import moved_bytes
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
 

@@ -46,7 +46,7 @@ from fa_tune.core.workload import DType
 from fa_tune.families.base import KernelFamily
 from fa_tune.families.computed import not_among
 from fa_tune.families.decode.config import Combine, DecodeConfig
-from fa_tune.ops.verification import verdict_from_json
+from fa_tune.operations.verification import verdict_from_json
 from fa_tune.tune.verify import verdict_key
 from fa_tune.workers.supervisor import ChildEnd, ItemResult, run_child
 from tests.gpu.cases import item_of, small_workloads

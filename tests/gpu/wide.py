@@ -13,8 +13,8 @@ from fa_tune.core import inputs
 from fa_tune.core.workload import DType, Workload
 from fa_tune.gpu.judged import ForwardReference, judge, judged_forward
 from fa_tune.gpu.reference import Inputs
-from fa_tune.ops.base import NORMAL, SINK_FIRST, SINK_LAST, CheckCase
-from fa_tune.ops.verification import fault
+from fa_tune.operations.base import NORMAL, SINK_FIRST, SINK_LAST, CheckCase
+from fa_tune.operations.verification import fault
 from tests.gpu.oracle import KernelCall
 
 MEAN = 0.25

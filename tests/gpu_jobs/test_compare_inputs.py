@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fa_tune.core.jobs import CompareInputsJob, InputsItem, InputsResult, KernelItem
 from fa_tune.core.stats import Ratio, median
 from fa_tune.core.workload import DType, Workload
-from fa_tune.ops.flops import input_bytes
+from fa_tune.operations.flops import input_bytes
 from fa_tune.search.data_dependence import OnInputs, paired_with_own
 
 if not TYPE_CHECKING:
@@ -28,7 +28,7 @@ from fa_tune.gpu.jobs import compare_inputs, time_events, verify
 from fa_tune.gpu.judged import ForwardReference
 from fa_tune.gpu.kernels import Problem
 from fa_tune.gpu.reference import Inputs
-from fa_tune.ops.base import SINK_LAST, CheckCase
+from fa_tune.operations.base import SINK_LAST, CheckCase
 
 WORKLOAD = Workload(1, 1, 1, 64, 64, 64, DType.FP16)
 SECONDS = {"sm80:default": 2e-3, "sm80:a": 1e-3, "sm80:b": 3e-3}

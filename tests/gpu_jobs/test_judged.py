@@ -20,7 +20,7 @@ import torch
 from fa_tune.gpu import judged as judging
 from fa_tune.gpu.judged import ForwardReference, judge, judged_forward
 from fa_tune.gpu.reference import Inputs, attention, empty_outputs, hidden_pairs
-from fa_tune.ops.base import SINK_FIRST, SINK_LAST, CheckCase
+from fa_tune.operations.base import SINK_FIRST, SINK_LAST, CheckCase
 from tests.log_sum_exp import log_sum_exp
 
 MEAN = 0.25

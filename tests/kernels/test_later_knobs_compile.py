@@ -19,7 +19,7 @@ from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.families.sm80.constraints import constraints
 from fa_tune.families.sm80.names import parse_kernel_name_into_config
 from fa_tune.families.sm80.sets import select_configs
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.traits import Traits
 from tests.families.test_sm80_later_sets import WINNERS
 from tests.tools.proven import due, passed
 

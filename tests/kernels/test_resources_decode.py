@@ -15,7 +15,7 @@ from fa_tune.core.workload import DType
 from fa_tune.families.decode.config import KVType
 from fa_tune.families.decode.reading import Tiles
 from fa_tune.families.decode.sets import ROWS, Heads, default_config
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.traits import Traits
 from tests.tools.covering import pairs_of
 from tests.tools.proven import due, passed
 from tests.tools.required_decode import axes, code_path_builds, code_path_sample

@@ -22,7 +22,7 @@ from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import BuildResult, build
 from fa_tune.core.model import Outcome
 from fa_tune.families.sm90.sets import get_configs
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.traits import Traits
 from tests.tools.covering import pairs_of
 from tests.tools.proven import ALL
 from tests.tools.required_sm90 import (

@@ -25,7 +25,7 @@ from fa_tune.core.workload import DType
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.families.sm80.constraints import CONSTRAINTS, constraints
 from fa_tune.kernel_configs import get_kernel_configs, parse_short_form
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.traits import Traits
 from fa_tune.profile.ncu.command import NcuOptions, NcuVersion, ncu_arguments
 from fa_tune.store.registry.file import load, save
 from tests.project_files import ROOT, project_files

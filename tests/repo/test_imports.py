@@ -25,26 +25,26 @@ from tests.project_files import ROOT, project_files
 MAY_IMPORT: dict[str, set[str]] = {
     # Vocabulary.
     "core": set(),
-    "ops": {"core"},
-    "families": {"core", "ops"},
+    "operations": {"core"},
+    "families": {"core", "operations"},
     # A config becomes a kernel.
     "build": {"core", "families"},
     # Work that may crash: the supervisor's side.
     "workers": {"core"},
-    "profile": {"core", "ops", "workers"},
+    "profile": {"core", "operations", "workers"},
     # Numbers become a decision.
-    "search": {"core", "ops", "families"},
+    "search": {"core", "operations", "families"},
     # What runs on a GPU.
-    "gpu": {"core", "ops", "families", "workers", "search"},
-    "store": {"core", "ops", "families", "build"},
+    "gpu": {"core", "operations", "families", "workers", "search"},
+    "store": {"core", "operations", "families", "build"},
     "frames": {"core", "profile", "search", "store"},
     "report": {"core", "families", "frames", "profile", "search", "store"},
-    "tune": {"core", "ops", "families", "build", "workers", "profile", "search", "store"},
+    "tune": {"core", "operations", "families", "build", "workers", "profile", "search", "store"},
     # What other programs use.
     "op": {"core", "families", "build", "store"},
     "runtime": {"core", "workers", "gpu", "store", "op"},
-    "export": {"core", "ops", "families", "build", "store"},
-    "kernel_configs": {"core", "ops", "families"},
+    "export": {"core", "operations", "families", "build", "store"},
+    "kernel_configs": {"core", "operations", "families"},
     # Around the flow.
     "evaluate": {"core", "search", "store", "tune"},
     "commands": {

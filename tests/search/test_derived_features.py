@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fa_tune.core.workload import Workload
-from fa_tune.ops.flops import unmasked_pairs
+from fa_tune.operations.flops import unmasked_pairs
 from fa_tune.search.derived_features import with_derived, workload_of
 
 FULL = Workload.from_key("b16_h16_kv16_q512_k512_d128_fp16_full")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.traits import Traits
 
 Value = Any  # a number, a flag, or an enum's member
 Axes = Mapping[str, tuple[Value, ...]]

@@ -16,7 +16,7 @@ from fa_tune.core.workload import DType
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.families.sm80.constraints import constraints
 from fa_tune.families.sm80.sets import get_kernel_configs
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.traits import Traits
 from tests.tools.covering import TRAIT_AXES, Axes, Space, Value, covering_array
 
 FULL_ARCHS = ("sm_80", "sm_90")

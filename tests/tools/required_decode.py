@@ -16,7 +16,7 @@ from fa_tune.core.arch import parse_arch
 from fa_tune.families.decode.config import DecodeConfig
 from fa_tune.families.decode.constraints import constraints
 from fa_tune.families.fields import python_type
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.traits import Traits
 from tests.tools.covering import TRAIT_AXES, Axes, Space, Value, covering_array
 
 # The smallest, and ordinary ones.

@@ -15,7 +15,7 @@ from fa_tune.core.jobs import CALIBRATION, ABTestJob, CompareInputsJob
 from fa_tune.core.model import DeviceInfo, Outcome, Verdict
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.core.workload import DType, Workload
-from fa_tune.ops.verification import verdict_to_json
+from fa_tune.operations.verification import verdict_to_json
 from fa_tune.store.journal import Journal
 from fa_tune.store.registry import file as store
 from fa_tune.tune import asked, single

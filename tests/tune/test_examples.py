@@ -10,7 +10,7 @@ from fa_tune import families
 from fa_tune.core import hooks
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.traits import Traits
 from fa_tune.tune.examples import example, examples_of, is_special
 
 HOOK = hooks.register("""

@@ -16,7 +16,7 @@ from fa_tune.core.errors import StorageError
 from fa_tune.core.model import Attempt, Outcome
 from fa_tune.core.options import SearchOptions, WorkloadOptions
 from fa_tune.core.workload import DType, Workload, benchmark_workload
-from fa_tune.ops.flops import matmul_flop
+from fa_tune.operations.flops import matmul_flop
 from fa_tune.profile.base import MeasurePlan
 from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.store import recordings

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fa_tune.core.model import CaseError, Verdict
-from fa_tune.ops.verification import verdict_to_json
+from fa_tune.operations.verification import verdict_to_json
 from fa_tune.workers.main import Report
 
 NAP_S = 0.02

@@ -17,7 +17,7 @@ from fa_tune.core.workload import DType
 from fa_tune.evaluate.between import Single
 from fa_tune.evaluate.repeatability import Agreement
 from fa_tune.evaluate.strategies import Plan
-from fa_tune.ops.memory import MemoryRate
+from fa_tune.operations.memory import MemoryRate
 from fa_tune.profile.explain import Explanation
 from fa_tune.search.data_dependence import OnInputs
 from fa_tune.search.decide import Decision

@@ -20,7 +20,7 @@ from fa_tune.core.workload import DType, Workload, benchmark_workload
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.families.sm80.names import parse_short_form
 from fa_tune.families.sm80.sets import PROGRESSION
-from fa_tune.ops import flops
+from fa_tune.operations import flops
 from fa_tune.store.recordings import Recording, load
 from fa_tune.store.table.columns import L2_HIT, REGISTERS, SM_CLOCK
 from fa_tune.store.table.from_attempts import CYCLES

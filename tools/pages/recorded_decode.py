@@ -18,7 +18,7 @@ from fa_tune.core.workload import Workload
 from fa_tune.evaluate.between import Losses as Loss
 from fa_tune.evaluate.between import losses_among
 from fa_tune.families.decode.config import DecodeConfig
-from fa_tune.ops import flops
+from fa_tune.operations import flops
 from fa_tune.store.recordings import load
 from recorded import Recorded
 from recorded_files import Held, conditions, newest, notes

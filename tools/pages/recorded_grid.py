@@ -18,7 +18,7 @@ from fa_tune.core.inputs import BUILT_IN, NORMAL
 from fa_tune.core.model import Measurement
 from fa_tune.core.stats import comparable, median
 from fa_tune.core.workload import Workload, benchmark_workload, labels, unusual_labels
-from fa_tune.ops import flops
+from fa_tune.operations import flops
 from fa_tune.store.recordings import load_meta
 from recorded import FOLDER, REFERENCES, SEQ_LENS, Recorded
 from recorded_files import Held, conditions, newest, notes

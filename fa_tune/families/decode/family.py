@@ -19,9 +19,9 @@ from fa_tune.families.fields import is_kv_e4m3
 from fa_tune.families.launch import GridShape, LaunchArgs, LaunchDevice, LaunchGeometry, LaunchStep
 from fa_tune.families.plan import CallPlan
 from fa_tune.families.template import TemplateFamily
-from fa_tune.ops.forward import most_keys_seen
-from fa_tune.ops.forward_cases import example, fewest_queries, has_alignment
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.forward.cases import example, fewest_queries, has_alignment
+from fa_tune.operations.forward.spec import most_keys_seen
+from fa_tune.operations.traits import Traits
 
 if TYPE_CHECKING:
     import numpy as np

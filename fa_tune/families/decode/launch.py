@@ -14,7 +14,7 @@ from fa_tune.families.decode.config import MMA_K, MOST_TILE_KEYS, Combine, Decod
 from fa_tune.families.launch import LaunchArgs, LaunchDevice, LaunchGeometry
 from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, ParamsLayout
 from fa_tune.families.score_params import score_dtype, set_scores
-from fa_tune.ops.forward import seen_from, seen_to
+from fa_tune.operations.forward.spec import seen_from, seen_to
 
 if TYPE_CHECKING:
     import numpy as np

@@ -20,7 +20,7 @@ from fa_tune.families.fields import (
     tiles_field,
     tuple_field,
 )
-from fa_tune.ops import flops
+from fa_tune.operations import flops
 
 PANEL_COLUMNS = 64  # columns of one bulk tensor copy with 128-byte swizzle
 BARRIER_BYTES = 1024  # room for the tags of blocks and the mbarriers, behind the tiles

@@ -31,8 +31,8 @@ from fa_tune.families.work_tiles import (
     set_packed,
     tiles_of_head,
 )
-from fa_tune.ops.forward_cases import example
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.forward.cases import example
+from fa_tune.operations.traits import Traits
 
 if TYPE_CHECKING:
     import numpy as np

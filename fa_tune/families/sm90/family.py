@@ -18,8 +18,8 @@ from fa_tune.families.sm90 import former, launch, names, sets
 from fa_tune.families.sm90.config import Sm90Config
 from fa_tune.families.template import TemplateFamily
 from fa_tune.families.work_tiles import list_bytes
-from fa_tune.ops.forward_cases import example
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.forward.cases import example
+from fa_tune.operations.traits import Traits
 
 if TYPE_CHECKING:
     import numpy as np

@@ -39,9 +39,9 @@ from fa_tune.gpu.kernels import (
 )
 from fa_tune.gpu.reference import Inputs, make_inputs
 from fa_tune.gpu.versions import library_versions
-from fa_tune.ops.base import CheckCase
-from fa_tune.ops.flops import input_bytes, read_bytes
-from fa_tune.ops.verification import fault
+from fa_tune.operations.base import CheckCase
+from fa_tune.operations.flops import input_bytes, read_bytes
+from fa_tune.operations.verification import fault
 from fa_tune.search.stopping import StoppingRule
 from fa_tune.workers.main import Report
 

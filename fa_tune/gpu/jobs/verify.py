@@ -19,8 +19,8 @@ from fa_tune.gpu.judged import Judged, judge, reference_of
 from fa_tune.gpu.kernels import check_kernels, named_args
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.reference import Inputs, empty_outputs
-from fa_tune.ops.base import NORMAL, CheckCase
-from fa_tune.ops.verification import verdict, verdict_to_json
+from fa_tune.operations.base import NORMAL, CheckCase
+from fa_tune.operations.verification import verdict, verdict_to_json
 from fa_tune.workers.main import Report
 
 MEAN = 0.25  # off zero, so that a row that is lost or counted twice shows

@@ -22,7 +22,7 @@ from fa_tune.core.arch import ArchLimits, limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import Workload
-from fa_tune.ops.forward import keys_seen
+from fa_tune.operations.forward.spec import keys_seen
 from fa_tune.store.registry.schema import Entry, EntryKey
 
 TILE_ROWS = 16  # rows that no tile is smaller than

@@ -34,7 +34,7 @@ from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import Provenance, Variant, Verdict, reference_name
 from fa_tune.core.reference_kernels import BARE_READ
 from fa_tune.core.workload import Workload
-from fa_tune.ops.memory import MemoryRate, memory_rate
+from fa_tune.operations.memory import MemoryRate, memory_rate
 from fa_tune.store import strict_json
 
 SCHEMA: Literal[4] = (

@@ -25,8 +25,8 @@ from fa_tune.core.workload import (
     labels,
 )
 from fa_tune.core.workload_parts import PARTS, WorkloadParts
-from fa_tune.ops import flops
-from fa_tune.ops.memory import memory_rate
+from fa_tune.operations import flops
+from fa_tune.operations.memory import memory_rate
 
 BASELINE_LABEL = "FA2"
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fa_tune.core.workload import Workload
 from fa_tune.families.launch import TensorArg
-from fa_tune.ops.forward import sequences
+from fa_tune.operations.forward.spec import sequences
 from tests.kernels.emulated.problems import FLOOR, GUARD, Problem, Room, attention, to_float
 
 LIMIT_TIMES = 2

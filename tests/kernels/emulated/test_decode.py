@@ -15,7 +15,7 @@ from fa_tune import families
 from fa_tune.build.compile import BuildRequest
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.launch import CacheArgs
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.traits import Traits
 from tests.kernels.emulated import cached_problems
 from tests.kernels.emulated.emulation import Emulated, build, schedules
 from tests.kernels.emulated.judging import judge

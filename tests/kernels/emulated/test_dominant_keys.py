@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fa_tune.core.workload import DType, Workload
-from fa_tune.ops.base import Figures, reference_limits
+from fa_tune.operations.base import Figures, reference_limits
 from tests.kernels.emulated.emulation import Emulated, build_changed, schedules
 from tests.kernels.emulated.problems import GUARD, Problem, to_bits, to_float
 

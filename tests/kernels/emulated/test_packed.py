@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fa_tune.core.workload import DType, Workload
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.traits import Traits
 from tests.gpu.score_hooks import HOOKS
 from tests.kernels.emulated.emulation import (
     Emulated,

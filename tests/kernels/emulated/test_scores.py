@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fa_tune.core.workload import Workload
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.traits import Traits
 from tests.gpu.score_hooks import HOOKS
 from tests.kernels.emulated.emulation import Emulated, build_changed, schedules
 from tests.kernels.emulated.judging import judge

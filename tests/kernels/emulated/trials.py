@@ -18,8 +18,8 @@ from fa_tune.families.launch import LaunchDevice
 from fa_tune.gpu import judged
 from fa_tune.gpu.judged import Judged
 from fa_tune.gpu.reference import Inputs
-from fa_tune.ops.base import CheckCase
-from fa_tune.ops.verification import fault
+from fa_tune.operations.base import CheckCase
+from fa_tune.operations.verification import fault
 from tests.gpu.score_hooks import HOOKS
 from tests.kernels.emulated.cached_problems import Cache
 from tests.kernels.emulated.emulation import Emulated, Schedule

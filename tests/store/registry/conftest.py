@@ -10,7 +10,7 @@ import pytest
 
 from fa_tune.core.model import Provenance, Variant
 from fa_tune.core.workload import DType, benchmark_workload
-from fa_tune.ops import flops
+from fa_tune.operations import flops
 from fa_tune.store.registry.schema import (
     Confirmation,
     Entry,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fa_tune.core.errors import RegistryError
 from fa_tune.core.model import CaseError, Verdict
 from fa_tune.core.workload import Workload
-from fa_tune.ops import flops
+from fa_tune.operations import flops
 from fa_tune.store.registry.schema import (
     SCHEMA,
     Entry,

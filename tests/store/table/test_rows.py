@@ -8,7 +8,7 @@ import pytest
 
 from fa_tune.core.model import Outcome
 from fa_tune.core.workload import DType
-from fa_tune.ops import flops
+from fa_tune.operations import flops
 from fa_tune.store.table.rows import Row, best, completed, grouped, ordered
 
 CONFIG = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fa_tune.core.model import CaseError, Verdict
-from fa_tune.ops.verification import verdict_to_json
+from fa_tune.operations.verification import verdict_to_json
 from fa_tune.workers.main import Report
 
 NAP_S = 0.01

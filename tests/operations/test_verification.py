@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fa_tune.core.model import CaseError, Verdict
 from fa_tune.core.workload import DType, Workload
 from fa_tune.core.workload import benchmark_workload as benchmark
-from fa_tune.ops.base import (
+from fa_tune.operations.base import (
     EPSILON,
     SINK_FIRST,
     SINK_LAST,
@@ -21,9 +21,9 @@ from fa_tune.ops.base import (
     reference_limits,
     unit_in_the_last_place,
 )
-from fa_tune.ops.forward import Forward
-from fa_tune.ops.traits import Traits
-from fa_tune.ops.verification import (
+from fa_tune.operations.forward.spec import Forward
+from fa_tune.operations.traits import Traits
+from fa_tune.operations.verification import (
     case_error,
     fault,
     verdict,

@@ -1,14 +1,14 @@
 """What is computed: an operation owns its tensors, work, compile-time traits and verification.
 
-Adding one is a module with a class of `ops.base.Operation`, a line in `_OPERATIONS`, a reference
-in `gpu/reference.py`, and a family that names it.
+Adding one is a package beside `forward` with a class of `operations.base.Operation`, a line in
+`_OPERATIONS`, a reference in `gpu/judged.py`, and a family that names it.
 """
 
 from __future__ import annotations
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.ops.base import Operation
-from fa_tune.ops.forward import Forward
+from fa_tune.operations.base import Operation
+from fa_tune.operations.forward.spec import Forward
 
 _OPERATIONS: dict[str, Operation] = {operation.name: operation for operation in (Forward(),)}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fa_tune.core import units
 from fa_tune.core.roofline import ROOFS
 from fa_tune.core.workload import Workload
-from fa_tune.ops import flops
+from fa_tune.operations import flops
 
 # Operations per byte below which memory may be the limit: an A100 does 156 at its peak rates, an
 # H200 206.

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fa_tune import ops
+from fa_tune import operations
 from fa_tune.core.model import CaseError, Verdict
-from fa_tune.ops.base import NORMAL, CheckCase, Figures
+from fa_tune.operations.base import NORMAL, CheckCase, Figures
 
 
 def case_error(case: CheckCase, errors: Figures, reference: Figures, output: Figures) -> CaseError:
     """Judge one case by the kernel's errors, those of the same-precision reference and the size of
     the output.  A NaN (an output never written, or a real NaN) is never ok."""
     workload = case.workload
-    limits = ops.get(workload.op).error_limits(reference, output, workload.dtype)
+    limits = operations.get(workload.op).error_limits(reference, output, workload.dtype)
     return CaseError(
         workload=workload.key,
         max_abs_error=errors.largest,

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import MASKS, DType, Workload
-from fa_tune.ops import flops, forward
+from fa_tune.operations import flops
+from fa_tune.operations.forward import spec as forward
 
 sizes = st.integers(1, 40)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fa_tune.core.workload import DType, Workload
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.traits import Traits
 
 EPSILON = {DType.FP16: 2.0**-10, DType.BF16: 2.0**-7}  # the unit in the last place of 1
 MAX_TIMES = 2.0  # the reference's largest error that a kernel's may be, and one unit more

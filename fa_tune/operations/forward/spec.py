@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import FORWARD, DType, Workload
-from fa_tune.ops import forward_cases
-from fa_tune.ops.base import CheckCase, Figures, TensorSpec, reference_limits
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.base import CheckCase, Figures, TensorSpec, reference_limits
+from fa_tune.operations.forward import cases as forward_cases
+from fa_tune.operations.traits import Traits
 
 LSE_TOLERANCE = 2e-5
 
 
 class Forward:
-    """The operation's side of `ops.base.Operation`."""
+    """The operation's side of `operations.base.Operation`."""
 
     name = FORWARD
 

@@ -9,9 +9,9 @@ import pytest
 
 from fa_tune.core.roofline import ROOFS
 from fa_tune.core.workload import DType, Workload
-from fa_tune.ops.flops import moved_bytes
-from fa_tune.ops.forward import keys_seen
-from fa_tune.ops.memory import memory_rate
+from fa_tune.operations.flops import moved_bytes
+from fa_tune.operations.forward.spec import keys_seen
+from fa_tune.operations.memory import memory_rate
 
 DECODE = Workload.from_key("b16_h64_kv8_q1_k8192_d128_bf16_full")
 PREFILL = Workload.from_key("b16_h16_kv16_q4096_k4096_d128_bf16_full")

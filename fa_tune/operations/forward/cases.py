@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fa_tune.core.workload import DType, Workload
-from fa_tune.ops.base import NORMAL, SINK_FIRST, SINK_LAST, CheckCase
-from fa_tune.ops.traits import Traits
+from fa_tune.operations.base import NORMAL, SINK_FIRST, SINK_LAST, CheckCase
+from fa_tune.operations.traits import Traits
 
 LARGE_SCORE = 1e5
 # With normal inputs of variance 1 the largest of some hundred scores is about this many times

@@ -7,52 +7,52 @@ kernel does, with its per-tile softmax bookkeeping and the epilogue.
 
 from __future__ import annotations
 
-from fa_tune import ops
+from fa_tune import operations
 from fa_tune.core.workload import Workload
 
 
 def unmasked_pairs(workload: Workload) -> int:
     """Query–key pairs of one head that attend."""
-    return ops.get(workload.op).unmasked_pairs(workload)
+    return operations.get(workload.op).unmasked_pairs(workload)
 
 
 def visited_tiles(workload: Workload, B_r: int, B_c: int) -> int:
     """B_r×B_c tiles of one head that a kernel computes, each of them whole."""
-    return ops.get(workload.op).visited_tiles(workload, B_r, B_c)
+    return operations.get(workload.op).visited_tiles(workload, B_r, B_c)
 
 
 def matmul_flop(workload: Workload) -> int:
     """Operations of the matrix products."""
-    return ops.get(workload.op).matmul_flop(workload)
+    return operations.get(workload.op).matmul_flop(workload)
 
 
 def attn_flop(workload: Workload) -> int:
     """The same with the softmax."""
-    return ops.get(workload.op).attn_flop(workload)
+    return operations.get(workload.op).attn_flop(workload)
 
 
 def total_flop(workload: Workload, B_r: int, B_c: int) -> int:
     """All that a tiled kernel does.  Raises InvalidConfig when a block does not divide its
     sequence: the model counts whole tiles only."""
-    return ops.get(workload.op).total_flop(workload, B_r, B_c)
+    return operations.get(workload.op).total_flop(workload, B_r, B_c)
 
 
 def input_bytes(workload: Workload) -> int:
     """Bytes of all tensors that are read."""
-    tensors = ops.get(workload.op).tensors(workload)
+    tensors = operations.get(workload.op).tensors(workload)
     return sum(tensor.size_bytes for tensor in tensors if not tensor.output)
 
 
 def read_bytes(workload: Workload) -> int:
     """Bytes of these that some query needs."""
-    tensors = ops.get(workload.op).tensors(workload)
+    tensors = operations.get(workload.op).tensors(workload)
     return sum(tensor.size_bytes - tensor.unread_bytes for tensor in tensors if not tensor.output)
 
 
 def moved_bytes(workload: Workload) -> int:
     """Bytes between memory and the chip if everything that is needed crosses once: the least there
     is."""
-    tensors = ops.get(workload.op).tensors(workload)
+    tensors = operations.get(workload.op).tensors(workload)
     return sum(tensor.size_bytes - tensor.unread_bytes for tensor in tensors)
 
 
