@@ -7,45 +7,14 @@ from dataclasses import Field
 from typing import Any
 
 from fa_tune.core.workload import DType
-from fa_tune.families.decode import constraints as decode
 from fa_tune.families.decode.config import DecodeConfig
-from fa_tune.families.sm80 import constraints as sm80
-from fa_tune.families.sm90 import constraints as sm90
 from fa_tune.families.sm90.config import REGISTER_BUDGET, Sm90Config
 from fa_tune.families.sm90.sets import default_config
-from recorded_tables import table
+from recorded_files import table
 
 
-def sm80_constraints() -> str:
-    """Names and sentences of what cannot run."""
-    return _constraints(sm80.CONSTRAINTS)
-
-
-def sm90_constraints() -> str:
-    """The same of the other family."""
-    return _constraints(sm90.CONSTRAINTS)
-
-
-def decode_constraints() -> str:
-    """The same of the decode family."""
-    return _constraints(decode.CONSTRAINTS)
-
-
-def _constraints(found: tuple[tuple[str, str, Any], ...]) -> str:
-    return table(["Name", "Sentence"], [[f"`{n}`", s] for n, s, _ in found], words=2)
-
-
-def sm90_fields() -> str:
+def fields(config_class: type[Any]) -> str:
     """Every field with its place in the short form and what it means."""
-    return _fields(Sm90Config)
-
-
-def decode_fields() -> str:
-    """The same of the decode family."""
-    return _fields(DecodeConfig)
-
-
-def _fields(config_class: type[Any]) -> str:
     rows = [
         [f"`{f.name}`", _short(f), f.metadata.get("doc", "")]
         for f in dataclasses.fields(config_class)
@@ -63,6 +32,16 @@ def _short(field: Field[Any]) -> str:
         case "choice":
             return ", ".join(f"`{m.word}`" for m in meta["type"] if m is not field.default)
     return "in parentheses"
+
+
+def sm90_fields() -> str:
+    """The fields of sm90."""
+    return fields(Sm90Config)
+
+
+def decode_fields() -> str:
+    """The fields of decode."""
+    return fields(DecodeConfig)
 
 
 def sm90_example() -> str:

@@ -1,99 +1,106 @@
-"""Which recording a page quotes for a workload: of several that hold it the newest.
-
-So a part of the workloads can be recorded anew, beside a recording of more, whose other workloads
-go on to count.
-"""
+"""What recordings hold of each workload, and what pages say of it: of several recordings that hold
+a workload the newest counts, so that a part of the workloads can be recorded anew."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
 from pathlib import Path
 
 from fa_tune.build.compile import kernel_source_sha256
 from fa_tune.core.model import Measurement
+from fa_tune.core.stats import comparable
 from fa_tune.core.workload import Workload
-from fa_tune.evaluate.default_check import compare_recording
 from fa_tune.families import family_names
-from fa_tune.families.equal_sources import Kind, equal, kind_of
+from fa_tune.families.equal_sources import equal, kind_of
 from fa_tune.store import recordings
-from fa_tune.store.recordings import Meta, Recording, load, load_meta
+from fa_tune.store.recordings import Meta, Recording, load
+
+LABELS = {"fa2": "FlashAttention 2", "cudnn": "cuDNN", "fa4": "FlashAttention 4"}
+READ = "ref:read"  # a kernel that only reads K and V
+Measured = Mapping[str, Measurement]  # by subject
 
 
 @dataclass(frozen=True)
 class Held:
     """One workload of a recording: its measurements by subject, all of one run, and the subject
-    that the search chose, empty where it chose none.  `file` is the recording's name, `changed` are
-    the families whose kernels have other sources today."""
+    that the search chose.  `file` is the recording's name, `changed` are the families whose
+    kernels have other sources today."""
 
+    workload: Workload
     meta: Meta
-    measured: Mapping[str, Measurement]
+    measured: Measured
     chosen: str
     file: str
     changed: frozenset[str]
+
+    def times(self, library: str) -> float:
+        """How many times as fast as a library the choice is."""
+        return ratio(self.measured, f"ref:{library}", self.chosen)
+
+    @property
+    def libraries(self) -> list[str]:
+        """Names of the libraries that were measured beside the choice."""
+        found = [s.removeprefix("ref:") for s in self.measured if s.startswith("ref:")]
+        return [name for name in found if f"ref:{name}" != READ]
 
 
 def newest(paths: Iterable[Path]) -> dict[Workload, Held]:
     """Each workload of some recordings, as the one that was taken last has it; of equals the first
     by name."""
     found: dict[Workload, Held] = {}
-    for path in sorted(sorted(paths), key=_taken_at, reverse=True):
-        for workload, held in _held(load(path)):
-            found.setdefault(workload, held)
+    loaded = [load(path) for path in sorted(paths)]
+    for recording in sorted(loaded, key=lambda r: r.meta.provenance.recorded_at, reverse=True):
+        for held in _held(recording):
+            found.setdefault(held.workload, held)
     return found
 
 
-def _taken_at(path: Path) -> str:
-    return load_meta(path).provenance.recorded_at
-
-
-def _held(recording: Recording) -> Iterable[tuple[Workload, Held]]:
+def _held(recording: Recording) -> Iterable[Held]:
     measured: dict[Workload, dict[str, Measurement]] = {}
     for attempt in recording.attempts:
         if attempt.measurement is not None:
             workload = Workload.from_key(attempt.workload)
             measured.setdefault(workload, {})[attempt.subject] = attempt.measurement
-    chosen = _choices(recording, measured)
-    file, changed = recording.path.name, cache(partial(_changed, recording))
+    changed = {kind: _changed(recording, kind) for kind in set(map(kind_of, measured))}
     for workload, found in measured.items():
-        own = chosen.get(workload, "")
-        yield workload, Held(recording.meta, found, own, file, changed(kind_of(workload)))
+        chosen = recording.meta.decided[workload.key].chosen
+        file = recording.path.name
+        yield Held(workload, recording.meta, found, chosen, file, changed[kind_of(workload)])
 
 
-def _changed(recording: Recording, kind: Kind) -> frozenset[str]:
-    """Families whose kernels of a kind are not what they were."""
-    return frozenset(
-        name
-        for name in {*recordings.families_in(recording)} & {*family_names()}
-        if not equal(
-            name,
-            recordings.kernel_source_sha256(recording, name),
-            kernel_source_sha256(name),
-            [kind],
-        )
+def _changed(recording: Recording, kind: object) -> frozenset[str]:
+    then, now = recordings.kernel_source_sha256, kernel_source_sha256
+    names = {*recordings.families_in(recording)} & {*family_names()}
+    return frozenset(n for n in names if not equal(n, then(recording, n), now(n), [kind]))  # type: ignore[list-item]
+
+
+def seconds(found: Measurement) -> float:
+    """Median time: of the held-out samples, by which nothing was chosen, where there are any."""
+    return statistics.median(found.held_out_s or found.samples_s)
+
+
+def ratio(measured: Measured, a: str, b: str, *, raced: bool = False) -> float:
+    """Time of `a` over time of `b`: the median of the ratios within the rounds of both, of the
+    held-out ones where both have them; `raced`: of the rounds that the search chose by."""
+    held_out = not raced and all(measured[s].held_out_s for s in (a, b))
+    taken = {s: measured[s] for s in (a, b)} if held_out else measured
+    compared = comparable(
+        {s: m.held_out_s if held_out else m.samples_s for s, m in taken.items()},
+        {s: m.held_out_relative if held_out else m.relative for s, m in taken.items()},
     )
-
-
-def _choices(recording: Recording, workloads: Collection[Workload]) -> Mapping[Workload, str]:
-    """As the recording says, or in older ones as the search decides on what they hold."""
-    decided = recording.meta.decided
-    told = {w: decided[w.key].chosen for w in workloads if w.key in decided}
-    if all(told.get(w) for w in workloads):
-        return told
-    again = {one.workload: one.chosen for one in compare_recording(recording)}
-    return again | {w: subject for w, subject in told.items() if subject}
+    return statistics.median(x / y for x, y in zip(compared[a], compared[b], strict=False))
 
 
 def notes(held: Iterable[Held], family: str) -> str:
-    """What has to be known of recordings beside their conditions: what they say of themselves, and
-    which have kernels of a family that have changed since; empty where there is nothing."""
+    """What recordings say of themselves, and which have kernels of a family that have changed
+    since; empty where there is nothing."""
     held = list(held)
     said = {one.file: one.meta.note for one in held if one.meta.note}
     told = [f"`{file}`: {note}." for file, note in sorted(said.items())]
-    if changed := sorted({one.file for one in held if family in one.changed}):
-        files = ", ".join(f"`{file}`" for file in changed)
-        told.append(f"Recorded before the last change of these kernels: {files}.")
+    if changed := sorted({f"`{one.file}`" for one in held if family in one.changed}):
+        told.append(f"Recorded before the last change of these kernels: {', '.join(changed)}.")
     return " ".join(told)
 
 
@@ -103,15 +110,27 @@ def days(metas: Iterable[Meta]) -> str:
     return " to ".join(dict.fromkeys((min(found), max(found))))
 
 
-def conditions(metas: Iterable[Meta]) -> str:
+def conditions(held: Iterable[Held]) -> str:
     """Inputs, hardware, versions and dates of recordings, which are of one GPU model and driver."""
-    told = list({id(meta): meta for meta in metas}.values())
-    inputs, first = told[0].inputs, told[0].provenance
-    same = {(m.inputs, m.provenance.gpu, m.provenance.driver, m.provenance.nvrtc) for m in told}
+    metas = list({id(one.meta): one.meta for one in held}.values())
+    inputs, first = metas[0].inputs, metas[0].provenance
+    same = {(m.inputs, m.provenance.gpu, m.provenance.driver, m.provenance.nvrtc) for m in metas}
     assert len(same) == 1, f"recordings that do not belong together: {same}"
-    libraries = dict.fromkeys(one for m in told for one in m.measured_by.libraries.split(", "))
+    libraries = dict.fromkeys(one for m in metas for one in m.measured_by.libraries.split(", "))
     return (
         f"{inputs} inputs, {first.gpu}, driver {first.driver}, CUDA {first.cuda}, "
         f"NVRTC {first.nvrtc}"
-        f"{''.join(f', {one}' for one in libraries if one)}; recorded {days(told)}"
+        f"{''.join(f', {one}' for one in libraries if one)}; recorded {days(metas)}"
     )
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 1) -> str:
+    """A Markdown table; the first `words` columns are text, the rest numbers."""
+    rules = ["---" if i < words else "---:" for i in range(len(headings))]
+    lines = ["| " + " | ".join(headings) + " |", "|" + "|".join(rules) + "|"]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def between(values: Sequence[float], digits: int) -> str:
+    """`1.03 to 1.19`; one number where both are."""
+    return " to ".join(dict.fromkeys(f"{end:.{digits}f}" for end in (min(values), max(values))))

@@ -7,41 +7,37 @@ the recordings do.
 
 from __future__ import annotations
 
-from fa_tune.core.workload import Workload
+from pathlib import Path
+
 from fa_tune.report.page import charts, picture
 from fa_tune.report.page.figures import Records, length_of
-from recorded import Recorded
-from recorded_grid import LABELS, cells, lines, rate, ratio, shown
+from recorded_files import LABELS, Held
+from recorded_grid import AGAINST, lines, rate
 
 D_HEAD = 128
-LIBRARIES = ("cudnn", "fa4")
 TITLE = f"Forward attention, d_head {D_HEAD}: TFLOP/s by sequence length"
 
 
-def records(data: Recorded) -> Records:
+def records(folder: Path) -> Records:
     """What the figure draws: one record for each kernel and workload."""
     return [
         record
-        for (d_head, causal, dtype), workloads in lines(data).items()
+        for (d_head, causal, dtype), group in lines(folder).items()
         if d_head == D_HEAD
-        for workload in workloads
-        for record in _of(data, workload, f"{dtype}, {'causal' if causal else 'full'}")
+        for one in group
+        for record in _of(one, f"{dtype}, {'causal' if causal else 'full'}")
     ]
 
 
-def _of(data: Recorded, workload: Workload, kind: str) -> Records:
-    measured, subject = cells(data)[workload], shown(data, workload, "sm90")
-    libraries = [name for name in LIBRARIES if f"ref:{name}" in measured]
-    if subject is None or not libraries:
-        return []
-    ours = rate(workload, measured[subject])
-    times = {name: ratio(measured, f"ref:{name}", subject) for name in libraries}
-    rates = {"fa-tune": ours} | {LABELS[name]: ours / times[name] for name in libraries}
+def _of(one: Held, kind: str) -> Records:
+    ours = rate(one.workload, one.measured[one.chosen])
+    times = {name: one.times(name) for name in AGAINST["sm90"]}
+    rates = {"fa-tune": ours} | {LABELS[name]: ours / times[name] for name in times}
     return [
         {
             "kind": kind,
-            "workload": str(workload),
-            "length": length_of(workload),
+            "workload": str(one.workload),
+            "length": length_of(one.workload),
             "kernel": kernel,
             "config": "",
             "tflops": tflops,
@@ -52,6 +48,6 @@ def _of(data: Recorded, workload: Workload, kind: str) -> Records:
     ]
 
 
-def svg(data: Recorded) -> str:
+def svg(folder: Path) -> str:
     """The picture; deterministic, so that it can be compared with the one that is kept."""
-    return picture.svg(charts.rate_panels(records(data), TITLE))
+    return picture.svg(charts.rate_panels(records(folder), TITLE))
