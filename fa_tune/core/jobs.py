@@ -22,7 +22,6 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from fa_tune.core import inputs
 from fa_tune.core.model import Artifact, is_reference
 
-CALIBRATION = "calibration"  # the name of a CalibrateJob's item that is no kernel to verify
 NORMAL = str(inputs.NORMAL)
 PARTIALS = "_partials"  # beside an item: what workers that died since have reported of it
 Json = dict[str, Any]
@@ -119,16 +118,6 @@ class ProfileItem(KernelItem):
 
 
 @dataclass(frozen=True)
-class PairItem(_Message):
-    """Two kernels to time in turn on a workload (its key)."""
-
-    workload: str
-    pair: tuple[KernelItem, KernelItem]
-
-    _nested: ClassVar = {"pair": KernelItem}
-
-
-@dataclass(frozen=True)
 class ABTestItem(_Message):
     """A choice against the default; the item's name is the workload's key.
 
@@ -216,16 +205,6 @@ class TimeResult(_Message):
     no_graph: str = ""
 
     _nested: ClassVar = {"rounds": Round}
-
-
-@dataclass(frozen=True)
-class PairTimes(_Message):
-    """The samples of both kernels of a pair, round by round, in seconds; the first's are means of
-    the samples right before and right after the second's.  None: NVML does not tell."""
-
-    samples_s: tuple[tuple[float, ...], tuple[float, ...]]
-    sm_clock_hz: float | None
-    power_w: float | None
 
 
 @dataclass(frozen=True)
@@ -378,23 +357,6 @@ class ProfileJob(_Job[ProfileItem]):
         if is_reference(last):
             order.sort(key=lambda name: self.items[name].subject == last)  # stable
         return order
-
-
-@dataclass(frozen=True, kw_only=True)
-class CalibrateJob(_Job[VerifyItem | PairItem]):
-    """A VerifyJob that times a pair of kernels at its end: the item CALIBRATION, whose result is
-    PairTimes.  `inputs` are the pair's; `verify_inputs` and the rest are those of a VerifyJob."""
-
-    handler = "fa_tune.gpu.jobs.calibrate:handle"
-    seed: int
-    inputs: str = NORMAL
-    item_timeout_s: float | None = None
-    thorough: bool = False
-    verify_inputs: tuple[str, ...] = ()
-
-    @classmethod
-    def _item(cls, raw: Json) -> VerifyItem | PairItem:
-        return PairItem.from_json(raw) if "pair" in raw else VerifyItem.from_json(raw)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -244,6 +244,11 @@ class Attempt:
     reason: str = ""
     measurement: Measurement | None = None
 
+    @property
+    def gpu_uuid(self) -> str:
+        """The GPU that measured; empty where it is not known or nothing was measured."""
+        return self.measurement.gpu_uuid if self.measurement is not None else ""
+
 
 @dataclass(frozen=True)
 class DeviceInfo:

@@ -25,7 +25,7 @@ from fa_tune.store.journal import BuildFailureRecord, Fingerprint, Journal
 from fa_tune.tune.fleet.gpu import Gpu
 from fa_tune.tune.session import Machine, Session
 from fa_tune.tune.unrecorded import not_recorded
-from fa_tune.tune.verify import Verified, choose_pair, is_verified, verdict_key, verify_all
+from fa_tune.tune.verify import Verified, is_verified, verdict_key, verify_all
 from fa_tune.workers.prefork import get_ready, warm_up
 
 Key = tuple[str, str]  # variant key and traits
@@ -105,7 +105,7 @@ def prepare(
         session.pool.on_each(lambda gpu: _get_ready(session.profiler_on(gpu), gpu))
     built = _known_timeouts(requests, session) if session.reuse else {}
     left = {key: request for key, request in requests.items() if key not in built}
-    checks = _Checks(session, workloads, verify and session.capabilities.needs_device)
+    checks = _Checks(session, verify and session.capabilities.needs_device)
     fresh = build_all(list(left.values()), session.machine, session.progress, checks.add)
     _remember_timeouts(fresh, session.journal)
     built |= dict(zip(left, fresh, strict=True))
@@ -146,20 +146,15 @@ def _requests(
 class _Checks:
     """Verifies what compiled, each kernel once, and keeps what was `found`."""
 
-    def __init__(self, session: Session, workloads: Sequence[Workload], verify: bool) -> None:
+    def __init__(self, session: Session, verify: bool) -> None:
         self.found = Verified({}, {})
         self._session = session
-        self._workloads = workloads
         self._verify = verify
         self._asked: set[str] = set()
 
     def add(self, results: Iterable[BuildResult]) -> None:
         """Verify those that have not been."""
         artifacts = [r.artifact for r in results if r.artifact is not None]
-        pool = self._session.pool
-        if pool.wants_pair:
-            by_key = {(a.variant.key, a.traits): a for a in artifacts}
-            pool.pair = choose_pair(self._workloads, by_key, self._session.machine.limits)
         left = [a for a in artifacts if verdict_key(a) not in self._asked]
         self._asked.update(map(verdict_key, left))
         if self._verify:

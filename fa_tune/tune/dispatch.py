@@ -1,8 +1,7 @@
-"""Workloads over GPUs: what is measured together stays on one GPU.
+"""Workloads over GPUs: a workload is measured whole on one GPU.
 
-A workload's rounds are one GPU's, because ratios are believed within a round and times are not
-moved from GPU to GPU as they are.  A workload of which the journal holds measurements goes back to
-the GPU that took them, if that is there.
+Ratios are of one GPU's rounds, and times are never compared between GPUs.  A workload of which the
+journal holds measurements goes back to the GPU that took them, if that is there.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import TypeVar
 from fa_tune.core.options import Progress
 from fa_tune.core.workload import Workload
 from fa_tune.store.journal import AttemptRecord
-from fa_tune.tune.fleet.cross_gpu import gpu_of
 from fa_tune.tune.fleet.gpu import Gpu
 from fa_tune.tune.session import Session, Tally
 
@@ -111,5 +109,5 @@ def _last_gpus(session: Session) -> dict[str, str]:
     method, last = session.selection.method, dict[str, str]()
     for record in session.journal.records():
         if isinstance(record, AttemptRecord) and record.fingerprint.method == method:
-            last[record.attempt.workload] = gpu_of(record.attempt)
+            last[record.attempt.workload] = record.attempt.gpu_uuid
     return last

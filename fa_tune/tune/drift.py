@@ -9,11 +9,11 @@ whose default is nearer to the usual time stands as it is.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 from fa_tune.core.model import Attempt
 from fa_tune.core.stats import median
-from fa_tune.tune.fleet.cross_gpu import scaled
 
 MAX_DRIFT = 0.02  # of the default's usual time; a chunk whose default is further off is repeated
 
@@ -55,7 +55,7 @@ def corrected(
             kept[i] = again
         if _is_off(after, usual) and not _is_off(after, before):
             taken = time_of(kept[i], default) or usual
-            kept[i] = {s: scaled(attempt, usual / taken) for s, attempt in kept[i].items()}
+            kept[i] = {s: _scaled(attempt, usual / taken) for s, attempt in kept[i].items()}
             adjusted += 1
     return kept, adjusted
 
@@ -68,6 +68,20 @@ def default_of(chunks: Sequence[Chunk], default: str) -> dict[str, Attempt]:
         return {}
     timed = [(t, c) for c in chunks if (t := time_of(c, default)) is not None]
     return {default: min(timed, key=lambda pair: abs(pair[0] - usual))[1][default]}
+
+
+def _scaled(attempt: Attempt, factor: float) -> Attempt:
+    """The attempt with its times multiplied, and saying so."""
+    found = attempt.measurement
+    if found is None:
+        return attempt
+    scaled = dataclasses.replace(
+        found,
+        samples_s=tuple(s * factor for s in found.samples_s),
+        held_out_s=tuple(s * factor for s in found.held_out_s),
+        scaled_by=factor,
+    )
+    return dataclasses.replace(attempt, measurement=scaled)
 
 
 def _is_off(time_s: float, usual_s: float) -> bool:

@@ -40,13 +40,11 @@ from fa_tune.tune.outputs import (
 )
 from fa_tune.tune.profilers import choose_profiler, fall_back
 from fa_tune.tune.results import SearchResult, WorkloadResult
-from fa_tune.tune.screening import screen
 from fa_tune.tune.search_state import SearchState
 from fa_tune.tune.session import Session, open_machine, open_session
 from fa_tune.tune.strategy_run import explore
 from fa_tune.tune.tie_break import tie_break_for
 from fa_tune.tune.unrecorded import recorded_only
-from fa_tune.tune.verify import calibrate
 
 
 def search(
@@ -66,7 +64,6 @@ def search(
     except ToolMissing as error:
         state = state_of(options, fall_back(state.session, error), state.defaults)
         measured = measure(state, candidates, prepared)
-    calibrate(state.session)
     decided = decide(state, candidates, measured)
     if options.confirm:
         decided = compare_on_inputs(state, measured, decided)
@@ -121,14 +118,11 @@ def state_of(options: SearchOptions, session: Session, defaults: Defaults) -> Se
 
 
 def build_and_verify(state: SearchState, candidates: Candidates) -> tuple[PreparedWorkload, ...]:
-    """Everything compiled and verified.  A strategy chooses what is built, as it goes: then it is
-    only what several GPUs are compared by, and nothing comes back."""
-    session = state.session
-    if not state.options.explores:
-        return tuple(prepare(session, candidates.workloads, candidates.configs))
-    if session.pool.wants_pair:
-        prepare(session, candidates.workloads, candidates.always)
-    return ()
+    """Everything compiled and verified; nothing where a strategy chooses what is built, as it
+    goes."""
+    if state.options.explores:
+        return ()
+    return tuple(prepare(state.session, candidates.workloads, candidates.configs))
 
 
 @dataclass(frozen=True)
@@ -151,8 +145,6 @@ def measure(
 
 
 def _measured(state: SearchState, prepared: Sequence[PreparedWorkload]) -> list[MeasuredWorkload]:
-    screening = screen(state, prepared)
-
     def measure_some(
         session: Session, finals: Sequence[PreparedWorkload]
     ) -> list[MeasuredWorkload]:
@@ -167,11 +159,11 @@ def _measured(state: SearchState, prepared: Sequence[PreparedWorkload]) -> list[
                 finals, measure_workloads(session, wanted), defaults, strict=True
             )
         ]
-        return [state.record(screening.with_eliminated(m)) for m in measured]
+        return [state.record(m) for m in measured]
 
     return run_some_on_gpus(
         state.session,
-        screening.finals,
+        prepared,
         measure_some,
         cost=lambda final: flops.matmul_flop(final.workload) * len(final.artifacts),
         size=lambda final: len(final.artifacts),
@@ -258,7 +250,6 @@ def write_outputs(state: SearchState, candidates: Candidates, decided: Decided) 
         reused=session.tally.reused,
         measured=session.tally.measured,
         warnings=session.selection.profiler.warnings,
-        disagreement=session.pool.disagreement,
     )
     is_decided = any(r.decision is not None for r in result.results)
     if is_decided:

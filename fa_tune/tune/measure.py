@@ -22,9 +22,8 @@ from fa_tune.core.stats import MARGIN, median
 from fa_tune.core.workload import Workload
 from fa_tune.profile.base import MeasurePlan
 from fa_tune.search.stopping import undecided
-from fa_tune.store.journal import AttemptRecord, Fingerprint, Journal
+from fa_tune.store.journal import AttemptRecord, Fingerprint
 from fa_tune.tune.build import PreparedWorkload
-from fa_tune.tune.fleet.cross_gpu import gpu_of, gpus_of, normalise
 from fa_tune.tune.results import Exploration
 from fa_tune.tune.session import Session
 
@@ -224,13 +223,11 @@ class Asked:
 
 @dataclass(frozen=True)
 class _Looked:
-    """What the journal holds of a plan: attempts, and the times of references before now; `rest` is
-    what it does not hold."""
+    """What the journal holds of a plan; `rest` is what it does not hold."""
 
     asked: Asked
     fingerprints: Mapping[str, Fingerprint]
     found: Attempts
-    known: Mapping[str, tuple[str, float]]
     rest: MeasurePlan
 
 
@@ -254,7 +251,6 @@ class JournaledProfiler:
         for one in looked:
             plan = one.asked.plan
             found = one.found | fresh.get(plan.workload.key, {})
-            found = normalise(found, self._session.machine.gpu_uuid, one.known)
             results.append({s: found[s] for s in plan.subjects if s in found})
         return results
 
@@ -263,7 +259,6 @@ class JournaledProfiler:
         plan, search = asked.plan, asked.sampling.search
         fingerprints = self._fingerprints(asked)
         found: Attempts = {}
-        known: dict[str, tuple[str, float]] = {}  # before anything is measured here
         if asked.sampling.journaled and self._session.reuse:
             journal = self._session.journal
             digests = {subject: f.digest for subject, f in fingerprints.items()}
@@ -271,13 +266,12 @@ class JournaledProfiler:
                 old = journal.find(digests[subject], subject, plan.workload.key)
                 if old is not None and not _lacks_samples(old, plan):
                     found[subject] = old
-            known = reference_times(journal, plan.keep, plan.workload.key, digests)
             if not _is_complete(found, plan):
                 baseline = _baseline_beside(found, plan)
                 found = {
                     s: a
                     for s, a in found.items()
-                    if self._can_normalise(a, known)
+                    if self._is_of_this_gpu(a)
                     and _baseline_of(a) in ("", baseline)
                     and not self._from_other_search(s, a, plan, search)
                 }
@@ -287,7 +281,7 @@ class JournaledProfiler:
             artifacts={s: a for s, a in plan.artifacts.items() if s not in found},
             references=tuple(r for r in plan.references if reference_subject(r) not in found),
         )
-        return _Looked(asked, fingerprints, found, known, rest)
+        return _Looked(asked, fingerprints, found, rest)
 
     def _measure(self, looked: Sequence[_Looked]) -> dict[str, Attempts]:
         """New attempts by workload, each in the journal as soon as it is final."""
@@ -342,26 +336,22 @@ class JournaledProfiler:
             for s in plan.subjects
         }
 
-    def _can_normalise(self, attempt: Attempt, known: Mapping[str, tuple[str, float]]) -> bool:
-        """Whether an attempt may stand beside those of this GPU, as it is or scaled."""
-        there, here = gpu_of(attempt), self._session.machine.gpu_uuid
-        return not there or not here or there in known or attempt.measurement is None
+    def _is_of_this_gpu(self, attempt: Attempt) -> bool:
+        """Whether an attempt may stand beside those of this GPU, as far as it is known."""
+        here = self._session.machine.gpu_uuid
+        return not here or attempt.gpu_uuid in ("", here)
 
     def _from_other_search(
         self, subject: str, attempt: Attempt, plan: MeasurePlan, search: str
     ) -> bool:
-        """Whether a base of comparison was measured by another search, or on another GPU.  An
-        adaptive profiler's never stand beside samples of another run of it."""
+        """Whether a base of comparison was measured by another search.  An adaptive profiler's
+        never stand beside samples of another run of it."""
         if not is_reference(subject) and subject not in plan.keep:
             return False
         measurement = attempt.measurement
         if measurement is None:
             return False
-        if self._session.capabilities.adaptive:
-            return True
-        here = self._session.machine.gpu_uuid
-        elsewhere = bool(here) and gpu_of(attempt) not in ("", here)
-        return elsewhere or measurement.search != search
+        return self._session.capabilities.adaptive or measurement.search != search
 
     def _tagged(self, attempt: Attempt, looked: _Looked) -> Attempt:
         """The attempt with the names of this search, of its GPU and of its inputs."""
@@ -387,9 +377,8 @@ def _is_complete(found: Mapping[str, Attempt], plan: MeasurePlan) -> bool:
     """Whether nothing is left to measure, and all was measured on one GPU and has ratios to one
     baseline."""
     baselines = {_baseline_of(attempt) for attempt in found.values()} - {""}
-    return (
-        all(s in found for s in plan.artifacts) and len(gpus_of(found)) < 2 and len(baselines) < 2
-    )
+    gpus = {attempt.gpu_uuid for attempt in found.values()} - {""}
+    return all(s in found for s in plan.artifacts) and len(gpus) < 2 and len(baselines) < 2
 
 
 def _baseline_of(attempt: Attempt) -> str:
@@ -402,18 +391,3 @@ def _baseline_beside(found: Attempts, plan: MeasurePlan) -> str:
     failed = {s for s, attempt in found.items() if attempt.measurement is None}
     able = {s: a for s, a in plan.artifacts.items() if s not in failed}
     return dataclasses.replace(plan, artifacts=able).baseline
-
-
-def reference_times(
-    journal: Journal, keep: Sequence[str], workload: str, digests: Mapping[str, str]
-) -> dict[str, tuple[str, float]]:
-    """For each GPU that the journal knows, a subject of `keep` measured there last (the first
-    of `keep` that there is) and its median; `digests` are the fingerprints by subject."""
-    found: dict[str, tuple[str, float]] = {}
-    for subject in reversed(keep):
-        for record in journal.history(subject, workload):
-            uuid = gpu_of(record.attempt)
-            if uuid and record.fingerprint.digest == digests.get(subject):
-                assert record.attempt.measurement is not None
-                found[uuid] = subject, median(record.attempt.measurement.samples_s)
-    return found

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from fa_tune import families
@@ -14,7 +14,6 @@ from fa_tune.core import input_files
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Attempt, Outcome
 from fa_tune.core.options import Progress, SearchOptions
-from fa_tune.core.stats import median
 from fa_tune.families.base import Config
 from fa_tune.operations import flops
 from fa_tune.search.space_table import SpaceMeta, SpaceRow, knob_types, save
@@ -29,7 +28,6 @@ from fa_tune.tune.drift import (
     drifted_chunks,
     time_of,
 )
-from fa_tune.tune.fleet.cross_gpu import scaled
 from fa_tune.tune.measure import Sampling, measure_workload
 from fa_tune.tune.outputs import provenance
 from fa_tune.tune.profilers import choose_profiler
@@ -76,16 +74,15 @@ def record_space(
     verify = not session.capabilities.checks_results
     prepared = prepare(session, workloads, kept, verify=verify)
     default_keys = {key: families.variant(config).key for key, config in defaults.items()}
-    parts = run_on_gpus(
+    found = run_on_gpus(
         session,
-        _parts(prepared, default_keys, len(session.pool.present)),
-        _measure,
-        cost=lambda part: flops.matmul_flop(part.prepared.workload) * sum(map(len, part.chunks)),
-        workload=lambda part: part.prepared.workload,
+        prepared,
+        lambda own, one: _measure(own, one, default_keys[one.workload.key]),
+        cost=lambda one: flops.matmul_flop(one.workload) * len(one.artifacts),
+        workload=lambda one: one.workload,
     )
-    joined = [join([part for part in parts if part.prepared is p]) for p in prepared]
     by_key = {families.variant(config).key: config for config in kept}
-    rows, units = _rows(prepared, joined, by_key)
+    rows, units = _rows(prepared, found, by_key)
     if not any(row.samples_s for row in rows):
         reasons = "; ".join(dict.fromkeys(row.reason for row in rows if row.reason))
         raise NoUsableVariant(f"nothing was measured{': ' if reasons else ''}{reasons}")
@@ -99,7 +96,7 @@ def record_space(
         provenance=origin,
         units=units,
         defaults={key: variant for key, variant in default_keys.items() if variant in by_key},
-        note="; ".join(_notes(n_rejected, len(wanted) - len(held), parts, joined)),
+        note="; ".join(_notes(n_rejected, len(wanted) - len(held), found)),
         inputs=str(selection.inputs),
     )
     save(to, rows, meta)
@@ -130,104 +127,44 @@ def _sampled(
 
 
 @dataclass(frozen=True)
-class Part:
-    """Some chunks of one workload, all measured on one GPU, by subject; `default` is in each.
-    `found` are their attempts, `default_s` the default's median in each chunk, `gpu` the GPU's
-    UUID, `repeated` and `adjusted` how many chunks were measured twice and scaled
-    (`tune.drift`)."""
+class Found:
+    """The attempts at one workload, by subject, with the default's median in each chunk, and how
+    many chunks were measured twice and scaled (`tune.drift`)."""
 
-    prepared: PreparedWorkload
-    default: str
-    chunks: tuple[tuple[str, ...], ...]
-    found: Mapping[str, Attempt] = field(default_factory=dict)
-    default_s: tuple[float, ...] = ()
-    gpu: str = ""
-    repeated: int = 0
-    adjusted: int = 0
+    attempts: Mapping[str, Attempt]
+    default_s: tuple[float, ...]
+    repeated: int
+    adjusted: int
 
 
-@dataclass(frozen=True)
-class Joined:
-    """All attempts of one workload by subject, and two fractions: how much the default's median
-    varied between the chunks of one GPU (None with one chunk on each), and by how much times
-    were scaled at most (None with one GPU)."""
-
-    found: Mapping[str, Attempt]
-    drift: float | None
-    scaled: float | None
-
-
-def _parts(
-    prepared: Sequence[PreparedWorkload], defaults: Mapping[str, str], n_gpus: int
-) -> list[Part]:
-    """A workload is one GPU's, unless there are more GPUs than workloads: then each of its
-    chunks may be another's."""
-    parts = []
-    for workload in prepared:
-        default = defaults[workload.workload.key]
-        others = [s for s in workload.artifacts if s != default]
-        starts = range(0, max(1, len(others)), CHUNK)
-        chunks = tuple(tuple(others[start : start + CHUNK]) for start in starts)
-        if len(prepared) >= n_gpus:
-            parts.append(Part(workload, default, chunks))
-        else:
-            parts += [Part(workload, default, (chunk,)) for chunk in chunks]
-    return parts
-
-
-def _measure(session: Session, part: Part) -> Part:
-    """The part with its attempts; a chunk in which the GPU was not the same is measured again."""
-    default = part.default
-    chunks = [_measure_chunk(session, part, subjects) for subjects in part.chunks]
+def _measure(session: Session, prepared: PreparedWorkload, default: str) -> Found:
+    """All configs in chunks; one in which the GPU was not the same is measured again."""
+    others = [s for s in prepared.artifacts if s != default]
+    starts = range(0, max(1, len(others)), CHUNK)
+    parts = [(*others[start : start + CHUNK], default) for start in starts]
+    chunks = [_measure_chunk(session, prepared, part) for part in parts]
     # A replay would only say the same again.
     again = drifted_chunks(chunks, default) if session.capabilities.measures_anew else []
     afresh = dataclasses.replace(session, reuse=False)
-    second = {i: _measure_chunk(afresh, part, part.chunks[i]) for i in again}
+    second = {i: _measure_chunk(afresh, prepared, parts[i]) for i in again}
     chunks, adjusted = corrected(chunks, second, default)
-    found: dict[str, Attempt] = {}
+    attempts = {a.subject: a for a in prepared.failures}
     for chunk in (*chunks, default_of(chunks, default)):
-        found |= chunk
+        attempts |= chunk
     times = [time_of(chunk, default) for chunk in chunks]
-    return dataclasses.replace(
-        part,
-        found=found,
-        default_s=tuple(t for t in times if t is not None),
-        gpu=session.machine.gpu_uuid,
-        repeated=len(again),
-        adjusted=adjusted,
-    )
+    known = tuple(t for t in times if t is not None)
+    return Found(attempts, known, len(again), adjusted)
 
 
-def _measure_chunk(session: Session, part: Part, subjects: Sequence[str]) -> Mapping[str, Attempt]:
-    """The default and these, side by side."""
-    known = part.prepared.artifacts
-    artifacts = {s: known[s] for s in (*subjects, part.default) if s in known}
-    # The default is measured in each chunk.
-    sampling = Sampling(keep=(part.default,), search=_tag(artifacts))
+def _measure_chunk(
+    session: Session, prepared: PreparedWorkload, subjects: Sequence[str]
+) -> Mapping[str, Attempt]:
+    """These side by side; the last one is the default, which each chunk has."""
+    artifacts = {s: prepared.artifacts[s] for s in subjects if s in prepared.artifacts}
+    sampling = Sampling(keep=(subjects[-1],), search=_tag(artifacts))
     session = session.with_runs(session.measure.runs)
-    attempts = measure_workload(session, part.prepared.workload, artifacts, sampling)
+    attempts = measure_workload(session, prepared.workload, artifacts, sampling)
     return {a.subject: a for a in attempts}
-
-
-def join(parts: Sequence[Part]) -> Joined:
-    """The parts of one workload, with the times of the first part's GPU."""
-    found: dict[str, Attempt] = {a.subject: a for a in parts[0].prepared.failures}
-    by_gpu: dict[str, list[float]] = {}
-    for part in parts:
-        by_gpu.setdefault(part.gpu, []).extend(part.default_s)
-    drifts = [max(times) / min(times) - 1.0 for times in by_gpu.values() if len(times) > 1]
-    drift = max(drifts, default=None)
-    base = by_gpu[parts[0].gpu]
-    if len(by_gpu) == 1 or not all(by_gpu.values()):  # nothing to scale, or nothing to go by
-        for part in parts:
-            found |= part.found
-        return Joined(found, drift, None)
-    largest = 0.0
-    for part in reversed(parts):  # the first GPU's own default is what stays
-        factor = median(base) / median(by_gpu[part.gpu])
-        largest = max(largest, abs(factor - 1.0))
-        found |= {s: scaled(a, factor) for s, a in part.found.items()}
-    return Joined(found, drift, largest)
 
 
 def _tag(chunk: Iterable[str]) -> str:
@@ -235,42 +172,34 @@ def _tag(chunk: Iterable[str]) -> str:
     return f"space {hashlib.sha256(chr(10).join(sorted(chunk)).encode()).hexdigest()[:12]}"
 
 
-def _notes(
-    n_rejected: int, n_unrecorded: int, parts: Sequence[Part], joined: Sequence[Joined]
-) -> Iterator[str]:
+def _notes(n_rejected: int, n_unrecorded: int, found: Sequence[Found]) -> Iterator[str]:
     """What a reader of the table should know."""
     yield f"{n_rejected} configs that cannot run are not among these"
     if n_unrecorded:
         yield f"{n_unrecorded} configs are not among these because no recording holds them"
-    labels = {
-        a.measurement.replayed_from for w in joined for a in w.found.values() if a.measurement
-    }
+    measured = [a.measurement for one in found for a in one.attempts.values() if a.measurement]
+    labels = {m.replayed_from for m in measured}
     if len(labels) > 1:
         yield f"times are of several recordings: {', '.join(sorted(labels))}"
-    if repeated := sum(part.repeated for part in parts):
-        adjusted = sum(part.adjusted for part in parts)
+    if repeated := sum(one.repeated for one in found):
+        adjusted = sum(one.adjusted for one in found)
         yield (
             f"{repeated} chunks were measured again because the default's median was off by "
             f"more than {100 * MAX_DRIFT:g} %, and {adjusted} of them, where it was so again, "
             "had their times scaled by it"
         )
-    if drifts := [w.drift for w in joined if w.drift is not None]:
+    if drifts := [max(t) / min(t) - 1.0 for one in found if len(t := one.default_s) > 1]:
         yield f"the default's median varied by {100 * max(drifts):.2f} % between chunks"
-    if factors := [w.scaled for w in joined if w.scaled is not None]:
-        yield (
-            "chunks of one workload were measured on several GPUs, their times scaled by "
-            f"the default's to those of the first GPU, by {100 * max(factors):.2f} % at most"
-        )
 
 
 def _rows(
-    prepared: Sequence[PreparedWorkload], joined: Sequence[Joined], by_key: Mapping[str, Config]
+    prepared: Sequence[PreparedWorkload], found: Sequence[Found], by_key: Mapping[str, Config]
 ) -> tuple[list[SpaceRow], dict[str, str]]:
     """The table's rows, and the units of the counters in them."""
     rows: list[SpaceRow] = []
     units: dict[str, str] = {}
-    for workload, attempts in zip(prepared, joined, strict=True):
-        for attempt in (attempts.found[key] for key in by_key if key in attempts.found):
+    for workload, one in zip(prepared, found, strict=True):
+        for attempt in (one.attempts[key] for key in by_key if key in one.attempts):
             if attempt.outcome is Outcome.NOT_RECORDED:
                 continue
             rows.append(_row(attempt, by_key[attempt.subject], workload))

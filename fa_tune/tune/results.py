@@ -26,7 +26,6 @@ from fa_tune.search.data_dependence import OnInputs
 from fa_tune.search.decide import Confirmation, Decision
 from fa_tune.search.space_table import SpaceMeta, SpaceRow
 from fa_tune.search.strategies.audit import Audit
-from fa_tune.tune.fleet.calibration import Disagreement
 
 
 @dataclass(frozen=True)
@@ -99,9 +98,8 @@ class SearchResult:
     """A finished search.  `source` says where the measurements come from, e.g. "measured on this
     machine's NVIDIA H200 under ncu …" or "recorded on an NVIDIA H200 on 2026-…, replayed".
     `rejected` are configs that cannot run; `reused` attempts came from the journal.
-    `disagreement` is that of the GPUs, where several measured.  `registry` is where the choices
-    are kept; None if none was.  `not_kept`: why they are not there, where it could not be
-    written."""
+    `registry` is where the choices are kept; None if none was.  `not_kept`: why they are not
+    there, where it could not be written."""
 
     results: tuple[WorkloadResult, ...]
     rejected: tuple[tuple[Variant, Rejected], ...]
@@ -113,7 +111,6 @@ class SearchResult:
     reused: int = 0
     measured: int = 0
     warnings: tuple[str, ...] = ()
-    disagreement: Disagreement | None = None
     not_kept: FaTuneError | None = None
 
     @property

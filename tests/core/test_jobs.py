@@ -11,19 +11,15 @@ from typing import Any
 import pytest
 
 from fa_tune.core.jobs import (
-    CALIBRATION,
     PARTIALS,
     WARM_UP_MODULES,
     ABTestItem,
     ABTestJob,
     ABTestResult,
-    CalibrateJob,
     CompareInputsJob,
     InputsItem,
     InputsResult,
     KernelItem,
-    PairItem,
-    PairTimes,
     ProbeItem,
     ProbeJob,
     ProfileItem,
@@ -61,17 +57,7 @@ JOBS: list[Any] = [
     VerifyJob(items={"x": VERIFY}, device=0, seed=1),
     TIME,
     ProfileJob(items={"sm80:a": PROFILED}, device=0, rounds=3, seed=0),
-    CalibrateJob(
-        items={"x": VERIFY, CALIBRATION: PairItem(WORKLOAD, (KERNEL, KERNEL))}, device=0, seed=0
-    ),
-    CalibrateJob(
-        items={"x": VERIFY},
-        device=0,
-        seed=0,
-        item_timeout_s=9.0,
-        thorough=True,
-        verify_inputs=("sink", "peaked"),
-    ),
+    VerifyJob(items={"x": VERIFY}, device=0, seed=0, thorough=True, inputs=("sink", "peaked")),
     ABTestJob(items={WORKLOAD: ABTestItem("a", "b", "x", "y")}, device=0, seed=0, cache_dir="/c"),
     CompareInputsJob(
         items={
@@ -95,7 +81,6 @@ RESULTS: list[Any] = [
         flagged={"1": "hot"},
         rounds=(Round(1, 1e-3, None, Reading(1.8e9, reasons=("hot",)), ("hot",)),),
     ),
-    PairTimes(((1e-3,), (2e-3,)), None, 500.0),
     ABTestResult((1e-3,), (2e-3,)),
     InputsResult(((1e-3,), (2e-3,)), ((1.0,), (2.0,))),
     InputsResult(((1e-3,), (2e-3,)), ((1.0,), (2.0,)), (1.1,)),

@@ -11,7 +11,7 @@ import pytest
 def test_jobs_do_not_load_torchs_compiler() -> None:
     """`torch._dynamo` alone takes longer than everything else together."""
     pytest.importorskip("torch")
-    modules = ("time_events", "verify", "ncu_target", "calibrate")
+    modules = ("time_events", "verify", "ncu_target")
     imports = "; ".join(f"import fa_tune.gpu.jobs.{name}" for name in modules)
     script = (
         "import sys, types\n"

@@ -11,14 +11,11 @@ import pytest
 
 from fa_tune.build import nvrtc
 from fa_tune.build.compile import BuildRequest, BuildResult
-from fa_tune.core.inputs import InputSpec
 from fa_tune.core.model import Artifact, Attempt, CaseError, Outcome, Verdict
 from fa_tune.core.options import MeasureOptions, Progress
-from fa_tune.core.workload import DType, benchmark_workload
 from fa_tune.tune import build as building
 from fa_tune.tune import session as sessions
 from fa_tune.tune.fleet import gpu as fleet_gpu
-from fa_tune.tune.fleet.calibration import Pair
 from fa_tune.tune.flow import search as run_search
 from fa_tune.tune.session import Machine
 from fa_tune.tune.verify import verdict_key, verify_all
@@ -77,21 +74,6 @@ def test_what_the_worker_is_given(tmp_path: Path, verifier: FakeVerifier) -> Non
             "symbol": f"_Z{FIRST}",
         }
     }
-
-
-def test_a_gpu_that_times_a_pair_besides_verifies_as_any_other(
-    tmp_path: Path, verifier: FakeVerifier
-) -> None:
-    """Its hangs are found, and it goes through the same cases."""
-    session = fakes.session(tmp_path, measure=MeasureOptions(item_timeout_s=7.0))
-    pair = fakes.artifact(FIRST), fakes.artifact(SECOND)
-    session.pool.pair = Pair(benchmark_workload(1024, 128, DType.FP16), pair)
-    verify_all(session, pair, (InputSpec.parse("sink"),), thorough=True)
-    assert verifier.asked["handler"] == "fa_tune.gpu.jobs.calibrate:handle"
-    assert {
-        name: verifier.asked["shared"][name]
-        for name in ("item_timeout_s", "thorough", "verify_inputs")
-    } == {"item_timeout_s": 7.0, "thorough": True, "verify_inputs": ["sink"]}
 
 
 def test_nothing_is_verified_twice(tmp_path: Path, verifier: FakeVerifier) -> None:

@@ -22,7 +22,6 @@ from fa_tune.profile.explain import Explanation
 from fa_tune.search.data_dependence import OnInputs
 from fa_tune.search.decide import Decision
 from fa_tune.store.table import columns
-from fa_tune.tune.fleet.calibration import GpuTimes
 from fa_tune.tune.results import Exploration, FamilyStanding
 from fa_tune.tune.staleness import Standing
 
@@ -84,17 +83,6 @@ class Confirmation(Model):
     upheld: bool
 
 
-class Disagreement(Model):
-    """The same pair of kernels on each of several GPUs; `time` and `ratio` are how much more the
-    largest is than the smallest, as fractions."""
-
-    workload: str
-    pair: tuple[str, str]
-    gpus: list[GpuTimes]
-    time: float
-    ratio: float
-
-
 class WorkloadFound(Model):
     """One workload of a search: the decision, or the problem in its place."""
 
@@ -121,7 +109,6 @@ class Search(Model):
     measured: Count
     reused: Count
     warnings: list[str]
-    disagreement: Disagreement | None
     workloads: list[WorkloadFound]
     rejected: list[Rejected]
     stages_s: Stages

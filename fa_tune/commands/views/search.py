@@ -45,8 +45,6 @@ def show_search(result: SearchResult, limit: int | None, *, wide: bool = False) 
         closing.append(rejected_line(result.rejected))
     if result.reused and result.measured:
         closing.append(f"{result.measured} measured now, {result.reused} taken from earlier runs.")
-    if result.disagreement is not None:
-        closing.append(f"{result.disagreement.sentence}.")
     if result.registry is not None and any(found.decision for found in result.results):
         closing.append(f"Kept in {result.registry}.")
     closing.append(f"Measurements: {result.source}.")
@@ -104,11 +102,7 @@ def _by_choice(found: WorkloadResult, rows: Sequence[Row]) -> list[Row]:
 
 
 def search_document(result: SearchResult) -> dict[str, Any]:
-    """The result as JSON; the GPUs' disagreement with the two figures that sum it up."""
-    between = result.disagreement
-    disagreement = None
-    if between is not None:
-        disagreement = dataclasses.asdict(between) | {"time": between.time, "ratio": between.ratio}
+    """The result as JSON."""
     return {
         "schema": SCHEMA,
         "whose": result.source,
@@ -118,7 +112,6 @@ def search_document(result: SearchResult) -> dict[str, Any]:
         "measured": result.measured,
         "reused": result.reused,
         "warnings": list(result.warnings),
-        "disagreement": disagreement,
         "workloads": [
             {
                 "workload": found.workload.key,

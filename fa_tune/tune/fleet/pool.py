@@ -21,7 +21,6 @@ from typing import Generic, TypeVar
 
 from fa_tune.core.errors import GpusLost
 from fa_tune.core.options import Progress
-from fa_tune.tune.fleet.calibration import Disagreement, GpuTimes, Pair
 from fa_tune.tune.fleet.gpu import Gpu, Interrupted, NoGpu, is_working
 from fa_tune.tune.fleet.lanes import LANES, kept_lanes
 from fa_tune.workers.supervisor import CALLED_OFF, CalledOff, WorkerUnusable
@@ -37,12 +36,10 @@ Work = Callable[[Gpu, Progress, Job], Result]
 
 
 class Pool:
-    """The GPUs of one command, and what is known of them.  `calibrations` are by UUID."""
+    """The GPUs of one command."""
 
     def __init__(self, gpus: Sequence[Gpu] = ()) -> None:
         self.gpus = tuple(gpus)
-        self.pair: Pair | None = None
-        self.calibrations: dict[str, GpuTimes] = {}
         self.lost: dict[str, str] = {}  # label of a lost GPU -> why
 
     @property
@@ -54,20 +51,6 @@ class Pool:
     def has_several(self) -> bool:
         """Whether there is more than one GPU, lost ones included."""
         return len(self.gpus) > 1
-
-    @property
-    def wants_pair(self) -> bool:
-        """Whether there are GPUs to compare, and no pair of kernels to compare them by."""
-        return self.has_several and self.pair is None
-
-    @property
-    def disagreement(self) -> Disagreement | None:
-        """None where fewer than two GPUs timed the pair."""
-        found = [c for g in self.gpus if (c := self.calibrations.get(g.device.uuid))]
-        if self.pair is None or len(found) < 2:
-            return None
-        first, second = (a.variant.key for a in self.pair.artifacts)
-        return Disagreement(self.pair.workload.key, (first, second), tuple(found))
 
     def deal(self, items: Mapping[str, Item]) -> list[dict[str, Item]]:
         """The items in parts of nearly the same size: one per GPU, and none without an item."""

@@ -1,4 +1,4 @@
-"""What the workers of several GPUs do, without a GPU: `fa_tune.gpu` timed, calibrate, compare,
+"""What the workers of several GPUs do, without a GPU: `fa_tune.gpu` timed, verified, compare,
 probe, and the A/B test.
 
 The GPU is what CUDA_VISIBLE_DEVICES names.  In the folder $GPUS, `log` gets a line per
@@ -90,21 +90,15 @@ def timed(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -
         report.done(name, value | told)
 
 
-def calibrate(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
+def verified(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
     here = _Here(shared)
     here.load(items)
-    for name, item in items.items():
+    for name in items:
         report.begin(name)
         time.sleep(NAP_S)
         here.check()
-        if name == "calibration":
-            pair = [time_s(one["subject"], item["workload"]) * here.factor for one in item["pair"]]
-            here.log("calibration")
-            value = {"samples_s": [[t, t] for t in pair], "sm_clock_hz": 1e9, "power_w": None}
-            report.done(name, value)
-        else:
-            here.log("verdict", name)
-            report.done(name, verdict_to_json(Verdict(True, (CASE,))))
+        here.log("verdict", name)
+        report.done(name, verdict_to_json(Verdict(True, (CASE,))))
 
 
 def confirm(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:

@@ -17,7 +17,6 @@ import pytest
 from fa_tune.core import devices
 from fa_tune.core.jobs import (
     ABTestJob,
-    CalibrateJob,
     CompareInputsJob,
     ProbeJob,
     TimeJob,
@@ -113,8 +112,7 @@ def pretend(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     found = tuple(replace(H200, uuid=f"GPU-{name}") for name in "abc")
     monkeypatch.setattr(devices, "find_devices", lambda numbers: found)
     monkeypatch.setattr(TimeJob, "handler", "tests.tune.fleet.gpu_child:timed")
-    monkeypatch.setattr(CalibrateJob, "handler", "tests.tune.fleet.gpu_child:calibrate")
-    monkeypatch.setattr(VerifyJob, "handler", "tests.tune.fleet.gpu_child:calibrate")
+    monkeypatch.setattr(VerifyJob, "handler", "tests.tune.fleet.gpu_child:verified")
     monkeypatch.setattr(ABTestJob, "handler", "tests.tune.fleet.gpu_child:confirm")
     monkeypatch.setattr(CompareInputsJob, "handler", "tests.tune.fleet.gpu_child:compare")
     monkeypatch.setattr(ProbeJob, "handler", "tests.tune.fleet.gpu_child:probe")

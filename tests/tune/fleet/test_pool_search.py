@@ -161,7 +161,6 @@ def test_without_a_gpu_work_that_needs_none_is_done() -> None:
     assert pool.each([1, 2], lambda _gpu, _shown, job: job + 1, Stages()) == [2, 3]
     assert pool.deal({"a": 1, "b": 2}) == [{"a": 1, "b": 2}]
     assert pool.deal({}) == []
-    assert pool.disagreement is None
     with pytest.raises(ToolMissing, match="no GPU found"):
         pool.each([1], lambda gpu, _shown, _job: gpu.run_items(), Stages())
 

@@ -24,7 +24,7 @@ from filelock import FileLock
 
 from fa_tune.build.compile import BuildResult
 from fa_tune.core.errors import InvalidConfig, ToolMissing
-from fa_tune.core.jobs import ABTestJob, CalibrateJob, CompareInputsJob, ProbeJob, TimeJob
+from fa_tune.core.jobs import ABTestJob, CompareInputsJob, ProbeJob, TimeJob, VerifyJob
 from fa_tune.core.model import Outcome
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.core.workload import DType
@@ -158,7 +158,7 @@ def machine(
     monkeypatch.setattr(ABTestJob, "handler", "tests.tune.fleet.gpu_child:confirm")
     monkeypatch.setattr(CompareInputsJob, "handler", "tests.tune.fleet.gpu_child:compare")
     monkeypatch.setattr(ProbeJob, "handler", "tests.tune.fleet.gpu_child:probe")
-    monkeypatch.setattr(CalibrateJob, "handler", "tests.tune.fleet.gpu_child:calibrate")
+    monkeypatch.setattr(VerifyJob, "handler", "tests.tune.fleet.gpu_child:verified")
     monkeypatch.setattr(building, "build_all", build)
     monkeypatch.setattr(
         asked, "choose_configs", lambda *_, **__: fakes.parsed(fakes.configs(N_CONFIGS))
@@ -180,8 +180,6 @@ def test_every_gpu_of_the_cluster_measures(machine: Cluster) -> None:
         where[workload].add(gpu)
     assert all(len(used) == 1 for used in where.values())
     assert set.union(*where.values()) == {"GPU-a", "GPU-b", "GPU-c"}
-    assert result.disagreement is not None
-    assert len(result.disagreement.gpus) == 3
     again = machine.search()
     assert (again.measured, again.reused) == (0, len(everything()))
 
