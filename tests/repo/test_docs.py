@@ -17,12 +17,9 @@ from pathlib import Path
 import click
 import pytest
 
-from fa_tune import families
-from fa_tune.build import nvrtc
 from fa_tune.cli import main as fa_tune
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.workload import DType
-from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.families.sm80.constraints import CONSTRAINTS, constraints
 from fa_tune.kernel_configs import get_kernel_configs, parse_short_form
 from fa_tune.operations.traits import Traits
@@ -60,14 +57,6 @@ def _between(page: str, marker: str) -> str:
     found = re.search(rf"<!-- {marker} -->\n(.*?)<!-- /{marker} -->", _read(page), re.DOTALL)
     assert found, f"{page} has no block between {marker} markers"
     return found[1]
-
-
-def _cells(table: str) -> list[list[str]]:
-    """The rows of a Markdown table below its heading."""
-    return [
-        [cell.strip().strip("`") for cell in line.strip("|").split(" | ")]
-        for line in table.strip().splitlines()[2:]
-    ]
 
 
 def _anchors(page: Path) -> list[str]:
@@ -186,15 +175,6 @@ def test_usage_counts_the_sets() -> None:
     assert counts == {key: str(len(get_kernel_configs(key, dtypes=dtypes))) for key in keys}
 
 
-def test_kernel_page_counts_the_sets() -> None:
-    page = _read("docs/kernel-sm80.md")
-    told = re.findall(r"`(\w+)`(?: has)? (\d+) to (\d+)", page)
-    assert [key for key, _, _ in told] == ["fast", "wide"]
-    for key, least, most in told:
-        sizes = {len(get_kernel_configs(key, d_head=d)) // 2 for d in range(32, 257, 32)}
-        assert (min(sizes), max(sizes)) == (int(least), int(most))
-
-
 def test_the_snippet_of_usage_reads_a_registry(tmp_path: Path) -> None:
     """Run as a program of its own, with the registry that docs/registry.md shows."""
     _, snippet = _blocks("docs/usage.md", "python")
@@ -231,73 +211,15 @@ def test_the_snippet_of_usage_makes_a_data_frame() -> None:
     assert "16384" in done.stdout
 
 
-def test_kernel_page_has_the_constraints_of_the_code() -> None:
-    rows = _cells(_between("docs/kernel-sm80.md", "constraints"))
-    assert rows == [[name, sentence] for name, sentence, _ in CONSTRAINTS]
-
-
 def test_static_asserts_have_the_same_sentences() -> None:
     source = re.sub(r'"\s*\n\s*"', "", _read("kernels/sm80/fwd/constraints.cuh"))
     asserted = re.findall(r'"([^"]+)"\);', source)
     assert asserted == [sentence for _, sentence, _ in CONSTRAINTS]
 
 
-def test_kernel_page_has_the_fields_and_traits_of_the_code() -> None:
-    rows = _cells(_between("docs/kernel-sm80.md", "fields"))
-    fields = dataclasses.fields(FlashForwardKernelConfig)
-    assert [row[0] for row in rows] == [f.name for f in fields]
-    for row, field in zip(rows, fields, strict=True):
-        if field.metadata["place"] == "flag":
-            assert row[1] == field.metadata["word"]
+def test_kernel_page_has_every_trait() -> None:
     for trait in dataclasses.fields(Traits):
         assert f"| `{trait.name}` |" in _read("docs/kernel-sm80.md")
-
-
-def _registers(config: FlashForwardKernelConfig) -> int:
-    """The rule as docs/kernel-sm80.md, Registers, states it."""
-    rows = config.B_r // config.n_warps
-    resident_q = rows * config.d_head // 64 if config.Q_mma_load_K_tiles == 0 else 0
-    return rows * (config.d_head + config.B_c) // 32 + resident_q + 56
-
-
-def _ctas(config: FlashForwardKernelConfig) -> int:
-    return max(1, 65536 // (_registers(config) * 32 * config.n_warps))
-
-
-def _shaped(
-    d_head: int, B_r: int, B_c: int, n_warps: int, resident: bool
-) -> FlashForwardKernelConfig:
-    default: FlashForwardKernelConfig = families.get("sm80").default_config(128, DType.FP16)
-    return dataclasses.replace(
-        default,
-        d_head=d_head,
-        B_r=B_r,
-        B_c=B_c,
-        n_warps=n_warps,
-        Q_mma_load_K_tiles=0 if resident else 2,
-    )
-
-
-def test_kernel_page_has_the_register_rule_of_the_code() -> None:
-    """The compiler is asked: `min_ctas_per_sm` is what the page's rule gives, of few warps too,
-    which no kernel has but where a register more or less shows."""
-    family = families.get("sm80")
-    sizes = ((64, 128, 256), (16, 32, 64), (32, 64, 128), (1, 2, 4), (False, True))
-    configs = [_shaped(*values) for values in itertools.product(*sizes)]
-    asserts = []
-    for config in configs:
-        name = re.match(r"((?:\w+::)*)\w+<([\w:]+\{.*?\})", family.name_expression(config, "plain"))
-        assert name
-        asserts.append(f"static_assert({name[1]}min_ctas_per_sm<{name[2]}>() == {_ctas(config)});")
-    source = "\n".join([family.entry_source(configs[0], "plain"), *asserts])
-    options = ["--gpu-architecture=sm_90", *family.compile_options("sm_90")]
-    nvrtc.compile_cubin(source, "rule.cu", family.source_files(), options, [])
-
-    for B_r, B_c, n_warps, resident, registers, ctas in _cells(
-        _between("docs/kernel-sm80.md", "ctas")
-    ):
-        config = _shaped(128, int(B_r), int(B_c), int(n_warps), resident == "yes")
-        assert (_registers(config), _ctas(config)) == (int(registers), int(ctas))
 
 
 def test_measuring_page_has_the_default_arguments_of_ncu() -> None:

@@ -8,9 +8,12 @@ from typing import Any
 
 from fa_tune.core.workload import DType
 from fa_tune.families.decode.config import DecodeConfig
+from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.families.sm90.config import REGISTER_BUDGET, Sm90Config
 from fa_tune.families.sm90.sets import default_config
 from recorded_files import table
+
+PLACES = {"Q": "1st", "K": "2nd", "V": "3rd"}
 
 
 def fields(config_class: type[Any]) -> str:
@@ -29,9 +32,16 @@ def _short(field: Field[Any]) -> str:
             return f"`{meta['word']}`"
         case "count" | "number":
             return f"`{meta['word']}_2`"
+        case "tiles":
+            return f"{PLACES[field.name[0]]} number of `load_2_2_2_tiles`"
         case "choice":
             return ", ".join(f"`{m.word}`" for m in meta["type"] if m is not field.default)
     return "in parentheses"
+
+
+def sm80_fields() -> str:
+    """The fields of sm80."""
+    return fields(FlashForwardKernelConfig)
 
 
 def sm90_fields() -> str:

@@ -41,10 +41,11 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "sm90 h200": lambda: recorded_grid.section(H200, "sm90"),
         "sm80 h200": lambda: recorded_grid.section(H200, "sm80"),
         "decoding": lambda: recorded_decode.section(H200),
-        "sm90 h100": lambda: recorded_grid.section(H100, "sm90", all_kinds=False),
+        "sm90 h100": lambda: recorded_grid.short_section(H100),
         "decoding h100": lambda: recorded_decode.summary(H100),
     },
     "docs/ladder.md": ladder.TABLES,
+    "docs/kernel-sm80.md": {"fields": kernel_tables.sm80_fields},
     "docs/kernel-sm90.md": {
         "example": kernel_tables.sm90_example,
         "fields": kernel_tables.sm90_fields,

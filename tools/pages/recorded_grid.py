@@ -81,8 +81,8 @@ def _place(w: Workload) -> tuple[int, bool, bool, int]:
     return (128, 64, 192, 256).index(w.d_head), w.causal, w.dtype.name == "BF16", w.seq_len_q
 
 
-def section(folder: Path, family: str, *, all_kinds: bool = True) -> str:
-    """A family against the libraries; `all_kinds`: with the choices off the grid."""
+def section(folder: Path, family: str) -> str:
+    """A family against the libraries; with sm90 the choices off the grid and on other inputs."""
     own = [one for group in lines(folder).values() for one in group if shown(one, family)]
     parts = [f"By CUDA events ({conditions(own)}); {SHAPES}.", notes(own, family)]
     spans = []
@@ -99,7 +99,6 @@ def section(folder: Path, family: str, *, all_kinds: bool = True) -> str:
     ]
     if family == "sm90":
         parts += [_ab_tests(folder), _on_inputs(folder)]
-    if family == "sm90" and all_kinds:
         off = [one for w, one in held(folder).items() if not on_grid(w)]
         parts += [
             f"Shapes off the grid, windows, sinks, soft caps, V of other heads, and packed batches "
@@ -196,6 +195,15 @@ def small_table(folder: Path) -> str:
             label = f"{d_head}, {'causal' if causal else 'full'}"
             rows.append([label, *(cells.get(n, "") for n in SMALL)])
     return table(["d_head, mask", *map(str, SMALL)], rows)
+
+
+def short_section(folder: Path) -> str:
+    """The same with its conditions, for another GPU than the one that the project tunes for."""
+    own = [one for group in lines(folder).values() for one in group]
+    return (
+        f"By CUDA events ({conditions(own)}); {SHAPES}. The choices in FP16: TFLOP/s, and how many "
+        f"times as fast as the fastest library, by sequence length:\n\n{small_table(folder)}"
+    )
 
 
 def of_kind(folder: Path, kind: str) -> list[Held]:
