@@ -20,13 +20,14 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import platformdirs
 
-from fa_tune.build.ptxas_log import CompiledKernel, facts_from_json
+from fa_tune.build.ptxas_log import CompiledKernel, KernelFacts
+from fa_tune.core import codec
 from fa_tune.core.errors import StorageError
 from fa_tune.core.files import replace_file
 from fa_tune.core.model import Outcome
@@ -79,7 +80,7 @@ class ArtifactKey:
 
 
 @dataclass(frozen=True)
-class Entry:
+class Compilation:
     """What the compiler made of one key: OK with a cubin and `kernels`, one for each line of the
     key's `name_expression`, or COMPILE_FAILED with `reason` and `log`.  `compile_s` is the time it
     took then."""
@@ -96,7 +97,7 @@ class Entry:
 class Stored:
     """An entry with the path of its cubin; None for a failed compilation."""
 
-    entry: Entry
+    entry: Compilation
     cubin: Path | None
 
 
@@ -151,7 +152,7 @@ class ArtifactStore:
             return stored
         return None
 
-    def put(self, key: ArtifactKey, entry: Entry, cubin: bytes = b"") -> Stored:
+    def put(self, key: ArtifactKey, entry: Compilation, cubin: bytes = b"") -> Stored:
         """Store an entry, replacing any other of the same key.
 
         Raises StorageError when neither the cache folder nor a temporary one can be written.
@@ -228,65 +229,80 @@ def _entry_path(root: Path, digest: str) -> Path:
     return root / digest[:2] / f"{digest}.json"
 
 
+@dataclass(frozen=True)
+class _File:
+    """The JSON of an entry; `symbol` and `facts` are those of the first kernel."""
+
+    key: ArtifactKey
+    outcome: Literal["ok", "compile_failed"]
+    reason: str
+    log: str
+    diagnostics: tuple[str, ...]
+    compile_s: float
+    symbol: str
+    facts: KernelFacts | None
+    cubin_sha256: str
+    more_kernels: tuple[CompiledKernel, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (self.outcome == "ok") != (self.facts is not None):
+            raise ValueError(f"outcome {self.outcome} does not go with its facts")
+
+    @classmethod
+    def of(cls, key: ArtifactKey, entry: Compilation, cubin_sha256: str) -> _File:
+        """What is written of a compilation."""
+        first = entry.kernels[0] if entry.kernels else None
+        return cls(
+            key=key,
+            outcome="ok" if entry.outcome is Outcome.OK else "compile_failed",
+            reason=entry.reason,
+            log=entry.log,
+            diagnostics=entry.diagnostics,
+            compile_s=entry.compile_s,
+            symbol=first.symbol if first else "",
+            facts=first.facts if first else None,
+            cubin_sha256=cubin_sha256,
+            more_kernels=entry.kernels[1:],
+        )
+
+    @property
+    def compilation(self) -> Compilation:
+        """What was compiled."""
+        first = () if self.facts is None else (CompiledKernel(self.symbol, self.facts),)
+        kernels = (*first, *self.more_kernels)
+        said = self.reason, self.log, kernels, self.diagnostics
+        return Compilation(Outcome(self.outcome), *said, self.compile_s)
+
+
 def _read(path: Path, key: ArtifactKey) -> Stored:
     try:
-        value = json.loads(path.read_bytes())
+        value = codec.parse(path.read_bytes())
     except ValueError:  # not JSON, or not even UTF-8
         raise _Damaged("it is not JSON") from None
     try:
-        entry, cubin_sha256 = _entry_from_json(value, key)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        file = codec.load(_File, value)
+    except ValueError as error:
         raise _Damaged(f"its fields are wrong ({error})") from None
+    if file.key != key:
+        raise _Damaged("it belongs to another key")
+    entry = file.compilation
     if entry.outcome is not Outcome.OK:
         return Stored(entry, None)
-    cubin = _cubin_path(path, cubin_sha256)
+    cubin = _cubin_path(path, file.cubin_sha256)
     try:
         code = cubin.read_bytes()
     except FileNotFoundError:
         raise _Damaged("its cubin is missing") from None
-    if hashlib.sha256(code).hexdigest() != cubin_sha256:
+    if hashlib.sha256(code).hexdigest() != file.cubin_sha256:
         raise _Damaged("its cubin is not the one that was stored")
     return Stored(entry, cubin)
 
 
-def _entry_from_json(value: Any, key: ArtifactKey) -> tuple[Entry, str]:
-    """The entry and its cubin's hash; raises one of several errors for anything misshapen."""
-    if value["key"] != json.loads(json.dumps(asdict(key))):
-        raise ValueError("it belongs to another key")
-    outcome = Outcome(value["outcome"])
-    found = [value, *value.get("more_kernels", ())] if value["facts"] is not None else []
-    kernels = tuple(CompiledKernel(k["symbol"], facts_from_json(k["facts"])) for k in found)
-    if outcome not in (Outcome.OK, Outcome.COMPILE_FAILED) or (outcome is Outcome.OK) != bool(
-        kernels
-    ):
-        raise ValueError(f"outcome {outcome} does not go with its facts")
-    texts = [value[name] for name in ("reason", "log", "symbol", "cubin_sha256")]
-    texts += [*value["diagnostics"], *(kernel.symbol for kernel in kernels)]
-    if not all(isinstance(text, str) for text in texts):
-        raise ValueError("a text is none")
-    entry = Entry(
-        outcome=outcome,
-        reason=value["reason"],
-        log=value["log"],
-        kernels=kernels,
-        diagnostics=tuple(value["diagnostics"]),
-        compile_s=float(value["compile_s"]),
-    )
-    return entry, value["cubin_sha256"]
-
-
-def _entry_to_json(entry: Entry) -> dict[str, Any]:
-    """`symbol` and `facts` are those of the first kernel; the others, if any, stand apart."""
-    value = asdict(entry)
-    first, *others = value.pop("kernels") or ({"symbol": "", "facts": None},)
-    return {**value, **first, **({"more_kernels": others} if others else {})}
-
-
-def _write(root: Path, key: ArtifactKey, entry: Entry, cubin: bytes) -> Stored:
+def _write(root: Path, key: ArtifactKey, entry: Compilation, cubin: bytes) -> Stored:
     path = _entry_path(root, key.digest)
     path.parent.mkdir(parents=True, exist_ok=True)
     cubin_sha256 = hashlib.sha256(cubin).hexdigest() if cubin else ""
-    value = {"key": asdict(key), **_entry_to_json(entry), "cubin_sha256": cubin_sha256}
+    value = codec.dump(_File.of(key, entry, cubin_sha256))
     cubin_path = _cubin_path(path, cubin_sha256) if cubin else None
     if cubin_path is not None:
         replace_file(cubin_path, cubin, synced=False)

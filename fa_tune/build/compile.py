@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fa_tune import families
 from fa_tune.build import nvrtc
-from fa_tune.build.cache import ArtifactKey, ArtifactStore, Entry, Stored, source_sha256
+from fa_tune.build.cache import ArtifactKey, ArtifactStore, Compilation, Stored, source_sha256
 from fa_tune.build.memo import remembered
 from fa_tune.build.pool import compile_all
 from fa_tune.build.ptxas_log import CompiledKernel
@@ -145,7 +145,7 @@ def _keep(store: ArtifactStore, key: ArtifactKey, reply: CompileReply) -> Stored
     """Store what will come out the same next time; a crash or a timeout may not."""
     if reply.outcome not in (Outcome.OK, Outcome.COMPILE_FAILED):
         return None
-    entry = Entry(
+    entry = Compilation(
         outcome=reply.outcome,
         reason=reply.reason,
         log=reply.log,

@@ -14,8 +14,7 @@ have a properties pair of their own and no `Used` line.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from fa_tune.core.errors import ToolMissing
 
@@ -31,6 +30,10 @@ class KernelFacts:
     stack_bytes: int
     static_smem_bytes: int
     barriers: int
+
+    def __post_init__(self) -> None:
+        if min(astuple(self)) < 0:
+            raise ValueError("a fact is a count, and not below 0")
 
 
 _ENTRY = re.compile(r"Compiling entry function '(?P<symbol>[^']+)'")
@@ -127,16 +130,3 @@ _CHATTER = re.compile(r"^ptxas info\s*: ")
 
 def _one_line(line: str) -> str:
     return " ".join(_CHATTER.sub("ptxas: ", line).split())
-
-
-def facts_from_json(value: Mapping[str, object]) -> KernelFacts:
-    """Facts from their JSON form; raises ValueError unless every one is a count."""
-    names = KernelFacts.__dataclass_fields__
-    if set(value) != set(names):
-        raise ValueError(f"facts must be exactly {', '.join(names)}")
-    counts: dict[str, int] = {}
-    for name, count in value.items():
-        if type(count) is not int or count < 0:
-            raise ValueError(f"{name} must be a count, not {count!r}")
-        counts[name] = count
-    return KernelFacts(**counts)

@@ -4,22 +4,19 @@
     supervisor                                                      worker
 
 `handler` names the function that does the job in the worker, as `module:function`.  It stands here
-and nowhere else: who sends a job never imports `gpu` or `runtime`.  The encoding is the dataclass
-as a JSON object: tuples are lists, and an item leaves out what has its default.
-
-Results are encoded by `to_json` and read by their `from_json`.  A verification's result is a
-`core.model.Verdict`, which `operations.verification` encodes.
+and nowhere else: who sends a job never imports `gpu` or `runtime`.  The encoding is that of
+`core.codec`, of results too.
 """
 
 from __future__ import annotations
 
 import random
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
 
-from fa_tune.core import inputs
+from fa_tune.core import codec, inputs
+from fa_tune.core.codec import Figure
 from fa_tune.core.model import Artifact, is_reference
 
 NORMAL = str(inputs.NORMAL)
@@ -27,55 +24,14 @@ PARTIALS = "_partials"  # beside an item: what workers that died since have repo
 Json = dict[str, Any]
 
 
-def to_json(value: Any) -> Any:
-    """A dataclass of this module, or what its fields hold, as JSON."""
-    if isinstance(value, _Message):
-        return {
-            f.name: to_json(found)
-            for f in fields(value)
-            if (found := getattr(value, f.name)) != f.default or not value._sparse
-        }
-    if isinstance(value, tuple | list):
-        return [to_json(v) for v in value]
-    if isinstance(value, Mapping):
-        return {k: to_json(v) for k, v in value.items()}
-    return value
-
-
-def _as_tuples(value: Any) -> Any:
-    return tuple(_as_tuples(v) for v in value) if isinstance(value, list) else value
-
-
-@dataclass(frozen=True)
-class _Message:
-    """What crosses between two processes.  `_nested` are the fields that hold messages;
-    `_sparse`: fields that have their default are left out."""
-
-    _nested: ClassVar[Mapping[str, type[_Message]]] = {}
-    _sparse: ClassVar[bool] = False
-
-    @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> Self:
-        """What `to_json` wrote; raises TypeError for unknown or missing fields."""
-        given = {name: _as_tuples(value) for name, value in raw.items()}
-        for name, kind in cls._nested.items():
-            value = given.get(name)
-            if isinstance(value, tuple):
-                given[name] = tuple(kind.from_json(v) for v in value)
-            elif value is not None:
-                given[name] = kind.from_json(value)
-        return cls(**given)
-
-
 # Items -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class KernelItem(_Message):
+class KernelItem:
     """A subject and where its kernel is: a cubin file and the symbols in it, `more_symbols` those
     of the launches after the first.  A library's kernel (`ref:fa2`) has none of these."""
 
-    _sparse = True
     subject: str
     cubin: str = ""
     symbol: str = ""
@@ -118,7 +74,7 @@ class ProfileItem(KernelItem):
 
 
 @dataclass(frozen=True)
-class ABTestItem(_Message):
+class ABTestItem:
     """A choice against the default; the item's name is the workload's key.
 
     `registry` is a file that holds the choice alone, `defaults` one that holds nothing of the
@@ -133,7 +89,7 @@ class ABTestItem(_Message):
 
 
 @dataclass(frozen=True)
-class InputsItem(_Message):
+class InputsItem:
     """Kernels to compare on a workload (its key) with such inputs (their text); the first is what
     the others are compared with.  `own_inputs`: those of the search, on which the first is timed
     in the same rounds; empty where `inputs` are these."""
@@ -143,11 +99,9 @@ class InputsItem(_Message):
     kernels: tuple[KernelItem, ...]
     own_inputs: str = ""
 
-    _nested: ClassVar = {"kernels": KernelItem}
-
 
 @dataclass(frozen=True)
-class ProbeItem(_Message):
+class ProbeItem:
     """Nothing but a sign of life."""
 
 
@@ -155,7 +109,7 @@ class ProbeItem(_Message):
 
 
 @dataclass(frozen=True)
-class Reading(_Message):
+class Reading:
     """NVML at one moment; None: not told.  `reasons` are those that hold the clock back."""
 
     sm_clock_hz: float | None = None
@@ -165,7 +119,7 @@ class Reading(_Message):
 
 
 @dataclass(frozen=True)
-class Round(_Message):
+class Round:
     """One round of samples: `number` from 0, the baseline's `opening` and `closing` sample in
     seconds (None without a baseline), and why it is flagged, if it is."""
 
@@ -175,11 +129,9 @@ class Round(_Message):
     reading: Reading
     flags: tuple[str, ...] = ()
 
-    _nested: ClassVar = {"reading": Reading}
-
 
 @dataclass(frozen=True)
-class TimeResult(_Message):
+class TimeResult:
     """What timing one subject gave.
 
     `relative` are the samples over the baseline's beside them, one each or none; `sm_clock_hz`
@@ -192,7 +144,7 @@ class TimeResult(_Message):
 
     samples_s: tuple[float, ...]
     relative: tuple[float, ...]
-    sm_clock_hz: float | None
+    sm_clock_hz: Figure | None
     host_s: float
     sets: int
     launches_per_sample: int
@@ -204,11 +156,9 @@ class TimeResult(_Message):
     held_out_relative: tuple[float, ...] = ()
     no_graph: str = ""
 
-    _nested: ClassVar = {"rounds": Round}
-
 
 @dataclass(frozen=True)
-class ABTestResult(_Message):
+class ABTestResult:
     """Of each pair of samples, the mean of the choice's two and of the default's two, in
     seconds."""
 
@@ -217,7 +167,7 @@ class ABTestResult(_Message):
 
 
 @dataclass(frozen=True)
-class InputsResult(_Message):
+class InputsResult:
     """For each kernel of an InputsItem its samples in seconds, and each over the mean of the first
     kernel's right before and after it.  `to_own_inputs`: such a mean of the first kernel's over
     its sample on the item's `own_inputs` between them; empty without these."""
@@ -229,50 +179,37 @@ class InputsResult(_Message):
 
 # Jobs --------------------------------------------------------------------------------------------
 
-Item = TypeVar("Item", bound=_Message)
-
 
 @dataclass(frozen=True, kw_only=True)
-class _Job(ABC, Generic[Item]):
-    """`device` is CUDA's number in the worker; a job's `inputs` are the text of an
-    `inputs.InputSpec`; `partials` are filled in for the worker: what workers that died since have
-    reported, by item."""
+class _Job:
+    """`items` are a kind of item each kind of job has; `device` is CUDA's number in the worker; a
+    job's `inputs` are the text of an `inputs.InputSpec`; `partials` are filled in for the worker:
+    what workers that died since have reported, by item."""
 
     handler: ClassVar[str]
 
-    items: Mapping[str, Item]
+    items: Mapping[str, Any]
     device: int
     partials: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def request(self) -> tuple[str, Json, dict[str, Json]]:
         """Handler, shared facts and items, as `workers.supervisor.run_items` takes them."""
-        shared = {
-            f.name: to_json(getattr(self, f.name))
-            for f in fields(self)
-            if f.name not in ("items", "partials") and getattr(self, f.name) is not None
-        }
-        return self.handler, shared, {name: to_json(item) for name, item in self.items.items()}
+        apart = "items", "partials"
+        shared = {n: v for n, v in vars(self).items() if n not in apart and v is not None}
+        return self.handler, codec.dump(shared), codec.dump(self.items)
 
     @classmethod
     def read(cls, shared: Mapping[str, Any], items: Mapping[str, Mapping[str, Any]]) -> Self:
-        """The job as a worker gets it; raises TypeError for unknown or missing fields."""
+        """The job as a worker gets it; raises ValueError for unknown or missing fields."""
         plain = {
             name: {k: v for k, v in item.items() if k != PARTIALS} for name, item in items.items()
         }
-        return cls(
-            items={name: cls._item(item) for name, item in plain.items()},
-            partials={name: _as_tuples(item.get(PARTIALS, [])) for name, item in items.items()},
-            **{name: _as_tuples(value) for name, value in shared.items()},
-        )
-
-    @classmethod
-    @abstractmethod
-    def _item(cls, raw: Json) -> Item:
-        """An item of this kind of job."""
+        partials = {name: item.get(PARTIALS, ()) for name, item in items.items()}
+        return codec.load(cls, {**shared, "items": plain, "partials": partials})
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyJob(_Job[VerifyItem]):
+class VerifyJob(_Job):
     """Compare every kernel with the reference.  Result: a Verdict.
 
     `item_timeout_s`: the items do much the same, so that one that takes many times as long as
@@ -281,18 +218,15 @@ class VerifyJob(_Job[VerifyItem]):
     """
 
     handler = "fa_tune.gpu.jobs.verify:handle"
+    items: Mapping[str, VerifyItem]
     seed: int
     item_timeout_s: float | None = None
     thorough: bool = False
     inputs: tuple[str, ...] = ()
 
-    @classmethod
-    def _item(cls, raw: Json) -> VerifyItem:
-        return VerifyItem.from_json(raw)
-
 
 @dataclass(frozen=True, kw_only=True)
-class TimeJob(_Job[KernelItem]):
+class TimeJob(_Job):
     """Time every subject with CUDA events.  Partials: (seconds, ratio to the baseline or None) of
     each sample.  Result: a TimeResult.
 
@@ -303,6 +237,8 @@ class TimeJob(_Job[KernelItem]):
     """
 
     handler = "fa_tune.gpu.jobs.time_events:handle"
+    items: Mapping[str, KernelItem]
+    partials: Mapping[str, tuple[tuple[float, float | None], ...]] = field(default_factory=dict)
     workload: str
     runs: int
     seed: int
@@ -315,25 +251,18 @@ class TimeJob(_Job[KernelItem]):
     check: bool
     sustained_s: float = 0.0
 
-    @classmethod
-    def _item(cls, raw: Json) -> KernelItem:
-        return KernelItem.from_json(raw)
-
 
 @dataclass(frozen=True, kw_only=True)
-class ProfileJob(_Job[ProfileItem]):
+class ProfileJob(_Job):
     """Launch every subject once per round, under ncu, workload after workload.  Partials: the
     round, one per launch, in launch order.  Result: the versions of the packages it ran with; the
     rest is in what ncu writes."""
 
     handler = "fa_tune.gpu.jobs.ncu_target:handle"
+    items: Mapping[str, ProfileItem]
     rounds: int
     seed: int
     inputs: str = NORMAL
-
-    @classmethod
-    def _item(cls, raw: Json) -> ProfileItem:
-        return ProfileItem.from_json(raw)
 
     def order(self, round_: int, names: Sequence[str], *, last: str = "") -> list[str]:
         """Items of a workload in the random order of a round.
@@ -360,40 +289,31 @@ class ProfileJob(_Job[ProfileItem]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ABTestJob(_Job[ABTestItem]):
+class ABTestJob(_Job):
     """Call the choice and the default as a program would, in pairs.  Result: an ABTestResult."""
 
     handler = "fa_tune.runtime.ab_test_job:handle"
+    items: Mapping[str, ABTestItem]
     seed: int
     cache_dir: str
     inputs: str = NORMAL
 
-    @classmethod
-    def _item(cls, raw: Json) -> ABTestItem:
-        return ABTestItem.from_json(raw)
-
 
 @dataclass(frozen=True, kw_only=True)
-class CompareInputsJob(_Job[InputsItem]):
+class CompareInputsJob(_Job):
     """Time a few kernels beside the default on other inputs.  Result: an InputsResult."""
 
     handler = "fa_tune.gpu.jobs.compare_inputs:handle"
+    items: Mapping[str, InputsItem]
     seed: int
-
-    @classmethod
-    def _item(cls, raw: Json) -> InputsItem:
-        return InputsItem.from_json(raw)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeJob(_Job[ProbeItem]):
+class ProbeJob(_Job):
     """See whether the GPU computes at all.  Result: the device's name."""
 
     handler = "fa_tune.gpu.jobs.probe:handle"
-
-    @classmethod
-    def _item(cls, raw: Json) -> ProbeItem:
-        return ProbeItem()
+    items: Mapping[str, ProbeItem]
 
 
 # What a search on this machine will need first: imported by workers before there is work.

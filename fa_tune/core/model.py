@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
+from fa_tune.core.codec import Figure
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.inputs import NORMAL
 
@@ -141,13 +142,13 @@ class CaseError:
     """
 
     workload: str
-    max_abs_error: float
-    reference_max_abs_error: float
-    limit: float
+    max_abs_error: Figure
+    reference_max_abs_error: Figure
+    limit: Figure
     ok: bool
-    rms_error: float | None = None
-    reference_rms_error: float | None = None
-    rms_limit: float | None = None
+    rms_error: Figure | None = None
+    reference_rms_error: Figure | None = None
+    rms_limit: Figure | None = None
     inputs: str = "normal"
 
     @property

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Sequence
 
 from fa_tune import operations
 from fa_tune.core.model import CaseError, Verdict
@@ -49,14 +47,3 @@ def verdict(cases: Sequence[CaseError]) -> Verdict:
             inputs = "" if case.inputs == NORMAL else f" ({case.inputs})"
             return Verdict(False, tuple(cases), f"{case.workload}{inputs}: {fault(case)}")
     return Verdict(bool(cases), tuple(cases), "" if cases else "no case was run")
-
-
-def verdict_to_json(value: Verdict) -> dict[str, Any]:
-    """Plain data of a verdict."""
-    return asdict(value)
-
-
-def verdict_from_json(value: Mapping[str, Any]) -> Verdict:
-    """A verdict from `verdict_to_json`'s data."""
-    cases = tuple(CaseError(**case) for case in value["cases"])
-    return Verdict(bool(value["correct"]), cases, str(value["reason"]))

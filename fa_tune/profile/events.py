@@ -6,7 +6,8 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 
-from fa_tune.core.jobs import KernelItem, TimeJob, TimeResult, to_json
+from fa_tune.core import codec
+from fa_tune.core.jobs import KernelItem, TimeJob, TimeResult
 from fa_tune.core.model import Attempt, Measurement, Outcome, Quantity
 from fa_tune.core.stats import median
 from fa_tune.profile.base import (
@@ -84,7 +85,7 @@ class EventsProfiler(OneByOne):
                 yield failed(result.item, plan.workload, result.outcome, result.reason)
                 continue
             assert isinstance(result.value, dict)
-            taken = self._measurement(result.item, TimeResult.from_json(result.value), plan)
+            taken = self._measurement(result.item, codec.load(TimeResult, result.value), plan)
             yield Attempt(result.item, plan.workload.key, Outcome.OK, "", taken)
 
     def _measurement(self, subject: str, result: TimeResult, plan: MeasurePlan) -> Measurement:
@@ -127,7 +128,7 @@ class EventsProfiler(OneByOne):
             found["flagged_rounds"] = "; ".join(f"{n}: {why}" for n, why in flagged.items())
         if not (rounds := result.rounds):
             return found
-        found["rounds"] = json.dumps(to_json(rounds), separators=(",", ":"))
+        found["rounds"] = json.dumps(codec.dump(rounds), separators=(",", ":"))
         n_rounds = 1 + max(r.number for r in rounds)  # of very many, not all are told
         if flagged:
             self.notes.warn(

@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 
+from fa_tune.core import codec
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.jobs import ABTestItem, ABTestJob, ABTestResult, to_json
+from fa_tune.core.jobs import ABTestItem, ABTestJob, ABTestResult
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.jobs.time_events import Subject, input_sets_of, prepare_alike, warm_up
 from fa_tune.gpu.kernels import Launch, guarded, launch_args, lse_for, output_for, use_device
@@ -40,7 +41,7 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
         report.begin(name)
         found = guarded(report, name, partial(_pairs, Workload.from_key(name), item, job))
         if found is not None:
-            report.done(name, to_json(found))
+            report.done(name, codec.dump(found))
 
 
 def _pairs(workload: Workload, item: ABTestItem, job: ABTestJob) -> ABTestResult:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fa_tune import families
+from fa_tune.core import codec
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.jobs import ABTestItem, ABTestJob, ABTestResult
 from fa_tune.core.model import Attempt, Measurement, Outcome, Variant, Verdict
@@ -144,7 +145,7 @@ def _attempt(result: WorkloadResult, told: ItemResult, uuid: str) -> Attempt:
     key, value = result.workload.key, told.value
     if told.outcome is not Outcome.OK or not isinstance(value, dict):
         return Attempt(_subject(result), key, told.outcome, told.reason)
-    found = ABTestResult.from_json(value)
+    found = codec.load(ABTestResult, value)
     measurement = Measurement(
         _subject(result), key, METHOD, found.chosen_s, gpu_uuid=uuid, default_s=found.default_s
     )

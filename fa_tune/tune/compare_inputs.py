@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fa_tune.core import input_files
+from fa_tune.core import codec, input_files
 from fa_tune.core.errors import InvalidConfig, ToolMissing
 from fa_tune.core.inputs import BUILT_IN, NORMAL, InputSpec
 from fa_tune.core.jobs import CompareInputsJob, InputsItem, InputsResult, KernelItem
@@ -202,7 +202,7 @@ def _attempts(one: _Asked, told: ItemResult, uuid: str) -> dict[str, Attempt]:
     key, value = one.workload, told.value
     if told.outcome is not Outcome.OK or not isinstance(value, dict):
         return {s: Attempt(one.subject(s), key, told.outcome, told.reason) for s in one.artifacts}
-    found = InputsResult.from_json(value)
+    found = codec.load(InputsResult, value)
     return {
         subject: Attempt(
             one.subject(subject),

@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
-from fa_tune.core import input_files
+from fa_tune.core import codec, input_files
 from fa_tune.core.inputs import InputSpec, Kind
 from fa_tune.core.jobs import VerifyItem, VerifyJob
 from fa_tune.core.model import Artifact, Attempt, Outcome, Verdict
 from fa_tune.core.options import Progress
 from fa_tune.core.workload import Workload
-from fa_tune.operations.verification import verdict_from_json
 from fa_tune.store.journal import AttemptRecord, VerdictRecord
 from fa_tune.tune.fleet.gpu import Gpu
 from fa_tune.tune.session import Session
@@ -99,7 +98,7 @@ def verify_all(
             shown.advance(variant.config)
             fingerprint = fingerprints[variant.family]
             if result.outcome is Outcome.OK and isinstance(result.value, dict):
-                verdict = verdict_from_json(result.value)
+                verdict = codec.load(Verdict, result.value)
                 verdicts[result.item] = verdict
                 session.journal.append(VerdictRecord(fingerprint, result.item, verdict))
             else:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from fa_tune.build.cache import (
     ArtifactKey,
     ArtifactStore,
-    Entry,
+    Compilation,
     StoreSize,
     default_cache_dir,
     source_sha256,
@@ -35,14 +35,14 @@ KEY = ArtifactKey(
     arch="sm_90",
     name_expression="k<1>",
 )
-GOOD = Entry(
+GOOD = Compilation(
     outcome=Outcome.OK,
     log="ptxas info …",
     kernels=(CompiledKernel("_Z1kILi1EEvv", KernelFacts(32, 0, 4, 8, 1024, 1)),),
     diagnostics=("ptxas: (C7510) …",),
     compile_s=0.25,
 )
-FAILED = Entry(outcome=Outcome.COMPILE_FAILED, reason="N must be 2", log="x.cu(1): error: …")
+FAILED = Compilation(outcome=Outcome.COMPILE_FAILED, reason="N must be 2", log="x.cu(1): error: …")
 CUBIN = b"\x7fELF" + bytes(range(256))
 
 
@@ -130,11 +130,12 @@ def _edit(path: Path, **changes: object) -> None:
         (lambda j, c: j.write_text("{}"), "fields are wrong"),
         (lambda j, c: _edit(j, facts={"registers": 3}), "fields are wrong"),
         (lambda j, c: _edit(j, facts=None), "does not go with its facts"),
-        (lambda j, c: _edit(j, outcome="crashed"), "does not go with its facts"),
+        (lambda j, c: _edit(j, outcome="crashed"), "fields are wrong"),
         (lambda j, c: _edit(j, outcome="splendid"), "fields are wrong"),
         (lambda j, c: _edit(j, symbol=7), "fields are wrong"),
         (lambda j, c: _edit(j, compile_s="slow"), "fields are wrong"),
-        (lambda j, c: _edit(j, key={}), "another key"),
+        (lambda j, c: _edit(j, key={}), "fields are wrong"),
+        (lambda j, c: _edit(j, key=vars(_key(2))), "another key"),
         (lambda j, c: _truncate(c), "cubin is not the one"),
         (lambda j, c: c.write_bytes(b""), "cubin is not the one"),
         (lambda j, c: c.unlink(), "cubin is missing"),

@@ -12,7 +12,7 @@ import pytest
 
 from fa_tune import families
 from fa_tune.build import compile, nvrtc, pool
-from fa_tune.build.cache import ArtifactStore, Entry
+from fa_tune.build.cache import ArtifactStore, Compilation
 from fa_tune.build.compile import BuildRequest, BuildResult, build, kernel_source_sha256
 from fa_tune.build.ptxas_log import CompiledKernel, KernelFacts
 from fa_tune.core import arch
@@ -175,7 +175,7 @@ def test_80_stored_variants_take_a_moment(store: ArtifactStore, family: ReverseF
     requests = [_request(64, traits=f"trait {n}") for n in range(80)]
     family.name_expression = lambda config, traits: traits  # type: ignore[method-assign]
     kernel = CompiledKernel(stored.symbol, KernelFacts(64, 0, 0, 0, 0, 1))
-    entry = Entry(Outcome.OK, kernels=(kernel,))
+    entry = Compilation(Outcome.OK, kernels=(kernel,))
     for number, plan in enumerate(compile._plans(requests)):
         store.put(plan.key, entry, bytes([number]) * 100_000)  # cubins of a realistic size
     family.hashed = 0

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fa_tune.core import codec
 from fa_tune.core.jobs import (
     PARTIALS,
     WARM_UP_MODULES,
@@ -30,9 +31,9 @@ from fa_tune.core.jobs import (
     TimeResult,
     VerifyItem,
     VerifyJob,
-    to_json,
 )
 from fa_tune.core.model import is_reference
+from fa_tune.tune.fleet.ray_actor import files_of
 from tests.project_files import ROOT
 
 KERNEL = KernelItem("sm80:a", "a.cubin", "kernel_a")
@@ -95,7 +96,7 @@ def test_a_job_reaches_the_worker_as_it_was(job: Any) -> None:
 
 @pytest.mark.parametrize("result", RESULTS, ids=lambda result: type(result).__name__)
 def test_a_result_comes_back_as_it_was(result: Any) -> None:
-    assert type(result).from_json(json.loads(json.dumps(to_json(result)))) == result
+    assert codec.load(type(result), json.loads(json.dumps(codec.dump(result)))) == result
 
 
 def test_partials_stand_beside_their_item() -> None:
@@ -108,14 +109,14 @@ def test_partials_stand_beside_their_item() -> None:
 def test_a_librarys_kernel_has_no_files() -> None:
     """Whoever sends files along would look for them."""
     _, _, items = TIME.request()
-    assert items["ref:fa2"] == {"subject": "ref:fa2"}
+    assert list(files_of(items)) == ["a.cubin"]
 
 
 @pytest.mark.parametrize("change", [{"seed": None}, {"unknown": 1}])
 def test_a_field_that_is_missing_or_unknown_is_an_error(change: dict[str, Any]) -> None:
     _, shared, items = TIME.request()
     shared = {k: v for k, v in (shared | change).items() if v is not None}
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match=r"seed|unknown"):
         TimeJob.read(shared, items)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fa_tune import families
+from fa_tune.core import codec
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import Workload
 from fa_tune.families.decode.config import DecodeConfig
@@ -18,7 +19,6 @@ from fa_tune.gpu.kernels import launch_args, lse_for, output_for
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.reference import Inputs, make_inputs
 from fa_tune.operations.base import CheckCase
-from fa_tune.operations.verification import verdict_to_json
 from fa_tune.workers.main import Report
 from tests.gpu.cases import few_heads, small_caches, small_workloads
 from tests.gpu.items import check_kernels
@@ -39,7 +39,7 @@ def judge(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -
     def judged(kernel: Kernel, item: Mapping[str, Any]) -> dict[str, Any]:
         launch_all(kernel, item)
         cases = tuple(map(CheckCase, of_item(item)))
-        return verdict_to_json(check_all(kernel, cases, seed=0))
+        return codec.dump(check_all(kernel, cases, seed=0))
 
     check_kernels(shared, items, report, judged)
 

@@ -40,13 +40,13 @@ import pytest
 
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
+from fa_tune.core import codec
 from fa_tune.core.arch import parse_arch
-from fa_tune.core.model import Artifact, Outcome
+from fa_tune.core.model import Artifact, Outcome, Verdict
 from fa_tune.core.workload import DType
 from fa_tune.families.base import KernelFamily
 from fa_tune.families.computed import not_among
 from fa_tune.families.decode.config import Combine, DecodeConfig
-from fa_tune.operations.verification import verdict_from_json
 from fa_tune.tune.verify import verdict_key
 from fa_tune.workers.supervisor import ChildEnd, ItemResult, run_child
 from tests.gpu.cases import item_of, small_workloads
@@ -198,7 +198,7 @@ def test_memcheck_of_every_code_path(
     artifacts = built(sample(family, arch))
     handler = "tests.gpu.launch_child:judge"
     found = run_parts("memcheck", handler, artifacts, tmp_path, "ERROR SUMMARY: 0 errors")
-    verdicts = {key: verdict_from_json(r.value) for key, r in found.items() if r.value}
+    verdicts = {key: codec.load(Verdict, r.value) for key, r in found.items() if r.value}
     assert {key: v.reason for key, v in verdicts.items() if not v.correct} == {}
     assert len(verdicts) == len(artifacts)
 

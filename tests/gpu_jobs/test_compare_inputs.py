@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fa_tune.core import codec
 from fa_tune.core.jobs import CompareInputsJob, InputsItem, InputsResult, KernelItem
 from fa_tune.core.stats import Ratio, median
 from fa_tune.core.workload import DType, Workload
@@ -66,7 +67,7 @@ class PretendedGpu:
         with pytest.MonkeyPatch.context() as monkeypatch:
             self._put_in_place(monkeypatch)
             compare_inputs.handle(shared, raw, report)  # type: ignore[arg-type]
-        return {name: InputsResult.from_json(value) for name, value in report.values.items()}
+        return {name: codec.load(InputsResult, value) for name, value in report.values.items()}
 
     def _put_in_place(self, monkeypatch: pytest.MonkeyPatch) -> None:
         gpu = self

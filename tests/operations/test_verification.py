@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fa_tune.core import codec
 from fa_tune.core.model import CaseError, Verdict
 from fa_tune.core.workload import DType, Workload
 from fa_tune.core.workload import benchmark_workload as benchmark
@@ -27,8 +28,6 @@ from fa_tune.operations.verification import (
     case_error,
     fault,
     verdict,
-    verdict_from_json,
-    verdict_to_json,
 )
 
 W = benchmark(1024, 128, DType.FP16)
@@ -245,11 +244,11 @@ verdicts = st.builds(
 
 @given(verdicts)
 def test_a_verdict_crosses_the_border_to_the_worker(saved: Verdict) -> None:
-    loaded = verdict_from_json(json.loads(json.dumps(verdict_to_json(saved))))
+    loaded = codec.load(Verdict, json.loads(json.dumps(codec.dump(saved), allow_nan=False)))
     assert repr(loaded) == repr(saved), "by repr, since NaN is unequal to itself"
 
 
 def test_a_case_of_an_earlier_version_is_read() -> None:
     old = {"workload": "w", "max_abs_error": 1.0, "reference_max_abs_error": 1.0}
     raw = {"correct": True, "cases": [{**old, "limit": 2.0, "ok": True}], "reason": ""}
-    assert verdict_from_json(raw).cases == (CaseError("w", 1.0, 1.0, 2.0, True),)
+    assert codec.load(Verdict, raw).cases == (CaseError("w", 1.0, 1.0, 2.0, True),)

@@ -20,7 +20,7 @@ HANG_S = 3600
 
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
     behaviours: dict[str, dict[str, Any]] = {
-        name: json.loads(item["cubin"]) if "cubin" in item else {"samples_s": REFERENCE_S}
+        name: json.loads(item["cubin"]) if item["cubin"] else {"samples_s": REFERENCE_S}
         for name, item in items.items()
     }
     taken = {name: list(item["_partials"]) for name, item in items.items()}

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from fa_tune.core import devices
+from fa_tune.core import codec, devices
 from fa_tune.core.jobs import ABTestJob, CompareInputsJob
 from fa_tune.core.model import DeviceInfo, Outcome, Verdict
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.core.workload import DType, Workload
-from fa_tune.operations.verification import verdict_to_json
 from fa_tune.store.journal import Journal
 from fa_tune.store.registry import file as store
 from fa_tune.tune import asked, single
@@ -56,7 +55,7 @@ class FakeVerifier:
                 continue
             wrong = subject in self.wrong or item["traits"] in self.wrong_traits
             verdict: Verdict = fakes.WRONG if wrong else fakes.RIGHT
-            yield ItemResult(name, Outcome.OK, verdict_to_json(verdict))
+            yield ItemResult(name, Outcome.OK, codec.dump(verdict))
 
 
 class FakeConfirmer:

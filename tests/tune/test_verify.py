@@ -72,6 +72,8 @@ def test_what_the_worker_is_given(tmp_path: Path, verifier: FakeVerifier) -> Non
             "traits": "causal",
             "cubin": "/nowhere.cubin",
             "symbol": f"_Z{FIRST}",
+            "more_symbols": [],
+            "workload": "",
         }
     }
 

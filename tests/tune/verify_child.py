@@ -10,8 +10,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from fa_tune.core import codec
 from fa_tune.core.model import CaseError, Verdict
-from fa_tune.operations.verification import verdict_to_json
 from fa_tune.workers.main import Report
 
 NAP_S = 0.02
@@ -24,7 +24,7 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
         report.begin(name)
         time.sleep(NAP_S)
         os.write(log, f"{name}\n".encode())
-        report.done(name, verdict_to_json(Verdict(True, (CASE,))))
+        report.done(name, codec.dump(Verdict(True, (CASE,))))
 
 
 def compare_nothing(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from fa_tune.core.jobs import CompareInputsJob, InputsItem, InputsResult, to_json
+from fa_tune.core import codec
+from fa_tune.core.jobs import CompareInputsJob, InputsItem, InputsResult
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.jobs.time_events import Subject, input_sets_of_each, prepare_alike, warm_up
 from fa_tune.gpu.kernels import Problem, guarded, launchers, use_device
@@ -31,7 +32,7 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
         report.begin(name)
         found = guarded(report, name, partial(_compare, item, job.seed))
         if found is not None:
-            report.done(name, to_json(found))
+            report.done(name, codec.dump(found))
 
 
 def _compare(item: InputsItem, seed: int) -> InputsResult:

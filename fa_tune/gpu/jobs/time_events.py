@@ -21,8 +21,9 @@ from typing import Any
 
 import torch
 
+from fa_tune.core import codec
 from fa_tune.core.inputs import InputSpec
-from fa_tune.core.jobs import KernelItem, TimeJob, TimeResult, to_json
+from fa_tune.core.jobs import KernelItem, TimeJob, TimeResult
 from fa_tune.core.model import Outcome, is_reference
 from fa_tune.core.workload import Workload
 from fa_tune.gpu import telemetry
@@ -174,7 +175,7 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
         item = job.items[name]
         if job.check and not is_reference(item.subject) and not check.passes(name, item, report):
             continue
-        report.done(name, to_json(rounds.result(name, n_sets=len(problem.inputs))))
+        report.done(name, codec.dump(rounds.result(name, n_sets=len(problem.inputs))))
 
 
 def prepare_subjects(

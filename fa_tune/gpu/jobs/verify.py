@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fa_tune import families
+from fa_tune.core import codec
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.inputs import InputSpec
 from fa_tune.core.jobs import VerifyItem, VerifyJob
@@ -20,7 +21,7 @@ from fa_tune.gpu.kernels import check_kernels, named_args
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.reference import Inputs, empty_outputs
 from fa_tune.operations.base import NORMAL, CheckCase
-from fa_tune.operations.verification import verdict, verdict_to_json
+from fa_tune.operations.verification import verdict
 from fa_tune.workers.main import Report
 
 MEAN = 0.25  # off zero, so that a row that is lost or counted twice shows
@@ -98,11 +99,11 @@ def verify_items(
     """Report the verdict of every item on the verification's own inputs and those of `inputs`,
     `thorough` on more cases."""
 
-    def check_item(kernel: Kernel, name: str) -> dict[str, Any]:
+    def check_item(kernel: Kernel, name: str) -> Any:
         item = items[name]
         cases = families.verification_cases(kernel.variant, item.traits, thorough=thorough)
         if item.workload:
             cases = (*cases, CheckCase(Workload.from_key(item.workload)))
-        return verdict_to_json(check_all(kernel, cases, seed, inputs))
+        return codec.dump(check_all(kernel, cases, seed, inputs))
 
     check_kernels(device, items, report, check_item, item_timeout_s=item_timeout_s)

@@ -197,7 +197,7 @@ def files_of(value: Any) -> Iterator[str]:
     """The paths of all files that items name, at whatever depth."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            if name in FILES:
+            if name in FILES and inner:
                 yield str(inner)
             else:
                 yield from files_of(inner)
@@ -225,7 +225,7 @@ def _renamed(value: Any, here: Mapping[str, str]) -> Any:
     """The same items with our paths."""
     if isinstance(value, Mapping):
         return {
-            name: here[str(inner)] if name in FILES else _renamed(inner, here)
+            name: here[str(inner)] if name in FILES and inner else _renamed(inner, here)
             for name, inner in value.items()
         }
     if isinstance(value, Sequence) and not isinstance(value, str):

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fa_tune.core import codec
 from fa_tune.core.model import CaseError, Verdict
-from fa_tune.operations.verification import verdict_to_json
 from fa_tune.workers.main import Report
 
 NAP_S = 0.01
@@ -46,7 +46,7 @@ class _Here:
     def load(self, items: Mapping[str, Any]) -> None:
         """A kernel is a file of this machine."""
         for item in items.values():
-            cubin = Path(item.get("cubin", "/nowhere.cubin"))
+            cubin = Path(item["cubin"] or "/nowhere.cubin")
             if str(cubin) != "/nowhere.cubin" and cubin.read_bytes() != b"a kernel":
                 raise RuntimeError(f"{cubin} is no kernel")
 
@@ -98,7 +98,7 @@ def verified(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report
         time.sleep(NAP_S)
         here.check()
         here.log("verdict", name)
-        report.done(name, verdict_to_json(Verdict(True, (CASE,))))
+        report.done(name, codec.dump(Verdict(True, (CASE,))))
 
 
 def confirm(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:

@@ -1,0 +1,323 @@
+"""The JSON form of values, and the schema of a type: one rule for all that processes and files of
+this program exchange.
+
+    dataclass    object with all its fields; when read, one that has a default may be absent
+    tuple        array; `tuple[X, ...]` of any length, also where a type says Sequence
+    Mapping      object; its keys are texts
+    enumeration  its value where that is a text, else its name
+    float        number; NaN and the infinities, as texts, only where the type is `Figure`
+    None         null
+
+Reading is strict: no value is converted, and no unknown field let pass.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import MISSING
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NoReturn,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+T = TypeVar("T")
+Reader = Callable[[Any], Any]
+Figure = Annotated[float, "may be NaN or infinite"]
+NOT_FINITE = ("nan", "inf", "-inf")
+_SHOWN = 60  # characters of a value in a message
+
+
+def dump(value: Any) -> Any:
+    """A value as what `json.dumps` takes; raises TypeError for a type that has no form."""
+    if isinstance(value, Enum):
+        return _enum(value)
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {name: dump(getattr(value, name)) for name in _names(type(value))}
+    if isinstance(value, Mapping):
+        return {dump(k): dump(v) for k, v in value.items()}
+    if isinstance(value, Sequence):
+        return [dump(v) for v in value]
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def load(kind: type[T], raw: Any) -> T:
+    """The value of a type that `dump` made `raw` of; raises ValueError, one line that begins with
+    the place of what does not fit."""
+    return cast(T, _reader(cast(Any, kind))(raw))
+
+
+def parse(text: str | bytes) -> Any:
+    """What a JSON text says, as RFC 8259 has it: no field twice, no NaN.  Raises ValueError, also
+    for what is nested too deeply."""
+    try:
+        return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"field {twice!r} is given twice in one object")
+    return fields
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number that JSON has")
+
+
+def _enum(member: Enum) -> str:
+    return member.value if isinstance(member.value, str) else member.name
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(kind) if f.init)
+
+
+# Readers -----------------------------------------------------------------------------------------
+
+
+@cache
+def _reader(kind: Any) -> Reader:
+    """What reads values of a type: made once, since journals have thousands of them."""
+    origin, args = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return lambda raw: raw
+    if kind == Figure:
+        return lambda raw: float(raw) if type(raw) is float or raw in NOT_FINITE else _number(raw)
+    if origin is Annotated:
+        return _reader(args[0])
+    if origin is Literal:
+        return _one_of(args)
+    if origin in (Union, UnionType):
+        return _union([_reader(arg) for arg in args if arg is not NoneType], NoneType in args)
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _mapping(*map(_reader, args))
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return _array(origin, args)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _one_of({_enum(member): member for member in kind})
+    if dataclasses.is_dataclass(kind):
+        return _object(cast(type, kind))
+    raise TypeError(f"{kind} has no JSON form")
+
+
+def _number(raw: Any) -> float:
+    if type(raw) not in (float, int):
+        raise ValueError(f"{_shown(raw)} is not a number")
+    try:
+        value = float(raw)
+    except OverflowError:
+        value = math.inf
+    if not math.isfinite(value):
+        raise ValueError("a number is out of range")
+    return value
+
+
+def _exact(kind: type, what: str) -> Reader:
+    def read(raw: Any) -> Any:
+        if type(raw) is not kind:
+            raise ValueError(f"{_shown(raw)} is not {what}")
+        return raw
+
+    return read
+
+
+def _one_of(values: Collection[Any]) -> Reader:
+    known = values if isinstance(values, Mapping) else {value: value for value in values}
+
+    def read(raw: Any) -> Any:
+        if type(raw) not in (str, int, bool) or raw not in known:
+            raise ValueError(f"{_shown(raw)} is none of {', '.join(map(str, known))}")
+        return known[raw]
+
+    return read
+
+
+_PLAIN: Mapping[Any, Reader] = {
+    float: _number,
+    int: _exact(int, "a whole number"),
+    str: _exact(str, "a text"),
+    bool: _exact(bool, "true or false"),
+    Path: lambda raw: Path(_reader(str)(raw)),
+}
+
+
+def _union(readers: Sequence[Reader], with_none: bool) -> Reader:
+    def read(raw: Any) -> Any:
+        if raw is None and with_none:
+            return None
+        for reader in readers[:-1]:
+            try:
+                return reader(raw)
+            except ValueError:
+                continue
+        return readers[-1](raw)
+
+    return read
+
+
+def _mapping(read_key: Reader, read_value: Reader) -> Reader:
+    def read(raw: Any) -> Any:
+        if type(raw) is not dict:
+            raise ValueError(f"{_shown(raw)} is not an object")
+        return {read_key(k): _at(k, read_value, v) for k, v in raw.items()}
+
+    return read
+
+
+def _array(origin: type, args: tuple[Any, ...]) -> Reader:
+    each = _reader(args[0]) if origin is not tuple or args[1:] == (...,) else None
+    several = [] if each else [_reader(arg) for arg in args]
+
+    def read(raw: Any) -> Any:
+        if type(raw) not in (list, tuple):
+            raise ValueError(f"{_shown(raw)} is not a list")
+        if each is None and len(raw) != len(several):
+            raise ValueError(f"{_shown(raw)} has not {len(several)} values")
+        try:
+            if each is not None:
+                return tuple(map(each, raw))
+            return tuple([reader(v) for reader, v in zip(several, raw, strict=True)])
+        except ValueError:  # which one it is takes longer to say
+            readers = several or [cast(Reader, each)] * len(raw)
+            return tuple(
+                _at(i, reader, v) for i, (reader, v) in enumerate(zip(readers, raw, strict=True))
+            )
+
+    return read
+
+
+def _object(kind: type) -> Reader:
+    needed = {
+        f.name
+        for f in dataclasses.fields(kind)
+        if f.init and f.default is f.default_factory is MISSING
+    }
+
+    def read(raw: Any) -> Any:
+        readers = _readers(kind)
+        if type(raw) is not dict:
+            raise ValueError(f"{_shown(raw)} is not an object")
+        if unknown := sorted(raw.keys() - readers.keys(), key=str):
+            raise ValueError(f"unknown field {_shown(unknown[0])}")
+        if missing := needed - raw.keys():
+            raise ValueError(f"field {min(missing)!r} is missing")
+        return kind(**{name: _at(name, readers[name], value) for name, value in raw.items()})
+
+    return read
+
+
+@cache
+def _readers(kind: type) -> dict[str, Reader]:
+    """The reader of each field; late, since a type may hold itself."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: _reader(hints[name]) for name in _names(kind)}
+
+
+def _at(place: str | int, reader: Reader, raw: Any) -> Any:
+    try:
+        return reader(raw)
+    except ValueError as error:
+        inner = getattr(error, "place", "")
+        here = f"[{place}]" if isinstance(place, int) else str(place)
+        joined = f"{here}{inner}" if inner.startswith("[") else f"{here}.{inner}".rstrip(".")
+        raise Misfit(joined, getattr(error, "what", str(error))) from None
+
+
+class Misfit(ValueError):
+    """What does not fit: `place` as `measurement.samples_s[3]`, `what` is wrong with it."""
+
+    def __init__(self, place: str, what: str) -> None:
+        super().__init__(f"{place}: {what}")
+        self.place, self.what = place, what
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
+# Schemas -----------------------------------------------------------------------------------------
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema(kind: Any) -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a type as `dump` writes it."""
+    known: dict[str, dict[str, Any]] = {}
+    return {"$schema": DIALECT, **_schema(kind, known), "$defs": known}
+
+
+def _schema(kind: Any, known: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    origin, args = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return {}
+    if kind == Figure:
+        return {"anyOf": [{"type": "number"}, {"enum": list(NOT_FINITE)}]}
+    if origin is Annotated:
+        return {**_schema(args[0], known), "description": args[1]}
+    if origin is Literal:
+        return {"enum": list(args)}
+    if origin in (Union, UnionType):
+        return {"anyOf": [_schema(arg, known) for arg in args]}
+    if kind in _WORDS:
+        return {"type": _WORDS[kind]}
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {"type": "object", "additionalProperties": _schema(args[1], known)}
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        if origin is not tuple or args[1:] == (...,):
+            return {"type": "array", "items": _schema(args[0], known)}
+        each = [_schema(arg, known) for arg in args]
+        n = len(each)
+        return {"type": "array", "prefixItems": each, "minItems": n, "maxItems": n}
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return {"enum": [_enum(member) for member in kind]}
+    name = kind.__name__
+    if name not in known:
+        known[name] = {}  # it may hold itself
+        hints = get_type_hints(kind, include_extras=True)
+        known[name] = {
+            "type": "object",
+            "description": " ".join((kind.__doc__ or "").split()),
+            "properties": {n: _schema(hints[n], known) for n in _names(kind)},
+            "required": list(_names(kind)),
+            "additionalProperties": False,
+        }
+    return {"$ref": f"#/$defs/{name}"}
+
+
+_WORDS = {
+    str: "string",
+    Path: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    NoneType: "null",
+}
