@@ -26,6 +26,7 @@ from fa_tune.core.errors import InvalidConfig
 
 HEAD_DIMS = (64, 128, 192, 256)
 RECORDED = "recorded"
+OPTIONS = ("-std=c++20", "--use_fast_math")
 GONE = "gone"  # the tree cannot write this config
 
 
@@ -39,13 +40,13 @@ def listed_kernels(sets: list[str]) -> Iterator[dict[str, str]]:
             for d_head in HEAD_DIMS:
                 for config in _configs(family, name, d_head):
                     for traits in ("plain", "causal"):
-                        yield _kernel(family.name, family.short_form(config), traits)
+                        yield _kernel(family.name, str(config), traits)
     if "fast" in sets:  # what sequences of any length and training ask for
         for family in families.all_families():
             for d_head in HEAD_DIMS:
                 for config in family.configs("fast", d_head=d_head)[:4]:
                     for traits in ("ragged", "causal+ragged+lse"):
-                        yield _kernel(family.name, family.short_form(config), traits)
+                        yield _kernel(family.name, str(config), traits)
 
 
 def _configs(family: Any, name: str, d_head: int) -> list[Any]:
@@ -75,14 +76,14 @@ def _recorded() -> Iterator[dict[str, str]]:
                         *(["ragged"] if rows % config.B_r or keys % config.B_c else []),
                         *(["lse"] if row.get("lse") == "true" else []),
                     ]
-                    name = family.short_form(config)
+                    name = str(config)
                     yield _kernel(family.name, name, "+".join(words) or "plain")
 
 
 def compiled(kernel: Mapping[str, str], ptx_only: bool) -> dict[str, str]:
     """Hashes of a kernel's sources, PTX and machine code, and NVRTC's version; GONE with the
     reason."""
-    family = families.get(kernel["family"])
+    family: Any = families.get(kernel["family"])
     try:
         config = family.parse(kernel["config"])
     except Exception as error:
@@ -90,9 +91,9 @@ def compiled(kernel: Mapping[str, str], ptx_only: bool) -> dict[str, str]:
     arch = "sm_90a" if family.name == "sm90" else "sm_90"
     options = [
         f"--gpu-architecture={arch.replace('sm', 'compute') if ptx_only else arch}",
-        *family.compile_options(arch),
+        *OPTIONS,
     ]
-    expression = family.kernels(config, kernel["traits"])[0].name_expression
+    expression = family.name_expression(config, kernel["traits"])
     source = family.entry_source(config, kernel["traits"])
     try:
         ptx, cubin = _nvrtc(source, family.source_files(), options, expression, ptx_only)
@@ -100,7 +101,7 @@ def compiled(kernel: Mapping[str, str], ptx_only: bool) -> dict[str, str]:
         return {GONE: f"does not compile: {error}"}
     version = re.search(r"Cuda compilation tools.*, V([\d.]+)", ptx)
     result = {
-        "config": family.short_form(config),
+        "config": str(config),
         "sources": kernel_source_sha256(family.name),
         "nvrtc": version[1] if version else "",
         "ptx": _sha256(normalised(ptx).encode()),

@@ -23,6 +23,7 @@ from fa_tune.families.equal_sources import representative
 
 DEFAULT_TIMEOUT_S = 120.0
 # Registers, spills and shared memory are in the log only when ptxas is verbose.
+OPTIONS = ("-std=c++20", "--use_fast_math")
 _FACTS_OPTION = "--ptxas-options=-v"
 
 
@@ -135,7 +136,7 @@ def build_ptx(variant: Variant, traits: str, arch: str) -> tuple[tuple[str, ...]
         family.entry_source(config, traits),
         "kernel.cu",
         family.source_files(),
-        (f"--gpu-architecture={arch}", *family.compile_options(arch)),
+        (f"--gpu-architecture={arch}", *OPTIONS),
         tuple(dict.fromkeys(names)),
     )
     return tuple(ptx.lowered[name] for name in names), ptx.text
@@ -243,7 +244,7 @@ def _plan(request: BuildRequest, version: str, headers_sha256: dict[str, str]) -
         options=(
             f"--gpu-architecture={request.arch}",
             _FACTS_OPTION,
-            *family.compile_options(request.arch),
+            *OPTIONS,
         ),
         nvrtc=version,
         arch=request.arch,

@@ -108,7 +108,7 @@ def _left_out_of(chosen: Sequence[Config]) -> list[tuple[Config, Rejected]]:
     left_out = []
     for family in all_families():
         members = [config for config in chosen if type(config) is family.config_class]
-        if not members or not family.has_tune_rules:
+        if not members:
             continue
         axes = {
             field.name: sorted({getattr(config, field.name) for config in members})

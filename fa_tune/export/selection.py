@@ -21,7 +21,6 @@ from fa_tune.core.model import Variant
 from fa_tune.core.workload import DType, Workload
 from fa_tune.export.sizes import ROWS, SizedDefault, sized_defaults
 from fa_tune.families.base import Config
-from fa_tune.families.computed import not_among
 from fa_tune.families.fields import is_kv_e4m3
 from fa_tune.families.selection import choose_configs
 from fa_tune.operations.traits import Traits
@@ -119,9 +118,10 @@ def kernel_computes(config: Config, traits: str, workload: Workload) -> bool:
     family, wanted = families.of(config), Traits.parse(traits)
     if not families.fits(config, workload):
         return False
-    if not_among(workload, family.computes):
+    try:
+        needed = Traits.parse(family.traits(config, workload))
+    except InvalidConfig:
         return False
-    needed = Traits.parse(family.traits(config, workload))
     same = replace(wanted, ragged=needed.ragged) == needed
     return same and (wanted.ragged or not needed.ragged)
 
@@ -236,7 +236,7 @@ def _has_whole(config: Config) -> bool:
     """Whether lengths that are whole blocks have a kernel of their own."""
     family = families.of(config)
     dtype, d_head, d_v = families.kind_of(config)
-    sizes, narrow = (1, 1, 1, *family.whole_lengths(config)), is_kv_e4m3(config)
+    sizes, narrow = (1, 1, 1, *families.blocks(config)), is_kv_e4m3(config)
     workload = Workload(*sizes, d_head, dtype, d_head_v=d_v, kv_e4m3=narrow)
     return not Traits.parse(family.traits(config, workload)).ragged
 

@@ -19,11 +19,13 @@ from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.decode.family import DecodeFamily
 from fa_tune.families.fields import d_v_of, is_kv_e4m3
 from fa_tune.families.name_parser import is_whole
+from fa_tune.families.plan import CallPlan, Grid, GridShape
 from fa_tune.families.sm80.family import Sm80Family
 from fa_tune.families.sm90.family import Sm90Family
 from fa_tune.operations.base import CheckCase
 from fa_tune.operations.traits import Traits
 
+# Of those that suit a workload on a device, the last one's default is the default of the device.
 _FAMILIES: dict[str, KernelFamily] = {
     family.name: family for family in (Sm80Family(), Sm90Family(), DecodeFamily())
 }
@@ -59,10 +61,16 @@ def runnable(
         family
         for family in all_families()
         if family.operation == operation
-        and family.device_rejection(limits) is None
+        and device_rejection(family, limits) is None
         and (not workloads or any(family.suits(w) for w in workloads))
     ]
-    return tuple(sorted(able, key=lambda f: -f.preference(limits)))
+    return tuple(reversed(able))
+
+
+@lru_cache(maxsize=256)
+def device_rejection(family: KernelFamily, limits: ArchLimits) -> Rejected | None:
+    """Why no config of a family runs on such a device, or None."""
+    return family.constraints(family.default_config(128, DType.FP16), limits)
 
 
 # From a config ------------------------------------------------------------------------------
@@ -78,7 +86,7 @@ def of(config: Config) -> KernelFamily:
 
 def variant_of(family: KernelFamily, config: Config) -> Variant:
     """The variant that a family's config makes."""
-    return Variant(family.name, family.short_form(config))
+    return Variant(family.name, str(config))
 
 
 def variant(config: Config) -> Variant:
@@ -111,6 +119,28 @@ def defaults_for(workload: Workload, limits: ArchLimits) -> list[Config]:
 def default_for(family: KernelFamily, workload: Workload) -> Config:
     """A family's default config for a workload's heads and dtype."""
     return family.default_config(workload.d_head, workload.dtype, d_head_v=workload.d_head_v)
+
+
+def blocks(config: Config) -> tuple[int, int]:
+    """(query rows, key rows) of a tile, for the FLOP model and for verification, whose lengths are
+    whole tiles, several of them, and parts."""
+    return config.B_r, config.B_c
+
+
+def made_for_few_rows(config: Config) -> bool:
+    """Whether a config is for few rows that share a head of K and V, and so for caches."""
+    return bool(_plain_plan(config).plan.few_rows)
+
+
+def grid_shape(config: Config, grid: tuple[int, int, int]) -> GridShape | None:
+    """The part of a workload that the grid of the kernel known to reports tells; None where it
+    tells nothing, as with a persistent grid."""
+    launch = _plain_plan(config).launches[0]
+    return GridShape(*grid) if launch.grid is Grid.BLOCKS_HEADS_BATCH else None
+
+
+def _plain_plan(config: Config) -> CallPlan:
+    return of(config).plan(config, str(Traits()), "sm_80")
 
 
 def kind_of(config: Config) -> tuple[DType, int, int]:
@@ -202,7 +232,7 @@ def verification_cases(
     family, config = get(kernel.family), config_of(kernel)
     return (
         *operations.get(family.operation).verification_cases(
-            *(family.blocks(config), config.d_head, config.dtype, Traits.parse(traits)),
+            *(blocks(config), config.d_head, config.dtype, Traits.parse(traits)),
             d_head_v=d_v_of(config),
             thorough=thorough,
         ),

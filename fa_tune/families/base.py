@@ -10,12 +10,13 @@ from typing import Any, Protocol
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.model import Rejected
 from fa_tune.core.workload import DType, Workload
-from fa_tune.families.launch import GridShape, LaunchArgs, LaunchDevice, LaunchStep
+from fa_tune.families.launch import LaunchArgs, LaunchDevice, LaunchStep
 from fa_tune.families.plan import CallPlan
 
 # An object of some family's config class: a frozen, ordered dataclass whose fields are the
 # knobs, `dtype` and `d_head` among them, and `d_head_v` (0: as `d_head`) where V may have another
-# head dimension.  No two families share a class.
+# head dimension.  `B_r` and `B_c` are the query rows and the key rows of its tile, `str` is its
+# short form.  No two families share a class.
 Config = Any
 
 
@@ -40,9 +41,6 @@ class KernelFamily(Protocol):
     `config_class`   the class of its configs
     `example`        a short form, for messages
     `set_keys`       what `configs` takes as a key, for messages
-    `takes_cache`    whether its launches take a `CacheArgs`
-    `computes`       the optional fields of a workload that its kernels compute
-    `has_tune_rules` whether `tune_rejection` ever names one
     """
 
     operation: str
@@ -50,9 +48,6 @@ class KernelFamily(Protocol):
     config_class: type[Any]
     example: str
     set_keys: str
-    takes_cache: bool
-    computes: frozenset[str]
-    has_tune_rules: bool
 
     def __hash__(self) -> int:
         """By identity: what is known of one family's texts is no other's."""
@@ -67,20 +62,7 @@ class KernelFamily(Protocol):
         """The config of a short form, or of a demangled name of its kernels.  `d_head` serves
         a short form that leaves it out.  Raises InvalidConfig."""
 
-    def short_form(self, config: Config) -> str:
-        """The short form of a config; `parse` reads it back."""
-
-    def kernel_traits(self, kernel_name: str) -> str | None:
-        """The traits in a demangled name of its kernels, None if there are none to be read."""
-
     # Device ---------------------------------------------------------------------------------
-
-    def device_rejection(self, limits: ArchLimits) -> Rejected | None:
-        """Why no config of the family runs on such a device, or None."""
-
-    def preference(self, limits: ArchLimits) -> int:
-        """How good the family is on a device that it runs on.  For a workload, the default of the
-        family with the highest number among those that suit it is the default of the device."""
 
     def suits(self, workload: Workload, config: Config | None = None) -> bool:
         """Whether the family computes such a workload, and it or this config may be the fastest
@@ -104,19 +86,16 @@ class KernelFamily(Protocol):
 
     def constraints(self, config: Config, limits: ArchLimits) -> Rejected | None:
         """The first reason why the config cannot run on such a device, or None; where the
-        family does not run, `device_rejection`."""
+        family does not run, the same one for all."""
 
     def default_config(self, d_head: int, dtype: DType, *, d_head_v: int = 0) -> Config:
-        """What a user without tuning results should run; `d_head_v` 0: as `d_head`.  Where the
-        family has nothing for these heads, a config that `constraints` refuses; a family that knows
-        no other `d_head_v` may leave it aside, and its config is not taken."""
+        """What a user without tuning results should run; `d_head_v` 0: as `d_head`.  The one for
+        d_head 128 runs on every device of the family.  Where the family has nothing for these
+        heads, a config that `constraints` refuses; a family that knows no other `d_head_v` may
+        leave it aside, and its config is not taken."""
 
     def default_for(self, workload: Workload, limits: ArchLimits) -> Config:
         """The same for a workload on such a device."""
-
-    def former_defaults(self, config: Config) -> Sequence[Config]:
-        """What was the default before this one, the last first: recordings of that time hold no
-        other."""
 
     def configs(
         self,
@@ -136,8 +115,9 @@ class KernelFamily(Protocol):
     # Compiling ------------------------------------------------------------------------------
 
     def traits(self, config: Config, workload: Workload, *, lse: bool = False) -> str:
-        """The compile-time facts of a workload, as text; see `families.traits`.  `lse`: with
-        the log-sum-exp, whatever the workload says."""
+        """The compile-time facts of a workload, as text; see `operations.traits`.  `lse`: with the
+        log-sum-exp, whatever the workload says.  Raises InvalidConfig for a workload that the
+        family's kernels, or those of this config, do not compute."""
 
     def source_files(self) -> Mapping[str, str]:
         """Include name -> text of every file a kernel of the family includes, and no other:
@@ -149,9 +129,6 @@ class KernelFamily(Protocol):
     def kernels(self, config: Config, traits: str) -> Sequence[KernelSpec]:
         """The kernels of a call in the order of their launches, the one by whose name reports know
         the config among them; one that is launched twice stands here twice."""
-
-    def compile_options(self, arch: str) -> Sequence[str]:
-        """Compiler options beyond the architecture."""
 
     # Launching ------------------------------------------------------------------------------
 
@@ -174,19 +151,7 @@ class KernelFamily(Protocol):
         """Device memory for what a call's CTAs and launches hand to one another, such as partial
         results.  What it holds before the first one is undefined."""
 
-    def grid_shape(self, config: Config, grid: tuple[int, int, int]) -> GridShape | None:
-        """The part of a workload that the grid of the kernel known to reports tells; None where it
-        tells nothing, as with a persistent grid."""
-
     # Checking -------------------------------------------------------------------------------
-
-    def blocks(self, config: Config) -> tuple[int, int]:
-        """(query rows, key rows) of a tile, for the FLOP model and for verification, whose
-        lengths are whole tiles, several of them, and parts."""
-
-    def whole_lengths(self, config: Config) -> tuple[int, int]:
-        """Numbers of queries and of keys: lengths that are no multiples of them need the trait
-        `ragged`."""
 
     def extra_verification(self, config: Config, traits: str) -> Sequence[Workload]:
         """Workloads to verify a config on besides the common ones, for what those do not

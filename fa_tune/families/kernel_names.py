@@ -48,15 +48,14 @@ def identify(kernel_name: str) -> KernelIdentity:
     """The kernel of a demangled name, short form or label; never raises."""
     try:
         config = families.parse(kernel_name)
-        family = families.of(config)
-        traits = Traits.parse(family.kernel_traits(kernel_name) or "plain")
+        traits = Traits.in_kernel_name(kernel_name) or Traits()
     except InvalidConfig:
         pass
     else:
         return KernelIdentity(
-            family.short_form(config),
-            family.name,
-            family.blocks(config),
+            str(config),
+            families.of(config).name,
+            families.blocks(config),
             config.d_head,
             config.dtype,
             traits.causal,

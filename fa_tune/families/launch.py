@@ -279,12 +279,3 @@ class LaunchStep:
 
     geometry: LaunchGeometry
     args: Sequence[np.ndarray]
-
-
-@dataclass(frozen=True)
-class GridShape:
-    """What the grid of a launch tells of its workload; `query_blocks` per head."""
-
-    query_blocks: int
-    heads: int
-    batch: int

@@ -73,6 +73,15 @@ class Grid(IntEnum):
     TILES_ROWS = 4
 
 
+@dataclass(frozen=True)
+class GridShape:
+    """What the grid of a launch tells of its workload; `query_blocks` per head."""
+
+    query_blocks: int
+    heads: int
+    batch: int
+
+
 def integer(doc: str, default: Any = dataclasses.MISSING) -> Any:
     """A field with its line in the C header."""
     return dataclasses.field(default=default, metadata={"doc": doc})
@@ -151,40 +160,35 @@ class CallPlan:
     launches: tuple[LaunchPlan, ...]
 
     @classmethod
-    def forward(
+    def of(
         cls,
+        operation: str,
         config: Any,
         traits: str,
         arch: str,
         launches: tuple[LaunchPlan, ...],
+        **other: int,
     ) -> CallPlan:
-        """That of a forward pass by a config with `dtype`, `d_head`, `B_r` and `B_c`,
-        compiled with these traits for `arch` (`sm_90a`, `compute_80`).  Raises InvalidConfig."""
+        """The plan of a config with `dtype`, `d_head`, `B_r` and `B_c`, compiled with these traits
+        for `arch` (`sm_90a`, `compute_80`), with `other` values in place of the usual ones.  Raises
+        InvalidConfig."""
         wanted = Traits.parse(traits)
         capability, portability = compiled_for(arch)
-        plan = Plan(
-            operation=Operation.FORWARD,
-            launches=len(launches),
-            dtype=int(config.dtype),
-            d_head=config.d_head,
-            d_v=d_v_of(config),
-            block_q=config.B_r,
-            block_kv=config.B_c,
-            causal=int(wanted.causal),
-            ragged=int(wanted.ragged),
-            lse=int(wanted.lse),
-            window=int(wanted.window),
-            sink=int(wanted.sink),
-            softcap=int(wanted.softcap),
-            alibi=int(wanted.alibi),
-            hook=int(bool(wanted.hook)),
-            packed=int(wanted.packed),
-            kv_e4m3=int(is_kv_e4m3(config)),
-            few_rows=0,
-            compute_capability=capability,
-            portability=portability,
-        )
-        return cls(plan, launches)
+        values: dict[str, Any] = {
+            "operation": Operation[operation.upper()],
+            "launches": len(launches),
+            "dtype": int(config.dtype),
+            "d_head": config.d_head,
+            "d_v": d_v_of(config),
+            "block_q": config.B_r,
+            "block_kv": config.B_c,
+            **{f.name: int(bool(getattr(wanted, f.name))) for f in dataclasses.fields(wanted)},
+            "kv_e4m3": int(is_kv_e4m3(config)),
+            "few_rows": 0,
+            "compute_capability": capability,
+            "portability": portability,
+        }
+        return cls(Plan(**values | other), launches)
 
 
 def compiled_for(arch: str) -> tuple[int, Portability]:

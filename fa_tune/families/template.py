@@ -5,6 +5,7 @@ A family inherits it and adds what is its own: the sets, the constraints, the la
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -15,7 +16,7 @@ from fa_tune.core import hooks
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Rejected
-from fa_tune.core.workload import FORWARD, DType, Workload
+from fa_tune.core.workload import DType, Workload
 from fa_tune.families import computed
 from fa_tune.families.base import Config, KernelSpec
 from fa_tune.families.fields import is_kv_e4m3
@@ -65,9 +66,8 @@ def _sources(entry: str) -> Mapping[str, str]:
 class OneKernel(ABC):
     """The part of `families.base.KernelFamily` of a family whose call is one launch."""
 
-    takes_cache: bool = False
-    computes: frozenset[str] = computed.BASIC
-    has_tune_rules: bool = False
+    name: str
+    computes: frozenset[str] = computed.BASIC  # optional fields of a workload
 
     @abstractmethod
     def name_expression(self, config: Config, traits: str) -> str:
@@ -112,9 +112,6 @@ class OneKernel(ABC):
         w = workload
         return self.default_config(w.d_head, w.dtype, d_head_v=w.d_head_v)
 
-    def former_defaults(self, config: Config) -> Sequence[Config]:
-        return ()
-
     def tune_rejection(self, config: Config) -> Rejected | None:
         return None
 
@@ -131,8 +128,9 @@ class OneKernel(ABC):
     def workspace_bytes(self, config: Config, workload: Workload, device: LaunchDevice) -> int:
         return 0
 
+    @abstractmethod
     def plan(self, config: Config, traits: str, arch: str) -> CallPlan:
-        raise InvalidConfig("kernels of this family are launched by Python alone")
+        """What the core needs to launch the kernel."""
 
 
 ConfigT = TypeVar("ConfigT", bound=TemplateConfig)
@@ -140,23 +138,26 @@ ConfigT = TypeVar("ConfigT", bound=TemplateConfig)
 
 class TemplateFamily(OneKernel, Generic[ConfigT]):
     """The shared part of `families.base.KernelFamily`.  `entry`: the translation unit,
-    relative to `kernels/`."""
+    relative to `kernels/`; `looks_like`: what a short form or a kernel's name has."""
 
     entry: ClassVar[str]
-    operation: str = FORWARD
+    looks_like: ClassVar[re.Pattern[str]]
+    operation: str
 
-    def short_form(self, config: ConfigT) -> str:
-        return config.short_form()
+    def recognises(self, text: str) -> bool:
+        return self.looks_like.search(text) is not None
 
-    def kernel_traits(self, kernel_name: str) -> str | None:
-        found = Traits.in_kernel_name(kernel_name)
-        return None if found is None else str(found)
+    def compile_arch(self, limits: ArchLimits) -> str:
+        return limits.arch
 
     def traits(self, config: ConfigT, workload: Workload, *, lse: bool = False) -> str:
         if workload.op != self.operation:
             raise InvalidConfig(f"kernels of {self.operation} do not compute {workload.key}")
         if workload.kv_e4m3 != is_kv_e4m3(config):
             raise InvalidConfig(f"{config} is not for K and V as in {workload.key}")
+        if strange := computed.not_among(workload, self.computes):
+            named = ", ".join(strange)
+            raise InvalidConfig(f"{self.name} kernels do not compute {named}: {workload.key}")
         whole = self.whole_lengths(config)
         return str(operations.get(self.operation).traits(workload, whole, lse=lse))
 
@@ -178,17 +179,13 @@ class TemplateFamily(OneKernel, Generic[ConfigT]):
         arguments = f"{config.to_cpp_struct()}, {Traits.parse(traits).to_cpp_struct()}"
         return f"{config.kernel_name()}<{arguments}>"
 
-    def compile_options(self, arch: str) -> Sequence[str]:
-        return ("-std=c++20", "--use_fast_math")
-
     def threads(self, config: ConfigT) -> int:
         return config.threads
 
     def dynamic_smem_bytes(self, config: ConfigT) -> int:
         return config.smem_bytes
 
-    def blocks(self, config: ConfigT) -> tuple[int, int]:
-        return config.B_r, config.B_c
-
     def whole_lengths(self, config: ConfigT) -> tuple[int, int]:
-        return self.blocks(config)
+        """Numbers of queries and of keys: lengths that are no multiples of them need the trait
+        `ragged`."""
+        return config.B_r, config.B_c

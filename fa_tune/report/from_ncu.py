@@ -19,7 +19,7 @@ from fa_tune.core.model import REFERENCE_FAMILY, Variant
 from fa_tune.core.workload import DType
 from fa_tune.core.workload_parts import PARTS
 from fa_tune.families.kernel_names import KernelIdentity, identify
-from fa_tune.families.launch import GridShape
+from fa_tune.families.plan import GridShape
 from fa_tune.profile.ncu.launches import Launch, Missing
 from fa_tune.store.table.columns import counters_of
 from fa_tune.store.table.from_attempts import CYCLES, DURATION, cycle_metric, with_samples
@@ -164,7 +164,7 @@ def _implied_by_grid(identity: KernelIdentity, grid: tuple[int, int, int]) -> Gr
     """What a kernel's grid tells of its workload; None if nothing."""
     if identity.family != REFERENCE_FAMILY:
         config = families.config_of(Variant(identity.family, identity.label))
-        return families.of(config).grid_shape(config, grid)
+        return families.grid_shape(config, grid)
     # Of the references, FlashAttention 2's forward kernel alone has a grid that tells.
     if identity.label != BASELINE_LABEL or identity.blocks is None:
         return None

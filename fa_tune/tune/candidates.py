@@ -16,6 +16,7 @@ from fa_tune.core.model import Rejected, Variant
 from fa_tune.core.options import SearchOptions, Silent
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config, KernelFamily
+from fa_tune.families.former import former_defaults
 from fa_tune.search.prune import prune
 from fa_tune.store.recordings import families_in
 from fa_tune.store.registry import file as registry_file
@@ -72,7 +73,7 @@ def choose_families(
 def _no_family(limits: ArchLimits, workloads: Sequence[Workload]) -> str:
     """Why no family runs on a device, or suits any of these workloads there."""
     if not families.runnable(limits):
-        reasons = (f.device_rejection(limits) for f in families.all_families())
+        reasons = (families.device_rejection(f, limits) for f in families.all_families())
         told = "; ".join(why.reason for why in reasons if why is not None)
         return f"no family of kernels runs on {limits.arch}: {told}"
     first = workloads[0]
@@ -141,7 +142,7 @@ def _why_none(configs: Sequence[Config], machine: Machine) -> str:
 
 def as_recorded(config: Config, subjects: Collection[str]) -> Config:
     """A default, or what it was before, where only that is among the subjects of a recording."""
-    known = (config, *families.of(config).former_defaults(config))
+    known = (config, *former_defaults(families.of(config), config))
     return next((c for c in known if families.variant(c).key in subjects), config)
 
 

@@ -54,10 +54,10 @@ def examples_of(config: Config, workload: Workload) -> Iterator[tuple[str, Workl
     family = families.of(config)
     found = Traits.parse(family.traits(config, workload))
     if not workload.packed:
-        lengths = zip(
-            (workload.seq_len_q, workload.seq_len_kv), family.whole_lengths(config), strict=True
-        )
-        q, kv = (-(-length // whole) * whole for length, whole in lengths)
-        filled = dataclasses.replace(workload, seq_len_q=q, seq_len_kv=kv)
+        rows, keys = families.blocks(config)
+        filled = dataclasses.replace(workload, seq_len_kv=-(-workload.seq_len_kv // keys) * keys)
+        if Traits.parse(family.traits(config, filled)).ragged:
+            q = -(-workload.seq_len_q // rows) * rows
+            filled = dataclasses.replace(filled, seq_len_q=q)
         yield str(dataclasses.replace(found, ragged=False)), filled
     yield str(dataclasses.replace(found, ragged=True)), workload

@@ -64,9 +64,6 @@ __global__ void reverse(float* p) {
     def name_expression(self, config: int, traits: str) -> str:
         return f"reverse<{config}, {'true' if traits == 'twice' else 'false'}>"
 
-    def compile_options(self, arch: str) -> Sequence[str]:
-        return ("-std=c++20",)
-
     def kernels(self, config: int, traits: str) -> Sequence[KernelSpec]:
         return (KernelSpec(self.name_expression(config, traits), config, 40 * 1024),)
 

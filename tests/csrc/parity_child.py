@@ -57,10 +57,10 @@ def some_config(dice: random.Random) -> tuple[KernelFamily, Config]:
         family = dice.choice(families.all_families())
         d_head, dtype = dice.choice(D_HEADS), dice.choice(list(DType))
         d_head_v = dice.choice((0, 0, dice.choice(D_HEADS)))
-        keys = ("all", "fast", "e4m3") if family.takes_cache else ("all", "fast")
+        keys = ("all", "fast", "e4m3") if family.name == "decode" else ("all", "fast")
         if configs := usable(family.name, dice.choice(keys), d_head, d_head_v, dtype):
             config = dice.choice(configs)
-            if family.takes_cache and dice.random() < 0.3:
+            if family.name == "decode" and dice.random() < 0.3:
                 config = replace(config, dependent=True)
             return family, config
 
@@ -71,7 +71,7 @@ def some_length(dice: random.Random, block: int) -> int:
 
 
 def some_workload(dice: random.Random, family: KernelFamily, config: Config) -> Workload:
-    rows, keys = family.blocks(config)
+    rows, keys = families.blocks(config)
     kv_heads = dice.choice((1, 1, 2, 3, 8, dice.randint(1, 40)))
     heads = kv_heads * dice.choice((1, 1, 2, 4, 7, dice.randint(1, 20)))
     batch = dice.choice((1, 2, dice.randint(1, 300)))
@@ -81,10 +81,10 @@ def some_workload(dice: random.Random, family: KernelFamily, config: Config) -> 
     causal, alibi = dice.random() < 0.6, dice.random() < 0.2
     lengths = some_length(dice, rows), some_length(dice, keys)
     left, right = (some_side(dice, sum(lengths)) for _ in range(2))
-    if family.takes_cache:
+    if family.name == "decode":
         alibi = False
     totals = {}
-    if dice.random() < 0.3 and not family.takes_cache:
+    if dice.random() < 0.3 and family.name != "decode":
         totals = {"packed": True, "total_q": some_length(dice, rows)}
         totals["total_kv"] = some_length(dice, keys)
     return Workload(
@@ -176,7 +176,7 @@ def some_args(dice: random.Random, family: KernelFamily, w: Workload) -> LaunchA
         scratch=COUNTERS,
         workspace=WORKSPACE,
     )
-    if family.takes_cache:
+    if family.name == "decode":
         if w.kv_e4m3 and dice.random() < 0.7:
             strides = dice.choice(((w.kv_heads, 1, 0), (0, 0, 0)))
             names = dice.choice((SCALES, SCALES[:1], SCALES[1:]))

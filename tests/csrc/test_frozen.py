@@ -67,7 +67,7 @@ def by_python(call: FrozenCall, recorder: Recorder) -> tuple[int, tuple[FrozenLa
     w = Workload.from_key(call.workload)
     tensors = {name: TensorArg(t[0], t[1:]) for name, t in call.tensors.items()}
     cache = None
-    if family.takes_cache and any(name in tensors for name in CACHE):
+    if family.name == "decode" and any(name in tensors for name in CACHE):
         lengths, pages, new_k, new_v = (tensors.pop(n, TensorArg(0)) for n in CACHE)
         cache = CacheArgs(
             lengths.address,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -37,6 +38,8 @@ __global__ void combine(const float* partial, float* out) {
 class SplitConfig(WaveConfig):
     """A config of the first kernel; the second has no knobs."""
 
+    word: ClassVar[str] = "split"
+
 
 class SplitFamily(WaveFamily):
     def __init__(self) -> None:
@@ -56,9 +59,6 @@ class SplitFamily(WaveFamily):
 
     def default_config(self, d_head: int, dtype: DType, *, d_head_v: int = 0) -> SplitConfig:
         return SplitConfig(**vars(super().default_config(d_head, dtype)))
-
-    def short_form(self, config: WaveConfig) -> str:
-        return super().short_form(config).replace("wave(", "split(")
 
     def source_files(self) -> Mapping[str, str]:
         return {"wave/wave.cuh": KERNEL.replace("SCALE", self.scale) + COMBINE}

@@ -19,6 +19,7 @@ from fa_tune.core.workload import DType, Workload
 from fa_tune.evaluate.default_check import decided_again
 from fa_tune.families.decode.config import DecodeConfig
 from fa_tune.families.decode.sets import FEW_QUADS
+from fa_tune.families.former import former_defaults
 from fa_tune.store.recordings import load
 from tests.project_files import ROOT
 
@@ -232,7 +233,7 @@ def test_tiles_count_for_keys_where_the_device_alone_knows_lengths() -> None:
     assert _FAMILY.suits(cached, config)
     assert not _FAMILY.suits(_ONE_QUERY, config)
     assert _FAMILY.suits(cached, replace(config, tile_keys=0))
-    before, earlier = _FAMILY.former_defaults(config)
+    before, earlier = former_defaults(_FAMILY, config)
     assert (before.tile_keys, before.dependent) == (0, True)
     assert (earlier.tile_keys, earlier.dependent) == (0, False)
 
@@ -241,7 +242,7 @@ def test_tiles_count_for_keys_where_the_device_alone_knows_lengths() -> None:
 def test_recordings_hold_the_default_of_larger_rings(queries: int, stages: tuple[int, int]) -> None:
     workload = Workload(64, 64, 8, queries, 1024, 128, DType.BF16)
     config: DecodeConfig = _FAMILY.default_for(workload, limits((9, 0)))
-    former, *_ = _FAMILY.former_defaults(config)
+    former, *_ = former_defaults(_FAMILY, config)
     assert (config.stages, former.stages) == stages
     assert (config.by_rows, former.by_rows) == (queries > 1, False)
 
@@ -249,9 +250,9 @@ def test_recordings_hold_the_default_of_larger_rings(queries: int, stages: tuple
 def test_recordings_hold_the_default_that_did_not_begin_early() -> None:
     config: DecodeConfig = _FAMILY.default_for(replace(_ONE_QUERY, seq_len_kv=1024), limits((9, 0)))
     assert config.dependent
-    (former,) = _FAMILY.former_defaults(config)
+    (former,) = former_defaults(_FAMILY, config)
     assert former == replace(config, dependent=False)
-    assert not _FAMILY.former_defaults(former)
+    assert not former_defaults(_FAMILY, former)
 
 
 @pytest.mark.parametrize(
@@ -273,7 +274,7 @@ def test_recordings_hold_the_default_whose_warps_loaded_queries(
 ) -> None:
     workload = Workload(1, 64, 8, queries, keys, 128, DType.BF16)
     config: DecodeConfig = _FAMILY.default_for(workload, limits((9, 0)))
-    former = _FAMILY.former_defaults(config)
+    former = former_defaults(_FAMILY, config)
     assert words <= {c.short_form().partition(": ")[2] for c in former}
     assert config not in former
     assert not any(c.shared_queries for c in former)

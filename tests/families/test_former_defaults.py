@@ -9,6 +9,7 @@ import pytest
 from fa_tune import families
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.workload import DType, Workload
+from fa_tune.families.former import former_defaults
 from fa_tune.tune.candidates import Defaults, default_keys
 
 
@@ -27,7 +28,7 @@ def test_a_recording_without_todays_default_has_the_one_of_its_time(workload: Wo
     measured = Defaults(parse_arch("sm_90a"), able, able)
     today = next(c for c in measured.of(workload) if families.of(c).name == "sm90")
     others = [c for c in measured.of(workload) if c != today]
-    *_, former = families.of(today).former_defaults(today)
+    *_, former = former_defaults(families.of(today), today)
     subject = families.variant(former).key
     assert subject in default_keys(workload, measured.limits, {subject})
     for taken, expected in (({subject}, former), ({subject, families.variant(today).key}, today)):

@@ -16,7 +16,6 @@ from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.plan import Grid, LaunchPlan, Plan, Portability, compiled_for
 from fa_tune.families.template import OneKernel
 from fa_tune.operations.traits import Traits
-from tests.families import wave
 from tests.families.contract import ARGS, DEVICE
 
 H200 = limits((9, 0))
@@ -83,12 +82,6 @@ def test_a_grid_is_persistent_where_more_work_adds_no_ctas(
         assert (few == many) == (launch.grid is Grid.PERSISTENT)
         if few == many:
             assert few[0] == most
-
-
-def test_a_family_may_be_launched_by_python_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    family = wave.register(monkeypatch)
-    with pytest.raises(InvalidConfig, match="Python alone"):
-        family.plan(family.configs("tune")[0], "plain", "sm_90a")
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from fa_tune.families.sm80.config import BARRIER_BYTES, FlashForwardKernelConfig
 from fa_tune.families.sm80.constraints import CONSTRAINTS
 from fa_tune.families.sm80.family import params_dtype
 from fa_tune.families.sm80.names import parse_short_form
+from fa_tune.operations.traits import Traits
 from tests.families.contract import DEVICE, KernelFamilyContract
 
 _DEFAULT: FlashForwardKernelConfig = families.get("sm80").default_config(128, DType.FP16)
@@ -181,7 +182,7 @@ def test_each_kind_of_loop_has_a_kernel_of_its_own() -> None:
     ]
     for config, name in zip((_DEFAULT, _TURNS), names, strict=True):
         assert families.parse(f"void {name}(ForwardParams)") == config
-        assert family.kernel_traits(name) == "plain"
+        assert Traits.in_kernel_name(name) == Traits()
 
 
 @pytest.mark.parametrize("name", ["batch", "heads"])

@@ -37,8 +37,8 @@ class TestWaveContract(KernelFamilyContract):
     refusing = ((8, 0), (8, 6), (10, 0), (12, 0))
     bad_configs = (
         replace(CONFIG, d_head=96),
-        replace(CONFIG, rows=64),
-        replace(CONFIG, keys=512),
+        replace(CONFIG, B_r=64),
+        replace(CONFIG, B_c=512),
     )
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -20,7 +21,8 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Rejected
 from fa_tune.core.workload import FORWARD, DType, Workload
 from fa_tune.families.axes import expand
-from fa_tune.families.launch import GridShape, LaunchArgs, LaunchDevice, LaunchGeometry
+from fa_tune.families.launch import LaunchArgs, LaunchDevice, LaunchGeometry
+from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, ParamsLayout
 from fa_tune.families.score_params import at_edge
 from fa_tune.families.template import OneKernel
 from fa_tune.operations.traits import Traits
@@ -52,10 +54,16 @@ __global__ void __cluster_dims__(2, 1, 1) wave(const __grid_constant__ TensorMap
 class WaveConfig:
     dtype: DType
     d_head: int
-    rows: int
-    keys: int
+    B_r: int
+    B_c: int
     warpgroups: int
     pingpong: bool = False
+    word: ClassVar[str] = "wave"
+
+    def __str__(self) -> str:
+        c = self
+        words = "pingpong" if c.pingpong else ""
+        return f"{c.word}({c.dtype.name}, {c.d_head}, {c.B_r}x{c.B_c}, {c.warpgroups}): {words}"
 
 
 @dataclass
@@ -67,7 +75,6 @@ class WaveFamily(OneKernel):
     config_class: type[WaveConfig] = WaveConfig
     example: str = "wave(FP16, 128, 128x176, 2): pingpong"
     set_keys: str = "tune"
-    has_tune_rules: bool = True
     scale: str = "1.0f"
     tensor_maps_made: list[int] = field(default_factory=list)
 
@@ -92,32 +99,15 @@ class WaveFamily(OneKernel):
             pingpong is not None,
         )
 
-    def short_form(self, config: WaveConfig) -> str:
-        c = config
-        words = "pingpong" if c.pingpong else ""
-        return f"wave({c.dtype.name}, {c.d_head}, {c.rows}x{c.keys}, {c.warpgroups}): {words}"
-
-    def kernel_traits(self, kernel_name: str) -> str | None:
-        found = Traits.in_kernel_name(kernel_name)
-        return None if found is None else str(found)
-
-    def device_rejection(self, limits: ArchLimits) -> Rejected | None:
-        if limits.compute_capability == (9, 0):
-            return None
-        return Rejected("compute_capability", f"needs sm_90, the device is {limits.arch}")
-
-    def preference(self, limits: ArchLimits) -> int:
-        return 90
-
     def compile_arch(self, limits: ArchLimits) -> str:
         return f"{limits.arch}a"
 
     def constraints(self, config: WaveConfig, limits: ArchLimits) -> Rejected | None:
-        if (why := self.device_rejection(limits)) is not None:
-            return why
+        if limits.compute_capability != (9, 0):
+            return Rejected("compute_capability", f"needs sm_90, the device is {limits.arch}")
         if config.d_head not in (64, 128):
             return Rejected("d_head_known", f"d_head must be 64 or 128, not {config.d_head}")
-        if config.rows % (64 * config.warpgroups):
+        if config.B_r % (64 * config.warpgroups):
             return Rejected("rows_per_warpgroup", "rows must be whole wgmmas of each warpgroup")
         if self.dynamic_smem_bytes(config) > limits.smem_per_block_bytes:
             return Rejected("smem_fits", f"needs {self.dynamic_smem_bytes(config)} bytes")
@@ -139,8 +129,8 @@ class WaveFamily(OneKernel):
         axes = {
             "dtype": dtypes or tuple(DType),
             "d_head": (d_head,),
-            "rows": (128,),
-            "keys": (128, 176, 512),
+            "B_r": (128,),
+            "B_c": (128, 176, 512),
             "warpgroups": (2,),
             "pingpong": (False, True),
         }
@@ -148,12 +138,12 @@ class WaveFamily(OneKernel):
         return [c for c in found if d_head in (64, 128) and self.tune_rejection(c) is None]
 
     def tune_rejection(self, config: WaveConfig) -> Rejected | None:
-        if config.pingpong and config.keys < 176:
+        if config.pingpong and config.B_c < 176:
             return Rejected("pingpong_wants_keys", "too little work to take turns at")
         return None
 
     def traits(self, config: WaveConfig, workload: Workload, *, lse: bool = False) -> str:
-        ragged = bool(workload.seq_len_q % config.rows or workload.seq_len_kv % config.keys)
+        ragged = bool(workload.seq_len_q % config.B_r or workload.seq_len_kv % config.B_c)
         return str(Traits(causal=workload.causal, ragged=ragged, lse=lse or workload.lse))
 
     def source_files(self) -> Mapping[str, str]:
@@ -164,23 +154,20 @@ class WaveFamily(OneKernel):
 
     def name_expression(self, config: WaveConfig, traits: str) -> str:
         c = config
-        numbers = f"{c.d_head}, {c.rows}, {c.keys}, {c.warpgroups}"
+        numbers = f"{c.d_head}, {c.B_r}, {c.B_c}, {c.warpgroups}"
         values = f"DType({c.dtype.value}), {numbers}, {str(c.pingpong).lower()}"
         return f"wave<WaveConfig{{{values}}}, {Traits.parse(traits).to_cpp_struct()}>"
-
-    def compile_options(self, arch: str) -> Sequence[str]:
-        return ("-std=c++20",)
 
     def threads(self, config: WaveConfig) -> int:
         return 128 * (config.warpgroups + 1)
 
     def dynamic_smem_bytes(self, config: WaveConfig) -> int:
-        return (config.rows + 2 * config.keys) * config.d_head * config.dtype.size_bytes
+        return (config.B_r + 2 * config.B_c) * config.d_head * config.dtype.size_bytes
 
     def geometry(
         self, config: WaveConfig, workload: Workload, device: LaunchDevice
     ) -> LaunchGeometry:
-        tiles = -(-workload.seq_len_q // config.rows) * workload.heads * workload.batch
+        tiles = -(-workload.seq_len_q // config.B_r) * workload.heads * workload.batch
         clusters = min(-(-tiles // CLUSTER), device.multiprocessors // CLUSTER)
         return LaunchGeometry(
             grid=(clusters * CLUSTER, 1, 1),
@@ -208,15 +195,26 @@ class WaveFamily(OneKernel):
         words = np.array([address, *strides, *[0] * 12], "u8")
         return words.view("V128")
 
-    def grid_shape(self, config: WaveConfig, grid: tuple[int, int, int]) -> GridShape | None:
-        return None  # persistent: the grid is the device's
-
-    def blocks(self, config: WaveConfig) -> tuple[int, int]:
-        return config.rows, config.keys
+    def plan(self, config: WaveConfig, traits: str, arch: str) -> CallPlan:
+        launch = LaunchPlan(
+            params=ParamsLayout.SM90_FORWARD,
+            grid=Grid.PERSISTENT,
+            tile_rows=config.B_r,
+            ctas_per_sm=1,
+            threads=self.threads(config),
+            dynamic_smem_bytes=self.dynamic_smem_bytes(config),
+            cluster_x=CLUSTER,
+            cluster_y=1,
+            cluster_z=1,
+            q_box_rows=config.B_r,
+            kv_box_rows=config.B_c,
+            counter_bytes=8,
+        )
+        return CallPlan.of(self.operation, config, traits, arch, (launch,))
 
     def extra_verification(self, config: WaveConfig, traits: str) -> Sequence[Workload]:
         facts = Traits.parse(traits)
-        rows, keys = 2 * config.rows + facts.ragged, 2 * config.keys + facts.ragged
+        rows, keys = 2 * config.B_r + facts.ragged, 2 * config.B_c + facts.ragged
         shape = (8, 32, 8, rows, keys, config.d_head, config.dtype)
         return (Workload(*shape, causal=facts.causal, lse=facts.lse),)
 

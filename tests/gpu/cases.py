@@ -124,7 +124,7 @@ def grid_configs(family: KernelFamily, limits: ArchLimits) -> list[Config]:
             for c in family.configs("tune", dtypes=[dtype], d_head=d_head)
             if runs(c) and c != default
         ]
-        others = [c for c in tune if family.blocks(c) != family.blocks(default)] or tune
+        others = [c for c in tune if families.blocks(c) != families.blocks(default)] or tune
         paths = [c for c in _other_paths(family, dtype, d_head) if runs(c)] or tune
         turns = [c for c in _in_turns(family, dtype, d_head) if runs(c)]
         found.append(default)
@@ -178,7 +178,7 @@ def random_grid(seed: int, count: int, configs: Sequence[Config]) -> list[Case]:
         layout = dice.choice(LAYOUTS)
         if layout == "packed" and d_v_of(config) != config.d_head:
             layout = "strided"  # Q, K and V have no rows in common
-        workload = _random_workload(dice, config, families.of(config).blocks(config), layout)
+        workload = _random_workload(dice, config, families.blocks(config), layout)
         found.append(Case(families.variant(config), workload, layout, dice.randrange(2**31)))
     return found
 
@@ -220,7 +220,7 @@ def mixed_grid(seed: int, count: int, configs: Sequence[Config]) -> list[Case]:
         config, sets = configs[number % len(configs)], chosen[number % len(configs)]
         features = sets[number // len(configs) % MIXTURES]
         layout = dice.choice(LAYOUTS)
-        plain = _random_workload(dice, config, families.of(config).blocks(config), layout)
+        plain = _random_workload(dice, config, families.blocks(config), layout)
         workload = _with_features(dice, plain, features)
         case = Case(families.variant(config), workload, layout, dice.randrange(2**31))
         if takes(families.of(config), config, workload):
@@ -324,7 +324,7 @@ def small_workloads(variant: Variant, traits: str) -> tuple[Workload, ...]:
     family = families.get(variant.family)
     config = family.parse(variant.config)
     facts = Traits.parse(traits)
-    rows, keys = family.blocks(config)
+    rows, keys = families.blocks(config)
     rows *= getattr(config, "cluster", 1)
     shapes = [(2, 3, 1, 2 * rows, 5 * keys), (1, 2, 2, 3 * rows, 2 * keys)]
     if facts.ragged:
@@ -351,7 +351,7 @@ def small_caches(variant: Variant, traits: str) -> tuple[Workload, ...]:
     if variant.family != "decode" or not facts.ragged or facts.packed:
         return ()
     family = families.get(variant.family)
-    _, keys = family.blocks(family.parse(variant.config))
+    _, keys = families.blocks(family.parse(variant.config))
     first = small_workloads(variant, traits)[0]
     lengths = f"{first.seq_len_kv}+0+{keys + 1}"
     cache = replace(first, batch=3, cache_lengths=lengths, bottom_right=has_alignment(facts))

@@ -40,7 +40,7 @@ def arch() -> str:
 def family(request: pytest.FixtureRequest, arch: str) -> KernelFamily:
     """Every family that runs here."""
     found = families.get(request.param)
-    if (why := found.device_rejection(parse_arch(arch))) is not None:
+    if (why := families.device_rejection(found, parse_arch(arch))) is not None:
         pytest.skip(f"{found.name}: {why.reason}")
     return found
 

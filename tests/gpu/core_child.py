@@ -282,7 +282,7 @@ def cost(core: Core, store: ArtifactStore) -> str:
     lines = []
     for family in families.runnable(here()):
         config = family.default_config(128, DType.FP16)
-        workload = Workload(1, 1, 1, *family.blocks(config), 128, DType.FP16)
+        workload = Workload(1, 1, 1, *families.blocks(config), 128, DType.FP16)
         (artifact,) = compiled(store, [(config, workload)])
         lines.append(json.dumps({"family": family.name, **host_cost(KernelImage.of(artifact))}))
     return "\n".join(lines)

@@ -73,7 +73,7 @@ def check_all(kernel: Kernel, item: Mapping[str, Any]) -> list[dict[str, Any]]:
     family = families.get(variant.family)
     config = family.parse(variant.config)
     traits = Traits.parse(item["traits"])
-    block = math.lcm(*family.blocks(config))
+    block = math.lcm(*families.blocks(config))
     return [
         check(kernel, config.dtype, config.d_head, case, traits, seed)
         for seed, case in enumerate(cases(block, traits))

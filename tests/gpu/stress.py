@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fa_tune import families
-from fa_tune.build.compile import BuildRequest
+from fa_tune.build.compile import OPTIONS, BuildRequest
 from fa_tune.build.pool import compile_all
 from fa_tune.build.worker import CompileJob
 from fa_tune.core.model import Outcome
@@ -244,7 +244,7 @@ def compile_stressed(
                 f"--gpu-architecture={request.arch}",
                 "--ptxas-options=-v",
                 f"-DSTRESS_POISON_ROWS={rows}",
-                *family.compile_options(request.arch),
+                *OPTIONS,
             ),
             (family.name_expression(config, request.traits),),
             120.0,

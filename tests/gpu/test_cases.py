@@ -95,7 +95,7 @@ def test_every_d_head_and_type_has_its_default_and_others(arch: str) -> None:
             assert sum(c.ping_pong for c in mine) == (arch == "sm_90")
             assert len(set(mine)) == len(mine) == 3 + (arch == "sm_90")
             assert mine[0] == family.default_config(d_head, dtype)
-            assert len({family.blocks(c) for c in mine}) > 1
+            assert len({families.blocks(c) for c in mine}) > 1
     assert {c.async_copy for c in configs} == {False, True}
     assert {c.swizzled for c in configs} == {False, True}
 
@@ -129,7 +129,7 @@ def test_small_problems_have_the_traits_and_let_every_ring_turn() -> None:
 
 def check_small_problems(config: Config, traits: Traits) -> None:
     family = families.of(config)
-    b_r, b_c = family.blocks(config)
+    b_r, b_c = families.blocks(config)
     found = small_workloads(families.variant_of(family, config), str(traits))
     of_traits = [family.traits(config, w) for w in found]
     assert set(of_traits) == {str(traits)}

@@ -40,7 +40,7 @@ def chosen() -> list[Entry]:
             configs = families.defaults(d_head, dtype, limits(device.compute_capability))
             for config, seq_len in zip(configs, (256, 2048), strict=False):
                 workload = Workload(2, 4, 4, seq_len, seq_len, d_head, dtype)
-                found.append(entry(gpu, workload, families.of(config).short_form(config)))
+                found.append(entry(gpu, workload, str(config)))
     return found
 
 

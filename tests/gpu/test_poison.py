@@ -41,7 +41,7 @@ def problems(family: KernelFamily, limits: ArchLimits) -> list[Problem]:
         if config == family.default_config(config.d_head, config.dtype):
             kinds += [("full", True, None), ("causal", False, None)]
             kinds += [("full", False, SOFTCAP), ("causal_br", True, SOFTCAP)]
-        variant, (b_r, b_c) = families.variant(config), family.blocks(config)
+        variant, (b_r, b_c) = families.variant(config), families.blocks(config)
         # The CTAs of a cluster visit the same keys: their tiles are one.
         blocks = (b_r * getattr(config, "cluster", 1), b_c)
         for mask, ragged, cap in kinds:

@@ -42,10 +42,10 @@ from fa_tune import families
 from fa_tune.build.compile import BuildRequest
 from fa_tune.core import codec
 from fa_tune.core.arch import parse_arch
+from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Artifact, Outcome, Verdict
-from fa_tune.core.workload import DType
-from fa_tune.families.base import KernelFamily
-from fa_tune.families.computed import not_among
+from fa_tune.core.workload import DType, Workload
+from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.decode.config import Combine, DecodeConfig
 from fa_tune.tune.verify import verdict_key
 from fa_tune.workers.supervisor import ChildEnd, ItemResult, run_child
@@ -225,10 +225,16 @@ def masked(family: KernelFamily, arch: str) -> list[BuildRequest]:
         BuildRequest(families.variant(config), traits, family.compile_arch(limits))
         for config in dict.fromkeys(configs)
         for traits in MASKED
-        if not any(
-            not_among(w, family.computes) for w in small_workloads(families.variant(config), traits)
-        )
+        if all(_computes(config, w) for w in small_workloads(families.variant(config), traits))
     ]
+
+
+def _computes(config: Config, workload: Workload) -> bool:
+    try:
+        families.of(config).traits(config, workload)
+    except InvalidConfig:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("tool", ["memcheck", *SUMMARIES])

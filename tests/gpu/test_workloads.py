@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
 
 PROGRAM = [sys.executable, "-c", "import sys; from fa_tune.cli import main; sys.exit(main())"]
 FAMILY = families.get("sm80")
-CONFIG = FAMILY.short_form(FAMILY.default_config(96, DType.BF16))
+CONFIG = str(FAMILY.default_config(96, DType.BF16))
 PROBLEM = ["--kv-heads", "4", "--batch", "2", "--lse", "--softmax-scale", "0.2"]
 # Every workload is a process with torch in it, so they are few.
 LENGTHS = ["--seq-lens", "300", "--seq-lens-kv", "200,513", "--mask", "causal,causal_br"]

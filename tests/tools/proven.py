@@ -19,7 +19,7 @@ from pathlib import Path
 
 from fa_tune import families
 from fa_tune.build import nvrtc
-from fa_tune.build.compile import BuildRequest
+from fa_tune.build.compile import OPTIONS, BuildRequest
 from fa_tune.families.sources import code_sha256
 
 ALL = "FA_TUNE_ALL_KERNELS"  # set: everything is due
@@ -57,7 +57,7 @@ def identity(requests: Sequence[BuildRequest]) -> str:
             sources[family.name],
             code_sha256({"entry": family.entry_source(config, request.traits)}),
             request.arch,
-            *family.compile_options(request.arch),
+            *OPTIONS,
             family.name_expression(config, request.traits),
         ]
         digest.update(json.dumps(inputs).encode())

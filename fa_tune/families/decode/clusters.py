@@ -8,7 +8,7 @@ from dataclasses import replace
 from fa_tune.core.arch import ArchLimits
 from fa_tune.families.decode.config import MMA_M, MOST_BLOCKS, Combine, DecodeConfig, KVType
 from fa_tune.families.decode.constraints import constraints
-from fa_tune.families.decode.reading import Tiles, key_bytes
+from fa_tune.families.decode.reading import Tiles
 
 MEASURED = (9, 0)  # compute capability
 D_HEADS = (64, 128)  # of K and of V
@@ -77,7 +77,7 @@ def default(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
 def _of_uneven(shared: DecodeConfig, longest: Tiles) -> DecodeConfig | None:
     """A cluster for each, where the device alone knows how long they are: none where that of the
     longest could be at work long after all others are done."""
-    tile_bytes = longest.keys * key_bytes(shared)
+    tile_bytes = longest.keys * shared.key_bytes
     few = longest.number <= longest.arch.multiprocessors
     if _room(2, longest.arch) < longest.number and few and not _is_larger(shared):
         found = _of_two(shared)
@@ -147,7 +147,7 @@ def _room(cluster: int, arch: ArchLimits) -> int:
 
 def _of_small_ctas(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
     """Of as many CTAs for a multiprocessor as such tiles suit."""
-    tile_bytes = tiles.keys * key_bytes(shared)
+    tile_bytes = tiles.keys * shared.key_bytes
     if tile_bytes < SMALL_CTA_BYTES or _is_larger(shared):
         return None
     few_keys = tile_bytes <= MOST_SMALL_CTA_BYTES
@@ -167,7 +167,7 @@ def _of_small_ctas(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
 
 def _small(shared: DecodeConfig) -> DecodeConfig:
     """The tile of small CTAs."""
-    keys = SMALL_RING_BYTES // 2 // key_bytes(shared)
+    keys = SMALL_RING_BYTES // 2 // shared.key_bytes
     return replace(shared, B_c=keys, n_warps=SMALL_CTA_WARPS, stages=2, combine=Combine.LAST)
 
 
@@ -224,7 +224,7 @@ def _halves(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
     half = of_sixteen_rows(shared)
     cluster = _cluster(half, tiles.split(2), FEW_KEYS)
     keys = _keys(replace(half, cluster=cluster), tiles)
-    few = cluster > 1 and keys * key_bytes(half) <= HALF_BYTES
+    few = cluster > 1 and keys * half.key_bytes <= HALF_BYTES
     return half if few else None
 
 
@@ -260,7 +260,7 @@ def _cta_bytes_per_ns(config: DecodeConfig) -> float:
 
 
 def _block_bytes(config: DecodeConfig) -> int:
-    return config.B_c * key_bytes(config)
+    return config.B_c * config.key_bytes
 
 
 def _is_wide(config: DecodeConfig) -> bool:

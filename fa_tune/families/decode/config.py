@@ -6,7 +6,7 @@ launch geometry are all derived from it.  docs/kernel-decode.md describes the ke
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from fa_tune.core.workload import DType
@@ -120,6 +120,14 @@ class DecodeConfig(ConfigBase):
         """`decode(BF16, 128, 16, 64, 4): stages_4+ctas_2`."""
         return f"decode({', '.join(self.numbers())}): {'+'.join(self.words())}".rstrip()
 
+    def with_ring_kib(self, kib: int) -> DecodeConfig:
+        """The same tile with the ring that fills so many KiB."""
+        return replace(self, stages=self.stages_in(kib << 10))
+
+    def stages_in(self, ring_bytes: int) -> int:
+        """Blocks in a ring of so many bytes: 2 to 8."""
+        return max(2, min(8, ring_bytes // (self.B_c * self.key_bytes)))
+
     def kernel_name(self) -> str:
         """The kernel template's name."""
         return "decode_kernel" if self.cluster == 1 else "decode_cluster_kernel"
@@ -128,6 +136,11 @@ class DecodeConfig(ConfigBase):
     def kv_bytes(self) -> int:
         """Of an element of K and V."""
         return self.dtype.size_bytes if self.kv_type is KVType.SAME else 1
+
+    @property
+    def key_bytes(self) -> int:
+        """Of one key and its value."""
+        return (self.d_head + self.d_v) * self.kv_bytes
 
     @property
     def threads(self) -> int:

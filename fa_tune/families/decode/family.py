@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.model import Rejected
-from fa_tune.core.workload import DType, Workload
+from fa_tune.core.workload import FORWARD, DType, Workload
 from fa_tune.families.base import KernelSpec
 from fa_tune.families.decode import clusters, launch, names, sets
 from fa_tune.families.decode import constraints as rules
 from fa_tune.families.decode.config import MMA_M, Combine, DecodeConfig, KVType
 from fa_tune.families.decode.reading import Tiles
 from fa_tune.families.fields import is_kv_e4m3
-from fa_tune.families.launch import GridShape, LaunchArgs, LaunchDevice, LaunchGeometry, LaunchStep
+from fa_tune.families.launch import LaunchArgs, LaunchDevice, LaunchGeometry, LaunchStep
 from fa_tune.families.plan import CallPlan
 from fa_tune.families.template import TemplateFamily
 from fa_tune.operations.forward.cases import example, fewest_queries, has_alignment
@@ -30,25 +30,17 @@ if TYPE_CHECKING:
 class DecodeFamily(TemplateFamily[DecodeConfig]):
     """The family's side of `families.base.KernelFamily`."""
 
+    operation = FORWARD
     name = "decode"
+    looks_like = names.LOOKS_LIKE
     entry = "decode/entry.cu"
     config_class = DecodeConfig
     example = names.EXAMPLE
     set_keys = sets.ALLOWED_KEYS
-    takes_cache = True
     computes = launch.COMPUTED
-
-    def recognises(self, text: str) -> bool:
-        return names.LOOKS_LIKE.search(text) is not None
 
     def parse(self, text: str, *, d_head: int = 128) -> DecodeConfig:
         return names.parse(text, d_head=d_head)
-
-    def device_rejection(self, limits: ArchLimits) -> Rejected | None:
-        return rules.device_rejection(limits)
-
-    def preference(self, limits: ArchLimits) -> int:
-        return 100
 
     def suits(self, workload: Workload, config: DecodeConfig | None = None) -> bool:
         """Few rows for each head of K and V, and any with a cache, which no other family
@@ -76,9 +68,6 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         )
         return first == second
 
-    def compile_arch(self, limits: ArchLimits) -> str:
-        return limits.arch
-
     def configs(
         self,
         key: str,
@@ -95,17 +84,6 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
     def default_config(self, d_head: int, dtype: DType, *, d_head_v: int = 0) -> DecodeConfig:
         return sets.default_config(sets.Heads(d_head, d_head_v), dtype)
 
-    def former_defaults(self, config: DecodeConfig) -> list[DecodeConfig]:
-        """Until 2026-11-27 none had `shared_queries`, and `combine_all` did not change `by_rows`;
-        until 2026-11-26 the last CTA combined parts alone; until 2026-11-23 none had `by_rows`,
-        and rings were larger; before, none had `tile_keys`; before, none was `dependent`."""
-        by_rows = config.by_rows or (config.combine is Combine.ALL and config.B_r > MMA_M)
-        own = replace(config, shared_queries=False, by_rows=by_rows)
-        former = [own, replace(own, combine=Combine.LAST), sets.former(own)]
-        former.append(replace(former[-1], tile_keys=0))
-        former.append(replace(former[-1], dependent=False))
-        return [c for c in dict.fromkeys(former) if c != config]
-
     def default_for(self, workload: Workload, arch: ArchLimits) -> DecodeConfig:
         w = workload
         heads = sets.Heads(w.d_head, w.d_head_v, KVType(w.kv_e4m3))
@@ -116,7 +94,6 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
 
     def traits(self, config: DecodeConfig, workload: Workload, *, lse: bool = False) -> str:
         """Always ragged: one kernel serves every length."""
-        launch.check(workload)
         return str(replace(Traits.parse(super().traits(config, workload, lse=lse)), ragged=True))
 
     # Launches -------------------------------------------------------------------------------
@@ -163,9 +140,6 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         self, config: DecodeConfig, workload: Workload, device: LaunchDevice
     ) -> int:
         return launch.workspace_bytes(config, workload, device)
-
-    def grid_shape(self, config: DecodeConfig, grid: tuple[int, int, int]) -> GridShape | None:
-        return None
 
     # Checking -------------------------------------------------------------------------------
 

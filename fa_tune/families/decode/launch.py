@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.workload import Workload
+from fa_tune.core.workload import FORWARD, Workload
 from fa_tune.families import computed
 from fa_tune.families.decode.config import MMA_K, MOST_TILE_KEYS, Combine, DecodeConfig
 from fa_tune.families.launch import LaunchArgs, LaunchDevice, LaunchGeometry
@@ -256,9 +256,9 @@ def plan(config: DecodeConfig, traits: str, arch: str) -> CallPlan:
         launches.append(
             LaunchPlan(grid=Grid.TILES_ROWS, threads=threads, dynamic_smem_bytes=0, **common)
         )
-    call = CallPlan.forward(config, traits, arch, tuple(launches))
     # Every length is served by one kernel.
-    return replace(call, plan=replace(call.plan, block_q=1, block_kv=1, ragged=0, few_rows=1))
+    served = {"block_q": 1, "block_kv": 1, "ragged": 0, "few_rows": 1}
+    return CallPlan.of(FORWARD, config, traits, arch, tuple(launches), **served)
 
 
 def workspace_bytes(config: DecodeConfig, workload: Workload, device: LaunchDevice) -> int:

@@ -13,11 +13,6 @@ BYTES_PER_NS = 4400.0 / 132  # of a multiprocessor, if all of them read
 READ_SHARE = 4400.0 / 4800.0  # of what the maker states of memory, that kernels read
 
 
-def key_bytes(config: DecodeConfig) -> int:
-    """Of one key and its value."""
-    return (config.d_head + config.d_v) * config.kv_bytes
-
-
 @dataclass(frozen=True)
 class Tiles:
     """Tiles on a GPU, all of as many keys; of 0 where the device alone knows how many.  Then no
@@ -45,7 +40,7 @@ class Tiles:
     def read_ns(self, config: DecodeConfig) -> float:
         """What reading all of them takes at best if multiprocessors read as an H200's do: a measure
         of how much there is for each, by which bounds are kept."""
-        n_bytes = self.number * self.keys * key_bytes(config)
+        n_bytes = self.number * self.keys * config.key_bytes
         return n_bytes / (BYTES_PER_NS * self.arch.multiprocessors)
 
     def split(self, parts: int) -> Tiles:

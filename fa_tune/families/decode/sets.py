@@ -20,7 +20,7 @@ from fa_tune.core.workload import DType
 from fa_tune.families.decode import clusters
 from fa_tune.families.decode.config import MMA_M, MOST_BLOCKS, Combine, DecodeConfig, KVType
 from fa_tune.families.decode.constraints import constraints
-from fa_tune.families.decode.reading import Tiles, key_bytes
+from fa_tune.families.decode.reading import Tiles
 
 ALLOWED_KEYS = "fast, tune, all, e4m3, or one config's short form"
 TUNE_DTYPES = (DType.BF16, DType.FP16)
@@ -83,12 +83,12 @@ def tile_of(
     row_warps = rows // MMA_M
     whole = DecodeConfig(dtype, heads.d_head, rows, keys, row_warps, row_warps=row_warps)
     whole = replace(whole, d_head_v=heads.d_head_v, kv_type=heads.kv_type)
-    while keys > MMA_M and 2 * keys * key_bytes(whole) > ring_bytes:
+    while keys > MMA_M and 2 * keys * whole.key_bytes > ring_bytes:
         keys //= 2
     most_warps = max(row_warps, WARPS // ctas if ctas != 3 else 4)
     warps = min(most_warps, row_warps * (keys // MMA_M))
-    stages = max(2, min(8, ring_bytes // (keys * key_bytes(whole))))
-    return replace(whole, B_c=keys, n_warps=warps, stages=stages, ctas_per_sm=ctas)
+    whole = replace(whole, B_c=keys, n_warps=warps, ctas_per_sm=ctas)
+    return replace(whole, stages=whole.stages_in(ring_bytes))
 
 
 def default_config(
@@ -127,7 +127,7 @@ def _of_small_tiles(half: DecodeConfig, rows: int, tiles: Tiles) -> tuple[int, T
     if rows <= MANY_ROWS or not tiles.keys or not _is_measured(half):
         return rows, tiles
     halves, sms = tiles.split(2), tiles.arch.multiprocessors
-    n_bytes = halves.number * halves.keys * key_bytes(half)
+    n_bytes = halves.number * halves.keys * half.key_bytes
     few = 2 * halves.number <= sms and n_bytes <= SMALL_TILE_BYTES * sms
     return (MANY_ROWS, halves) if few else (rows, tiles)
 
@@ -172,7 +172,7 @@ def _of_equal_shares(heads: Heads, dtype: DType, rows: int, tiles: Tiles) -> Dec
 def _best(heads: Heads, dtype: DType, rows: int, ring_bytes: int = RING_BYTES) -> DecodeConfig:
     """Of one CTA for a multiprocessor."""
     wide = tile_of(heads, dtype, rows, ring_bytes, keys=WIDE_KEYS)
-    narrow = key_bytes(wide) <= WIDE_KEY_BYTES
+    narrow = wide.key_bytes <= WIDE_KEY_BYTES
     return wide if narrow and rows <= WIDE_ROWS else tile_of(heads, dtype, rows, ring_bytes)
 
 
@@ -183,9 +183,9 @@ def _of_many_tiles(heads: Heads, dtype: DType, rows: int, tiles: Tiles) -> Decod
         return None
     many, two = tiles.density >= MANY, of_two(heads, dtype, rows)
     if not tiles.keys:
-        least = FEW_SMALL if tiles.most_keys * key_bytes(two) <= SMALL_BYTES else clusters.TWO
+        least = FEW_SMALL if tiles.most_keys * two.key_bytes <= SMALL_BYTES else clusters.TWO
         return two if tiles.density >= least else None
-    short = tiles.keys * key_bytes(two) < LONG_BYTES
+    short = tiles.keys * two.key_bytes < LONG_BYTES
     if not (many or (short and tiles.density >= clusters.TWO)):
         return None
     return of_four(heads, dtype, rows) if short and many else two
@@ -204,10 +204,9 @@ def deeper_two(heads: Heads, dtype: DType, rows: int) -> DecodeConfig:
 def _of_ring(tile: DecodeConfig, ring_bytes: int) -> DecodeConfig:
     """The same tile with no larger a ring, but of two blocks at least; as it is where keys of 16
     rows have few bytes, which takes more of them under way."""
-    if tile.B_r == MMA_M and key_bytes(tile) <= WIDE_KEY_BYTES:
+    if tile.B_r == MMA_M and tile.key_bytes <= WIDE_KEY_BYTES:
         return tile
-    fitting = ring_bytes // (tile.B_c * key_bytes(tile))
-    return replace(tile, stages=max(2, min(tile.stages, fitting)))
+    return replace(tile, stages=min(tile.stages, tile.stages_in(ring_bytes)))
 
 
 def _with_end(tile: DecodeConfig) -> DecodeConfig:
@@ -229,7 +228,7 @@ def _of_few_keys(tile: DecodeConfig, tiles: Tiles) -> DecodeConfig:
     """Two tiles of 16 rows in place of one of 32, if CTAs that combine together have few keys."""
     if tile.B_r != 2 * MMA_M or not tiles.keys or not _is_measured(tile):
         return tile
-    n_bytes = tiles.number * tiles.keys * key_bytes(tile)
+    n_bytes = tiles.number * tiles.keys * tile.key_bytes
     half = replace(clusters.of_sixteen_rows(tile), combine=Combine.LAST)
     half = _with_combine(half, MMA_M, tiles.split(2))
     few = n_bytes <= FEW_KEY_BYTES * tiles.arch.multiprocessors
@@ -244,7 +243,7 @@ def _of_half_keys(tile: DecodeConfig) -> DecodeConfig:
 
 def counting(tile: DecodeConfig) -> DecodeConfig:
     """The same with tiles that count for keys beside their own, whole blocks."""
-    block_bytes = tile.B_c * key_bytes(tile)
+    block_bytes = tile.B_c * tile.key_bytes
     return replace(tile, tile_keys=tile.B_c * ceil(TILE_BYTES / tile.ctas_per_sm / block_bytes))
 
 
@@ -261,22 +260,6 @@ def of_four(heads: Heads, dtype: DType, rows: int = MMA_M) -> DecodeConfig:
 def deeper_four(heads: Heads, dtype: DType, rows: int = MMA_M) -> DecodeConfig:
     """The same with as large a ring as has room."""
     return tile_of(heads, dtype, rows, 48 << 10, keys=32, ctas=4)
-
-
-def former(config: DecodeConfig) -> DecodeConfig:
-    """The default of the same problem until 2026-11-23, 11:00: with as large a ring as has room
-    where a multiprocessor has several CTAs, without `by_rows` and CTAs that combine together, and
-    with numbers of keys in place of bytes in `tile_keys`."""
-    config = replace(config, by_rows=False, combine=Combine.LAST)
-    ring_bytes = {1: RING_BYTES, 2: 96 << 10, 3: 64 << 10, 4: 48 << 10}[config.ctas_per_sm]
-    if config.cluster > 1 or config.min_blocks > 1:
-        return config
-    fitting = ring_bytes // (config.B_c * key_bytes(config))
-    config = replace(config, stages=max(2, min(8, fitting)))
-    if config.tile_keys == 0:
-        return config
-    keys = (256 if config.B_r == MMA_M else 384) / config.ctas_per_sm
-    return replace(config, tile_keys=config.B_c * ceil(keys / config.B_c))
 
 
 def _fast(heads: Heads, dtype: DType) -> Iterator[DecodeConfig]:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Rejected
-from fa_tune.core.workload import DType, Workload
+from fa_tune.core.workload import FORWARD, DType, Workload
 from fa_tune.families import computed
-from fa_tune.families.launch import GridShape, LaunchArgs, LaunchDevice, LaunchGeometry, TensorArg
+from fa_tune.families.launch import LaunchArgs, LaunchDevice, LaunchGeometry, TensorArg
 from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, ParamsLayout
 from fa_tune.families.score_params import score_dtype, set_scores
 from fa_tune.families.sm80.config import FlashForwardKernelConfig, sized_as
-from fa_tune.families.sm80.constraints import constraints, device_rejection
+from fa_tune.families.sm80.constraints import constraints
 from fa_tune.families.sm80.names import parse_kernel_name_into_config
 from fa_tune.families.sm80.rules import autotune_rejection
 from fa_tune.families.sm80.sets import ALLOWED_KEYS, get_kernel_configs
@@ -65,28 +65,17 @@ def params_dtype() -> np.dtype:
 class Sm80Family(TemplateFamily[FlashForwardKernelConfig]):
     """The family's side of `families.base.KernelFamily`."""
 
+    operation = FORWARD
     name = "sm80"
+    looks_like = _LOOKS_LIKE
     entry = "sm80/fwd/entry.cu"
     config_class = FlashForwardKernelConfig
     example = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer+opt_softmax"
     computes = computed.SCORES | computed.PLACED_SCORES | computed.PACKED
     set_keys = ALLOWED_KEYS
-    has_tune_rules = True
-
-    def recognises(self, text: str) -> bool:
-        return _LOOKS_LIKE.search(text) is not None
 
     def parse(self, text: str, *, d_head: int = 128) -> FlashForwardKernelConfig:
         return parse_kernel_name_into_config(text, d_head=d_head)
-
-    def device_rejection(self, limits: ArchLimits) -> Rejected | None:
-        return device_rejection(limits)
-
-    def preference(self, limits: ArchLimits) -> int:
-        return 80
-
-    def compile_arch(self, limits: ArchLimits) -> str:
-        return limits.arch
 
     def configs(
         self,
@@ -161,7 +150,7 @@ class Sm80Family(TemplateFamily[FlashForwardKernelConfig]):
             kv_box_rows=config.B_c if ping_pong else 0,
             counter_bytes=self.scratch_bytes(config),
         )
-        return CallPlan.forward(config, traits, arch, (launch,))
+        return CallPlan.of(self.operation, config, traits, arch, (launch,))
 
     def workspace_bytes(
         self, config: FlashForwardKernelConfig, workload: Workload, device: LaunchDevice
@@ -203,13 +192,6 @@ class Sm80Family(TemplateFamily[FlashForwardKernelConfig]):
             tensor_map(args.o, workload, queries=True, box_rows=warp_rows, values=True),
             params,
         ]
-
-    def grid_shape(
-        self, config: FlashForwardKernelConfig, grid: tuple[int, int, int]
-    ) -> GridShape | None:
-        if config.ping_pong:
-            return None
-        return GridShape(query_blocks=grid[0], heads=grid[1], batch=grid[2])
 
     def extra_verification(
         self, config: FlashForwardKernelConfig, traits: str

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.model import Rejected
-from fa_tune.core.workload import DType, Workload
+from fa_tune.core.workload import FORWARD, DType, Workload
 from fa_tune.families import computed
-from fa_tune.families.launch import GridShape, LaunchArgs, LaunchDevice, LaunchGeometry
+from fa_tune.families.launch import LaunchArgs, LaunchDevice, LaunchGeometry
 from fa_tune.families.plan import CallPlan
 from fa_tune.families.sm90 import constraints as rules
-from fa_tune.families.sm90 import former, launch, names, sets
+from fa_tune.families.sm90 import launch, names, sets
 from fa_tune.families.sm90.config import Sm90Config
 from fa_tune.families.template import TemplateFamily
 from fa_tune.families.work_tiles import list_bytes
@@ -24,31 +24,21 @@ from fa_tune.operations.traits import Traits
 if TYPE_CHECKING:
     import numpy as np
 
-_LOOKS_LIKE = re.compile(r"\bsm90\s*\(|\bSm90Config\b")
-
 
 class Sm90Family(TemplateFamily[Sm90Config]):
     """The family's side of `families.base.KernelFamily`."""
 
+    operation = FORWARD
     name = "sm90"
+    looks_like = re.compile(r"\bsm90\s*\(|\bSm90Config\b")
     entry = "sm90/fwd/entry.cu"
     config_class = Sm90Config
     example = "sm90(FP16, 128, 128x128): stages_2+q_stages_2+pingpong+overlap+stale_max+dynamic"
     computes = computed.SCORES | computed.PLACED_SCORES | computed.PACKED
     set_keys = "fast, tune, all or prog"
-    has_tune_rules = True
-
-    def recognises(self, text: str) -> bool:
-        return _LOOKS_LIKE.search(text) is not None
 
     def parse(self, text: str, *, d_head: int = 128) -> Sm90Config:
         return names.parse(text, d_head=d_head)
-
-    def device_rejection(self, limits: ArchLimits) -> Rejected | None:
-        return rules.device_rejection(limits)
-
-    def preference(self, limits: ArchLimits) -> int:
-        return 90
 
     def compile_arch(self, limits: ArchLimits) -> str:
         return f"{limits.arch}a"
@@ -77,9 +67,6 @@ class Sm90Family(TemplateFamily[Sm90Config]):
         """As `default_config`, but for some workloads with d_head 64 and 256."""
         return sets.default_for(workload)
 
-    def former_defaults(self, config: Sm90Config) -> list[Sm90Config]:
-        return former.former_defaults(config)
-
     def geometry(
         self, config: Sm90Config, workload: Workload, device: LaunchDevice
     ) -> LaunchGeometry:
@@ -98,9 +85,6 @@ class Sm90Family(TemplateFamily[Sm90Config]):
         self, config: Sm90Config, workload: Workload, args: LaunchArgs, device: LaunchDevice
     ) -> list[np.ndarray]:
         return launch.kernel_args(config, workload, args, device)
-
-    def grid_shape(self, config: Sm90Config, grid: tuple[int, int, int]) -> GridShape | None:
-        return None
 
     def whole_lengths(self, config: Sm90Config) -> tuple[int, int]:
         return launch.WHOLE_QUERIES, config.B_c

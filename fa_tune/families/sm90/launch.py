@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.workload import Workload
+from fa_tune.core.workload import FORWARD, Workload
 from fa_tune.families.launch import LaunchArgs, LaunchDevice, LaunchGeometry
 from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, ParamsLayout
 from fa_tune.families.score_params import score_dtype, set_scores
@@ -82,8 +81,7 @@ def plan(config: Sm90Config, traits: str, arch: str) -> CallPlan:
         kv_box_rows=config.B_c,
         counter_bytes=counter_bytes(config),
     )
-    call = CallPlan.forward(config, traits, arch, (launch,))
-    return replace(call, plan=replace(call.plan, block_q=WHOLE_QUERIES))
+    return CallPlan.of(FORWARD, config, traits, arch, (launch,), block_q=WHOLE_QUERIES)
 
 
 def _l2_share(workload: Workload) -> float:

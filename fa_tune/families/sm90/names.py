@@ -4,17 +4,19 @@ short form    sm90(FP16, 128, 128x176): stages_2+pingpong+overlap
 demangled     …<fa_tune::Sm90Config{5, 128, 2, 176, 2, 1, 1, …, 1, 0}, …>…
 with types    …<fa_tune::Sm90Config{(fa_tune::DType)5, (int)128, …, (bool)1, …}, …>…
 
-Older words and structs are read as well (old_names.py) and give the same config.
+Older words and structs (former.toml) are read as well and give the same config.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType
+from fa_tune.families import former
 from fa_tune.families.fields import python_type
 from fa_tune.families.name_parser import (
     check_after,
@@ -24,7 +26,6 @@ from fa_tune.families.name_parser import (
     unknown_word,
     words_after,
 )
-from fa_tune.families.sm90 import old_names
 from fa_tune.families.sm90.config import GROUP_ROWS, Sm90Config
 
 _SHORT_FORM = re.compile(
@@ -72,7 +73,7 @@ def _from_short_form(found: re.Match[str], words: str, text: str, d_head: int) -
         "B_c": _number(found["B_c"], text),
     }
     given = [word.strip() for word in words.split("+")] if words.strip() else []
-    for word in old_names.translated(given, values["d_head"], _shown(text)):
+    for word in _translated(given, values["d_head"], _shown(text)):
         name, value = _meaning(word, text)
         if name in values:
             raise InvalidConfig(f'"{word}" in {_shown(text)} says again what another word says')
@@ -80,6 +81,45 @@ def _from_short_form(found: re.Match[str], words: str, text: str, d_head: int) -
     if "stages" not in values:
         raise InvalidConfig(f"no stages_<n> among the words of {_shown(text)}")
     return Sm90Config(**values)
+
+
+def _translated(words: Sequence[str], d_head: int, shown: str) -> Iterator[str]:
+    """The present words for these; raises InvalidConfig, naming it, for a removed knob: no kernel
+    of today does what it did."""
+    told = former.told_of("sm90")["words"]
+    for word in words:
+        number = _NUMBERED.fullmatch(word)
+        if word in told["removed"] or (number and number[1] in told["removed_numbers"]):
+            knob = told["removed"].get(word, word)
+            raise InvalidConfig(f"the knob {knob} in {shown} was removed: it was never fastest")
+        if number and number[1] in told["renamed_numbers"]:
+            yield f"{told['renamed_numbers'][number[1]]}_{number[2]}"
+        else:
+            yield told["renamed"].get(word, word)
+        if word == "trusting_rescale" and d_head in told["single_loop_heads"]:
+            yield "single_loop"
+
+
+def _older_short_form(struct: Mapping[str, Any], values: Sequence[str], shown: str) -> str:
+    """The older short form of an older struct's values, which are without their types."""
+    fields = struct["fields"]
+    named = dict(zip(fields, (v.rpartition("::")[2] for v in values), strict=True))
+    dtype = {"5": "FP16", "15": "BF16"}.get(named["dtype"], named["dtype"])
+    words = [f"stages_{named['stages']}"]
+    for name in fields[fields.index("q_stages") :]:
+        value, choices = named[name], struct["words"].get(name, {})
+        by_number = dict(enumerate(choices.values()))
+        number = int(value) if value.isdigit() else -1
+        if value in choices or number in by_number:
+            words.append(choices[value] if value in choices else by_number[number])
+        elif name in struct["usual"]:
+            words.append("" if value == struct["usual"][name] else f"{name}_{value}")
+        elif not choices and value in ("1", "true"):
+            words.append(name)
+        elif choices or value not in ("0", "false"):
+            raise InvalidConfig(f"{name} cannot be {value[:40]} in {shown}")
+    tile = f"{named['B_r']}x{named['B_c']}, {named['consumers']}"
+    return f"sm90({dtype}, {named['d_head']}, {tile}): {'+'.join(filter(None, words))}"
 
 
 def _warpgroups(found: re.Match[str], text: str) -> int:
@@ -145,8 +185,9 @@ def _vocabulary() -> dict[str, str]:
 def _from_struct(body: str, text: str) -> Sm90Config:
     fields = dataclasses.fields(Sm90Config)
     parts = [re.sub(r"^\(\s*[\w:]+\s*\)", "", part.strip()).strip() for part in body.split(",")]
-    if len(parts) == len(old_names.FIELDS) and all(re.fullmatch(r"[\w:]+", p) for p in parts):
-        return parse(old_names.short_form(parts, _shown(text)))
+    older = former.told_of("sm90")["struct"]
+    if len(parts) == len(older["fields"]) and all(re.fullmatch(r"[\w:]+", p) for p in parts):
+        return parse(_older_short_form(older, parts, _shown(text)))
     if not FEWEST_VALUES <= len(parts) <= len(fields):
         raise InvalidConfig(
             f"Sm90Config has {len(fields)} values, not the {len(parts)} in {_shown(text)}"

@@ -26,7 +26,7 @@ def tile_facts(config: Config) -> dict[str, float]:
     their number."""
     if "B_r" in knobs_of(config):
         return {}
-    return {"B_r": families.of(config).blocks(config)[0]}
+    return {"B_r": families.blocks(config)[0]}
 
 
 def facts(used: Resources) -> dict[str, float]:

@@ -270,6 +270,6 @@ def _tile(row: Row) -> tuple[int, int] | None:
         return None
     try:
         config = families.config_of(Variant(row.family, row.kernel))
-        return families.of(config).blocks(config)
+        return families.blocks(config)
     except InvalidConfig:
         return None

@@ -237,7 +237,7 @@ def _heads(dice: random.Random) -> tuple[int, int]:
 
 def _dense_workload(kernel: DrawnKernel, dice: random.Random) -> Workload:
     config = kernel.config
-    rows, columns = families.of(config).blocks(config)
+    rows, columns = families.blocks(config)
     q, kv = (_length(dice, block, kernel.whole) for block in (rows, columns))
     kv = q if dice.random() < 0.3 and not kernel.whole else kv
     if kernel.request.variant.family == "decode":
@@ -329,7 +329,7 @@ def _members(dice: random.Random, rows: int, columns: int) -> list[tuple[int, in
 
 def _draw_packed(kernel: DrawnKernel, dice: random.Random, seed: str) -> _Drawn:
     config = kernel.config
-    members = _members(dice, *families.of(config).blocks(config))
+    members = _members(dice, *families.blocks(config))
     heads, kv_heads = _heads(dice)
     while heads * sum(q * kv for q, kv in members) > MOST_SCORES // 2 and len(members) > 1:
         members = members[: -(-len(members) // 2)]

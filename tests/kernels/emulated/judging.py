@@ -45,7 +45,7 @@ def workloads_of(kernel: Emulated) -> tuple[Workload, ...]:
     """Those for checking tools, and one of a dozen tiles with a single block of keys, so that who
     loads is ahead by as many tiles as there are places for their parts."""
     small = small_workloads(kernel.request.variant, kernel.request.traits)
-    rows, keys = families.of(kernel.config).blocks(kernel.config)
+    rows, keys = families.blocks(kernel.config)
     rows *= getattr(kernel.config, "cluster", 1)
     shape = {"batch": 1, "heads": 4, "kv_heads": 2, "seq_len_q": 3 * rows, "seq_len_kv": keys}
     return (*small, dataclasses.replace(small[0], **shape))
