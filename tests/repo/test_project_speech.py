@@ -30,7 +30,7 @@ FORBIDDEN: dict[str, str] = {
     "an unfinished thought": r"\b(?:TOD[O]|FIXM[E]|XX[X])\b",
 }
 
-BINARY = (".cubin", ".png", ".ncu-rep", ".gz", ".ico", ".svg")
+BINARY = (".cubin", ".png", ".ncu-rep", ".gz", ".xz", ".ico", ".svg")
 
 
 def _text_files() -> list[str]:

@@ -20,7 +20,7 @@ _HEAD = """\
 # Commands
 
 Written by `./check fix` from the commands' own help; change the help, not this page.
-`--help` of a command has all of its options.
+`--help` of a command has all of its options. A [glossary](usage.md#glossary) explains the words.
 """
 _SHARED = """\
 ## Options of several commands
