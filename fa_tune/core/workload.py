@@ -15,6 +15,8 @@ from enum import Enum, IntEnum, auto
 from functools import cache, cached_property, lru_cache, total_ordering
 from typing import TYPE_CHECKING, Any
 
+from fa_tune.core import dtypes
+from fa_tune.core.dtypes import ElementType
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.lengths import Lengths, lengths_of
 
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
 class DType(IntEnum):
     """Element type of Q, K, V and O; the values are those of torch's ScalarType."""
 
-    FP16 = 5
-    BF16 = 15
+    FP16 = dtypes.FP16.number
+    BF16 = dtypes.BF16.number
 
     @classmethod
     def from_string(cls, text: str) -> DType:
@@ -46,16 +48,19 @@ class DType(IntEnum):
         """The C++ (libtorch) spelling, `torch::kFloat16` or `torch::kBFloat16`."""
         return {DType.FP16: "torch::kFloat16", DType.BF16: "torch::kBFloat16"}[self]
 
+    @property
+    def element(self) -> ElementType:
+        """The row of the table of types."""
+        return dtypes.ALL[self.name]
+
     def to_torch_dtype(self) -> torch.dtype:
         """The torch dtype; imports torch."""
-        import torch
-
-        return {DType.FP16: torch.float16, DType.BF16: torch.bfloat16}[self]
+        return self.element.to_torch_dtype()
 
     @property
     def size_bytes(self) -> int:
         """Bytes of one element."""
-        return 2
+        return self.element.size_bytes
 
 
 class Effect(Enum):

@@ -12,7 +12,7 @@ from typing import Any
 import cupy
 import torch
 
-from fa_tune.gpu.streams import stream_of
+from fa_tune.core.streams import stream_of
 
 THREADS = 512
 CTAS_PER_SM = 4

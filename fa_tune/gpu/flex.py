@@ -11,16 +11,16 @@ import torch
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import Workload
-from fa_tune.gpu.reference import Inputs
+from fa_tune.operations.base import Tensors
 
 
-def flex_call(inputs: Inputs, workload: Workload) -> Callable[[], torch.Tensor]:
+def flex_call(inputs: Tensors, workload: Workload) -> Callable[[], torch.Tensor]:
     """A call that returns [batch, heads, seq_len_q, d_v]; with `workload.lse` it computes the
     log-sum-exp as well.  The first one compiles, and raises InvalidConfig where torch cannot."""
     # Loads torch's compiler: seconds, which no other reference should wait for.
     from torch.nn.attention.flex_attention import AuxRequest
 
-    q, k, v = (t.transpose(1, 2) for t in (inputs.q, inputs.k, inputs.v))
+    q, k, v = (t.transpose(1, 2) for t in (inputs["q"], inputs["k"], inputs["v"]))
     given: dict[str, Any] = {
         "block_mask": _block_mask(workload, q.device),
         "score_mod": _score_mod(inputs, workload),
@@ -72,9 +72,9 @@ def _block_mask(workload: Workload, device: torch.device) -> Any:
     )
 
 
-def _score_mod(inputs: Inputs, workload: Workload) -> Callable[..., Any] | None:
+def _score_mod(inputs: Tensors, workload: Workload) -> Callable[..., Any] | None:
     """What soft cap and ALiBi make of a score; None where they make nothing of it."""
-    cap, slopes, diagonal = workload.softcap, inputs.alibi_slopes, workload.diagonal
+    cap, slopes, diagonal = workload.softcap, inputs.get("alibi_slopes"), workload.diagonal
     if cap is None and slopes is None:
         return None
 

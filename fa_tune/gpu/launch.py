@@ -16,9 +16,9 @@ from cuda.bindings import driver
 
 from fa_tune import families
 from fa_tune.core.model import Variant
+from fa_tune.core.streams import stream_of
 from fa_tune.core.workload import Workload
 from fa_tune.families.launch import LaunchArgs, LaunchDevice, LaunchStep
-from fa_tune.gpu.streams import stream_of
 
 
 class Kernel:

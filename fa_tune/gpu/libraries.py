@@ -24,7 +24,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import OPTIONAL, Workload
 from fa_tune.gpu.flex import flex_call
-from fa_tune.gpu.reference import Inputs
+from fa_tune.operations.base import Tensors
 
 if TYPE_CHECKING:
     from torch.nn.attention.bias import CausalBias
@@ -49,7 +49,7 @@ NAMES = {"fa2": "FlashAttention 2 in torch", "cudnn": "cuDNN in torch", **PACKAG
 PACKAGE_REFUSALS = (AssertionError, NotImplementedError, TypeError, ValueError)
 
 
-def library_call(name: str, inputs: Inputs, workload: Workload) -> LibraryCall:
+def library_call(name: str, inputs: Tensors, workload: Workload) -> LibraryCall:
     """A call of torch's SDPA held to one back end, `fa2` or `cudnn`, of its FlexAttention,
     `flex`, or of a package, `fa3` or `fa4`.
 
@@ -71,9 +71,9 @@ def library_call(name: str, inputs: Inputs, workload: Workload) -> LibraryCall:
     return _sdpa_call(name, inputs, workload)
 
 
-def _sdpa_call(name: str, inputs: Inputs, workload: Workload) -> LibraryCall:
+def _sdpa_call(name: str, inputs: Tensors, workload: Workload) -> LibraryCall:
     """A call of torch's SDPA held to one back end."""
-    q, k, v = (t.transpose(1, 2) for t in (inputs.q, inputs.k, inputs.v))
+    q, k, v = (t.transpose(1, 2) for t in (inputs["q"], inputs["k"], inputs["v"]))
     mask: CausalBias | None = None
     if workload.causal and workload.seq_len_q != workload.seq_len_kv:
         # is_causal is aligned top-left, which the libraries take for equal lengths alone.
@@ -135,7 +135,7 @@ def _told_why(name: str, run: LibraryCall) -> LibraryCall:
     return call
 
 
-def _flash_operator(inputs: Inputs, workload: Workload) -> LibraryCall:
+def _flash_operator(inputs: Tensors, workload: Workload) -> LibraryCall:
     """A call of the operator behind torch's FlashAttention 2, which always computes the
     log-sum-exp."""
     q, k, v, given = _flash_tensors("fa2", inputs, workload)
@@ -159,25 +159,25 @@ def _flash_operator(inputs: Inputs, workload: Workload) -> LibraryCall:
             window_size_left=left,
             window_size_right=right,
         )[0]
-        return out.view(inputs.q.shape[0], -1, *out.shape[-2:]).transpose(1, 2)
+        return out.view(inputs["q"].shape[0], -1, *out.shape[-2:]).transpose(1, 2)
 
     return call
 
 
 def _flash_tensors(
-    name: str, inputs: Inputs, workload: Workload
+    name: str, inputs: Tensors, workload: Workload
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]:
     """Q, K and V as FlashAttention's functions take them, whose masks are aligned bottom-right,
     and the arguments that say where the sequences of a packed batch begin."""
     if workload.packed:
         beginnings = {
-            "cu_seqlens_q": inputs.cu_seqlens_q,
-            "cu_seqlens_k": inputs.cu_seqlens_kv,
+            "cu_seqlens_q": inputs["cu_seqlens_q"],
+            "cu_seqlens_k": inputs["cu_seqlens_kv"],
             "max_seqlen_q": workload.seq_len_q,
             "max_seqlen_k": workload.seq_len_kv,
         }
-        return inputs.q[0], inputs.k[0], inputs.v[0], beginnings
-    q, k, v = inputs.q, inputs.k, inputs.v
+        return inputs["q"][0], inputs["k"][0], inputs["v"][0], beginnings
+    q, k, v = inputs["q"], inputs["k"], inputs["v"]
     if workload.seq_len_q == workload.seq_len_kv or workload.bottom_right:
         return q, k, v, {}
     if workload.causal:
@@ -207,7 +207,7 @@ def _reason(said: list[warnings.WarningMessage]) -> str:
     return own[0] if own else "it gives no reason"
 
 
-def package_call(name: str, inputs: Inputs, workload: Workload) -> LibraryCall:
+def package_call(name: str, inputs: Tensors, workload: Workload) -> LibraryCall:
     """A call of `fa3` or `fa4` on this problem.
 
     The call returns what `library_call` says.  Raises InvalidConfig, here or at the first call, if
@@ -220,8 +220,8 @@ def package_call(name: str, inputs: Inputs, workload: Workload) -> LibraryCall:
         given["window_size"] = tuple(none if side is None else side for side in _sides(workload))
     if workload.softcap is not None:
         given["softcap"] = workload.softcap
-    if inputs.sink is not None:
-        given["learnable_sink"] = inputs.sink.bfloat16()
+    if "sink" in inputs:
+        given["learnable_sink"] = inputs["sink"].bfloat16()
     if name == "fa4" and workload.lse:  # FlashAttention 3 always computes it
         given["return_lse"] = True
     attend = _function(name, packed=workload.packed)
@@ -232,7 +232,7 @@ def package_call(name: str, inputs: Inputs, workload: Workload) -> LibraryCall:
         except PACKAGE_REFUSALS as error:
             raise InvalidConfig(_refusal(name, _first_line(error))) from error
         out: torch.Tensor = result[0] if isinstance(result, tuple) else result
-        return out.view(inputs.q.shape[0], -1, *out.shape[-2:]).transpose(1, 2)
+        return out.view(inputs["q"].shape[0], -1, *out.shape[-2:]).transpose(1, 2)
 
     return call
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fa_tune.core.jobs import Reading, Round
-from fa_tune.gpu.kernels import nvml_handle
+from fa_tune.gpu.guard import nvml_handle
 
 MAD_SCALE = 1.4826  # of a normal distribution: standard deviation over median deviation
 CLOCK_OFF = 0.03  # at least, of the median clock of the rounds just before

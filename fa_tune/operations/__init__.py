@@ -1,7 +1,8 @@
-"""What is computed: an operation owns its tensors, work, compile-time traits and verification.
+"""What is computed: an operation owns its tensors, work, compile-time traits and verification, and
+has a torch side that makes inputs and what must come out.
 
-Adding one is a package beside `forward` with a class of `operations.base.Operation`, a line in
-`_OPERATIONS`, a reference in `gpu/judged.py`, and a family that names it.
+Adding one is a package beside `forward` with a class of `operations.base.Operation`, its
+`torch_side`, a line in `_OPERATIONS`, and a family that names it.
 """
 
 from __future__ import annotations

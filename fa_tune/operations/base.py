@@ -1,20 +1,25 @@
 """What an operation supplies: tensors, work, compile-time traits, and how a result is judged.
 
-An operation is pure.  Its reference, which needs torch, stands in `fa_tune.gpu.judged` under
-the operation's name; the kernels that compute it are those of the families that name it.
+An operation is pure.  Its torch side, a module beside its own that children alone import, makes
+inputs and what must come out; the kernels that compute it are those of the families that name it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from fa_tune.core.dtypes import ElementType
 from fa_tune.core.workload import DType, Workload
 from fa_tune.operations.traits import Traits
 
-EPSILON = {DType.FP16: 2.0**-10, DType.BF16: 2.0**-7}  # the unit in the last place of 1
+if TYPE_CHECKING:
+    import torch
+
+Tensors = Mapping[str, "torch.Tensor"]  # by the names of their specs
+
 MAX_TIMES = 2.0  # the reference's largest error that a kernel's may be, and one unit more
 # The reference's root mean square error that a kernel's may be, where both are of very many rows.
 RMS_TIMES = 1.2
@@ -32,8 +37,6 @@ RMS_CHANCE = 2.5
 # A root mean square of this many units always passes.  Rounding alone makes 0.2 to 0.3; but where
 # most rows see one key, a reference can happen to be exact.
 RMS_FLOOR_UNITS = 1 / 8
-SMALLEST_EXPONENT = {DType.FP16: -14, DType.BF16: -126}  # of a normal number
-FP32_BYTES = 4
 
 # What Q, K and V of a verification case are drawn as, or a text of `core.inputs`.  A sink is a key
 # that is SINK_NATS above what the others have, for every query.
@@ -64,7 +67,7 @@ class CheckCase:
 class TensorSpec:
     """A tensor of one workload, C-contiguous unless a caller has views.
 
-    `dtype` None: fp32.  `tolerance` of an output: absolute, or as far as fp32 scores leave it
+    `tolerance` of an output: absolute, or as far as fp32 scores leave it
     open, if that is more; None: it is judged by the errors of the same-precision reference
     (`Operation.error_limits`).  `unread_bytes`: of elements that no query needs, such as the
     room of a cache beyond a sequence, or keys that a window hides from all queries.
@@ -72,17 +75,28 @@ class TensorSpec:
 
     name: str  # of launch arguments and references
     shape: tuple[int, ...]
-    dtype: DType | None
+    dtype: ElementType
     output: bool = False
     tolerance: float | None = None
     unread_bytes: int = 0
-    element_bytes: int = 0  # where it is not that of `dtype`
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all elements."""
-        each = self.dtype.size_bytes if self.dtype else FP32_BYTES
-        return math.prod(self.shape) * (self.element_bytes or each)
+        return math.prod(self.shape) * self.dtype.size_bytes
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A workload with its tensors, by the names of their specs."""
+
+    workload: Workload
+    inputs: Tensors
+    outputs: Tensors
+
+
+# Enqueues one call on torch's current stream.  None: its results are in the problem's outputs.
+Launch = Callable[[], "Tensors | None"]
 
 
 class Operation(Protocol):
@@ -141,16 +155,7 @@ def reference_limits(reference: Figures, output: Figures, dtype: DType) -> Figur
     """Twice the reference's largest error and a unit in the last place of the largest output;
     1.2 times its root mean square, and what chance may add with so few rows, or an eighth of a unit
     of the output's."""
-    unit = unit_in_the_last_place(output.largest, dtype)
-    floor = RMS_FLOOR_UNITS * unit_in_the_last_place(output.rms, dtype)
+    unit = dtype.element.unit_in_the_last_place(output.largest)
+    floor = RMS_FLOOR_UNITS * dtype.element.unit_in_the_last_place(output.rms)
     rms = RMS_TIMES * (1.0 + RMS_CHANCE / math.sqrt(reference.rows)) * reference.rms
     return Figures(MAX_TIMES * reference.largest + unit, floor if rms < floor else rms)
-
-
-def unit_in_the_last_place(value: float, dtype: DType) -> float:
-    """The distance of `value` to the next number of a type; that of its smallest normal number
-    for what is smaller, and NaN or infinite for what is."""
-    if not math.isfinite(value):
-        return abs(value)
-    exponent = math.frexp(value)[1] - 1 if value else SMALLEST_EXPONENT[dtype]
-    return EPSILON[dtype] * 2.0 ** max(exponent, SMALLEST_EXPONENT[dtype])

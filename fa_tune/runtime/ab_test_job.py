@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,12 @@ from fa_tune.core import codec
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.jobs import ABTestItem, ABTestJob, ABTestResult
 from fa_tune.core.workload import Workload
-from fa_tune.gpu.jobs.time_events import Subject, input_sets_of, prepare_alike, warm_up
-from fa_tune.gpu.kernels import Launch, guarded, launch_args, lse_for, output_for, use_device
-from fa_tune.gpu.reference import Inputs
-from fa_tune.runtime.dispatch import Attention, Problem
+from fa_tune.gpu.guard import guarded, use_device
+from fa_tune.gpu.jobs.time_events import Subject, prepare_alike, problems_of, warm_up
+from fa_tune.gpu.runners import named_args, outputs_of
+from fa_tune.operations.base import Launch, Problem
+from fa_tune.runtime.dispatch import Attention
+from fa_tune.runtime.dispatch import Problem as Described
 from fa_tune.workers.main import Report
 
 LEAST, MOST = 10, 50  # pairs
@@ -45,15 +48,14 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
 
 
 def _pairs(workload: Workload, item: ABTestItem, job: ABTestJob) -> ABTestResult:
-    inputs = input_sets_of(workload, job.inputs, job.seed)
+    problems = problems_of(workload, job.inputs, job.seed)
 
     def prepared(registry: str, meant: str) -> Subject:
         attention = Attention(registry, cache_dir=Path(job.cache_dir))
         found = attention.chosen(workload).variant.key
         if found != meant:
             raise InvalidConfig(f"a program gets {found} where the search means {meant}")
-        calls: list[Launch] = [partial(_call, attention, one, workload) for one in inputs]
-        return Subject(calls, [], busy_cycles=BUSY_CYCLES)
+        return Subject(_Program(attention, meant), problems, busy_cycles=BUSY_CYCLES)
 
     a, b = prepared(item.registry, item.chosen), prepared(item.defaults, item.default)
     prepare_alike(a, b)
@@ -71,19 +73,35 @@ def _pairs(workload: Workload, item: ABTestItem, job: ABTestJob) -> ABTestResult
     return ABTestResult(tuple(p[0] for p in pairs), tuple(p[1] for p in pairs))
 
 
-def _call(attention: Attention, inputs: Inputs, workload: Workload) -> None:
-    lse = lse_for(workload)
-    if workload.packed:  # `Attention` would take its tensors for one long sequence
-        args = launch_args(inputs, output_for(inputs), lse)
-        stream = torch.cuda.current_stream().cuda_stream
-        attention.chosen(workload).kernel.launch(workload, args, stream)
-        return
-    attention(
-        inputs.q,
-        inputs.k,
-        inputs.v,
-        **{name: getattr(workload, name) for name in Problem.__annotations__},
-        lse=lse,
-        sink=inputs.sink,
-        alibi_slopes=inputs.alibi_slopes,
-    )
+@dataclass(frozen=True)
+class _Program:
+    """What a program calls."""
+
+    attention: Attention
+    subject: str
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        return {}
+
+    def bind(self, problem: Problem) -> Launch:
+        return partial(self._call, problem)
+
+    def _call(self, problem: Problem) -> None:
+        w, inputs = problem.workload, problem.inputs
+        outputs = outputs_of(w) if w.packed or w.lse else {}
+        if w.packed:  # `Attention` would take its tensors for one long sequence
+            stream = torch.cuda.current_stream().cuda_stream
+            kernel = self.attention.chosen(w).kernel
+            kernel.launch(w, named_args({**inputs, **outputs}), stream)
+            return
+        self.attention(
+            inputs["q"],
+            inputs["k"],
+            inputs["v"],
+            **{name: getattr(w, name) for name in Described.__annotations__},
+            out=outputs.get("o"),
+            lse=outputs.get("lse"),
+            sink=inputs.get("sink"),
+            alibi_slopes=inputs.get("alibi_slopes"),
+        )

@@ -13,8 +13,8 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Variant
 from fa_tune.core.tensors import check_lse, score_tensors, workload_of
 from fa_tune.core.workload import Workload
-from fa_tune.gpu.kernels import named_args
 from fa_tune.gpu.launch import Kernel
+from fa_tune.gpu.runners import named_args
 from fa_tune.store.registry.chooser import Chooser
 
 

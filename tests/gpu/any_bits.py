@@ -14,8 +14,9 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fa_tune.core.workload import MAX_SCALE, MIN_SCALE, DType, Workload
-from fa_tune.gpu.reference import Inputs
+from fa_tune.operations.base import Tensors
 from tests.gpu.oracle import KernelCall, attention
+from tests.tensors import qkv
 
 SCALES = (MIN_SCALE, 1e-12, 1e-6, 1e-2, 1.0, 1e2, 1e3, 1e4, 1e5, 1e6, 1e8, 1e12, MAX_SCALE)
 LENGTH = 768
@@ -40,7 +41,7 @@ def replaced(workload: Workload, scale: float) -> Workload:
     return dataclasses.replace(workload, softmax_scale=scale)
 
 
-def inputs_of(name: str, workload: Workload, seed: int, device: str) -> Inputs:
+def inputs_of(name: str, workload: Workload, seed: int, device: str) -> Tensors:
     """Q, K and V, [batch, seq, heads, d_head]."""
     w = workload
     dice = torch.Generator(device=device).manual_seed(seed)
@@ -73,16 +74,16 @@ def inputs_of(name: str, workload: Workload, seed: int, device: str) -> Inputs:
         q, k[:, :-200, :, 0] = q.abs(), -math.inf
     elif name == "nan":
         k[:, 7, 1] = math.nan
-    return Inputs(q, k, v)
+    return qkv(q, k, v)
 
 
 def check(name: str, workload: Workload, kernel: KernelCall, device: str = "cuda") -> list[str]:
     """What is wrong with a kernel's result on such inputs, in words."""
     w = workload
     inputs = inputs_of(name, w, 1, device)
-    out = torch.full_like(inputs.q, math.nan)
+    out = torch.full_like(inputs["q"], math.nan)
     kernel(w, inputs, out, None)
-    q, k, v = (t.transpose(1, 2) for t in (inputs.q, inputs.k, inputs.v))
+    q, k, v = (t.transpose(1, 2) for t in (inputs["q"], inputs["k"], inputs["v"]))
     with sdpa_kernel([SDPBackend.FLASH_ATTENTION]):
         peer = torch.nn.functional.scaled_dot_product_attention(
             q, k, v, is_causal=w.causal, scale=w.scale
@@ -91,7 +92,7 @@ def check(name: str, workload: Workload, kernel: KernelCall, device: str = "cuda
     lost = int((peer.isfinite() & ~out.isfinite()).sum())
     if lost:
         return [f"{where}: {lost} results are not finite where FlashAttention 2 has numbers"]
-    if not all(t.isfinite().all() for t in (out, peer, inputs.q, inputs.k)):
+    if not all(t.isfinite().all() for t in (out, peer, inputs["q"], inputs["k"])):
         return []
     exact, _ = attention(inputs, w, torch.float64)
     error, limit = rms(out - exact), TIMES * rms(peer - exact)

@@ -8,12 +8,11 @@ from typing import Any
 import torch
 
 from fa_tune.core.workload import Workload
-from fa_tune.gpu.kernels import launch_args
 from fa_tune.gpu.launch import Kernel
-from fa_tune.gpu.reference import Inputs
+from fa_tune.operations.base import Tensors
 from fa_tune.workers.main import Report
 from tests.gpu.any_bits import check
-from tests.gpu.items import check_kernels
+from tests.gpu.items import check_kernels, launch_args
 
 
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
@@ -24,7 +23,7 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
 def check_all(kernel: Kernel, item: Mapping[str, Any]) -> list[str]:
     """What is wrong with any of the item's problems."""
 
-    def call(w: Workload, inputs: Inputs, out: torch.Tensor, lse: torch.Tensor | None) -> None:
+    def call(w: Workload, inputs: Tensors, out: torch.Tensor, lse: torch.Tensor | None) -> None:
         kernel.launch(w, launch_args(inputs, out, lse), torch.cuda.current_stream().cuda_stream)
         torch.cuda.synchronize()
 

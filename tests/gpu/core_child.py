@@ -27,10 +27,13 @@ from fa_tune.core.model import Artifact
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.launch import LaunchArgs
-from fa_tune.gpu.kernels import launch_args, lse_for, use_device
+from fa_tune.gpu.guard import use_device
 from fa_tune.gpu.launch import Kernel
-from fa_tune.gpu.reference import Inputs, make_inputs
+from fa_tune.operations.base import Tensors
+from fa_tune.operations.forward.torch_side import inputs as make_inputs
 from tests.csrc.host_cost import host_cost
+from tests.gpu.items import launch_args, lse_for
+from tests.tensors import qkv
 
 THREADS, LAUNCHES = 8, 10_000
 BUFFERS = 10  # results of a thread before they are looked at
@@ -89,10 +92,10 @@ def stream() -> int:
     return int(torch.cuda.current_stream().cuda_stream)
 
 
-def fresh(workload: Workload, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor | None]:
+def fresh(workload: Workload, inputs: Tensors) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Room for results, full of NaN."""
-    shape = (*inputs.q.shape[:3], workload.d_v)
-    return inputs.q.new_full(shape, torch.nan), lse_for(workload, torch.nan)
+    shape = (*inputs["q"].shape[:3], workload.d_v)
+    return inputs["q"].new_full(shape, torch.nan), lse_for(workload, torch.nan)
 
 
 def launch(
@@ -107,7 +110,7 @@ def launch(
     kernel.launch(workload, args, on, device)
 
 
-def by_python(artifact: Artifact, workload: Workload, inputs: Inputs) -> list[torch.Tensor]:
+def by_python(artifact: Artifact, workload: Workload, inputs: Tensors) -> list[torch.Tensor]:
     """O, and the log-sum-exp where the workload has it."""
     out, lse = fresh(workload, inputs)
     kernel = Kernel(artifact.variant, artifact.cubin, *artifact.symbols)
@@ -169,7 +172,7 @@ class Tenant:
         self.stream = torch.cuda.Stream()
         self.kernel, self.wrong = kernel, torch.zeros((), dtype=torch.int64, device="cuda")
         self.launched = 0
-        self.outs = [torch.empty_like(self.inputs.q) for _ in range(BUFFERS)]
+        self.outs = [torch.empty_like(self.inputs["q"]) for _ in range(BUFFERS)]
         torch.cuda.synchronize()
 
     def run(self, launches: int) -> None:
@@ -247,11 +250,11 @@ def two_gpus(core: Core, store: ArtifactStore) -> str:
         inputs = make_inputs(workload, seed=1)
         (expected,) = by_python(artifact, workload, inputs)
         kernel = core.kernel(KernelImage.of(artifact))
-        there = Inputs(**{n: t.to("cuda:1") for n, t in inputs.tensors.items()})
+        there = qkv(**{n: t.to("cuda:1") for n, t in inputs.items()})
         results = []
         for _ in range(20):
             for device, given in ((0, inputs), (1, there)):
-                out = torch.full_like(given.q, torch.nan)
+                out = torch.full_like(given["q"], torch.nan)
                 of_device = torch.cuda.current_stream(device).cuda_stream
                 launch(kernel, workload, launch_args(given, out), of_device, device)
                 results.append(out)

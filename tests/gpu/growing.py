@@ -21,9 +21,9 @@ from typing import Any
 import torch
 
 from fa_tune.core.workload import Workload
-from fa_tune.gpu.reference import Inputs
-from fa_tune.operations.base import EPSILON
+from fa_tune.operations.base import Tensors
 from tests.gpu.oracle import LSE_TOLERANCE, KernelCall, attention, equal_bits, largest
+from tests.tensors import qkv
 
 STEP = 64  # keys
 GROWTHS = (1, 2, 3, 5, 8, 9, 11, 14, 16, 17, 40, 127, 128, 200)  # powers of two per step
@@ -33,7 +33,7 @@ SLOPES = (1.0, -1.0, 0.5, -0.5, 0.0, -0.25, 2.0**-6)
 NOISE = 0.5
 
 
-def growing_inputs(workload: Workload, growth: int, seed: int, device: str) -> Inputs:
+def growing_inputs(workload: Workload, growth: int, seed: int, device: str) -> Tensors:
     """Q, K and V of such scores; all rows of 16 have every slope, so every warp has."""
     w = workload
     generator = torch.Generator(device=device).manual_seed(seed)
@@ -53,7 +53,7 @@ def growing_inputs(workload: Workload, growth: int, seed: int, device: str) -> I
         height = height + ABOVE * ((steps % 3 == 0) & (place == (13 * steps + 9) % STEP))
     k[..., 0] = (height * math.log(2) / w.scale)[None, :, None]
     v = noise(w.seq_len_kv, w.kv_heads)
-    return Inputs(q.to(dtype), k.to(dtype), v.to(dtype))
+    return qkv(q.to(dtype), k.to(dtype), v.to(dtype))
 
 
 def check(
@@ -64,7 +64,7 @@ def check(
     inputs = growing_inputs(w, growth, growth, device)
     results = []
     for _ in range(2):
-        out = torch.full_like(inputs.q, math.nan)
+        out = torch.full_like(inputs["q"], math.nan)
         lse = torch.full((w.batch, w.heads, w.seq_len_q), math.nan, device=device)
         kernel(w, inputs, out, lse if w.lse else None)
         results.append((out, lse))
@@ -73,7 +73,7 @@ def check(
     seen = exact_lse != -math.inf
     # fp32 scores of that size are no more exact than this, and weights are rounded once.
     steps = w.seq_len_kv // STEP * abs(growth)
-    limit = (4 * EPSILON[w.dtype] + steps * 2.0**-20) * (1 + largest(inputs.v.double()))
+    limit = (4 * w.dtype.element.epsilon + steps * 2.0**-20) * (1 + largest(inputs["v"].double()))
     error = largest(out.double() - exact)
     found: dict[str, Any] = {
         f"error {error:.3g} exceeds {limit:.3g}": error <= limit,

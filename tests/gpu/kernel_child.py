@@ -16,13 +16,12 @@ import torch
 from fa_tune import families
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import DType, Workload
-from fa_tune.gpu.kernels import launch_args
 from fa_tune.gpu.launch import Kernel
-from fa_tune.gpu.reference import Inputs
 from fa_tune.operations.traits import Traits
 from fa_tune.workers.main import Report
-from tests.gpu.items import check_kernels
+from tests.gpu.items import check_kernels, launch_args
 from tests.gpu.oracle import grown
+from tests.tensors import qkv
 
 FLOOR = {DType.FP16: 2.0**-10, DType.BF16: 2.0**-7}  # one rounding of an output near 1
 LSE_GUARD = 64  # elements behind the log-sum-exp that must stay as they were
@@ -106,7 +105,7 @@ def check(
         traits.causal,
     )  # fmt: skip
     args = dataclasses.replace(
-        launch_args(Inputs(q, k, v), out, lse if traits.lse else None),
+        launch_args(qkv(q, k, v), out, lse if traits.lse else None),
         diagonal=case.diagonal or 0,
         softmax_scale=case.scale,
     )

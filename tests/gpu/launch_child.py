@@ -4,7 +4,7 @@ nevertheless take every path, and hardly anything beside them, which would only 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,10 +15,10 @@ from fa_tune.core.model import Variant
 from fa_tune.core.workload import Workload
 from fa_tune.families.decode.config import DecodeConfig
 from fa_tune.gpu.jobs.verify import check_all
-from fa_tune.gpu.kernels import launch_args, lse_for, output_for
 from fa_tune.gpu.launch import Kernel
-from fa_tune.gpu.reference import Inputs, make_inputs
-from fa_tune.operations.base import CheckCase
+from fa_tune.gpu.runners import CompiledKernel, named_args, outputs_of
+from fa_tune.operations.base import CheckCase, Tensors
+from fa_tune.operations.forward.torch_side import inputs as make_inputs
 from fa_tune.workers.main import Report
 from tests.gpu.cases import few_heads, small_caches, small_workloads
 from tests.gpu.items import check_kernels
@@ -39,7 +39,7 @@ def judge(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -
     def judged(kernel: Kernel, item: Mapping[str, Any]) -> dict[str, Any]:
         launch_all(kernel, item)
         cases = tuple(map(CheckCase, of_item(item)))
-        return codec.dump(check_all(kernel, cases, seed=0))
+        return codec.dump(check_all(CompiledKernel(item["subject"], kernel), cases, seed=0))
 
     check_kernels(shared, items, report, judged)
 
@@ -63,17 +63,12 @@ def of_item(item: Mapping[str, Any]) -> tuple[Workload, ...]:
     return small_workloads(*kernel) + small_caches(*kernel)
 
 
-def inputs_of(w: Workload) -> Inputs:
+def inputs_of(w: Workload) -> Tensors:
     """Drawn on the host where they become e4m3: racecheck reports torch's own kernel for it."""
     if not w.kv_e4m3:
         return make_inputs(w, seed=0)
     drawn = make_inputs(w, seed=0, device="cpu")
-    return replace(drawn, **{f.name: on_gpu(getattr(drawn, f.name)) for f in fields(drawn)})
-
-
-def on_gpu(value: Any) -> Any:
-    """A tensor's copy there; anything else as it is."""
-    return value.cuda() if isinstance(value, torch.Tensor) else value
+    return {name: tensor.cuda() for name, tensor in drawn.items()}
 
 
 def launch_all(kernel: Kernel, item: Mapping[str, Any]) -> int:
@@ -89,12 +84,12 @@ def launch_each(kernel: Kernel, workloads: Sequence[Workload]) -> int:
     launches = 0
     for w in workloads:
         inputs = inputs_of(w)
-        out, lse = output_for(inputs), lse_for(w)
+        outputs = outputs_of(w)
         for grows in (False,) if w.kv_e4m3 else (False, True):  # e4m3 has no room for it
             if grows:
-                grown(inputs.k[:1], -GROWTH)
-                grown(inputs.k[1:], GROWTH)
-            kernel.launch(w, launch_args(inputs, out, lse), stream)
+                grown(inputs["k"][:1], -GROWTH)
+                grown(inputs["k"][1:], GROWTH)
+            kernel.launch(w, named_args({**inputs, **outputs}), stream)
             torch.cuda.synchronize()
             launches += 1
     return launches

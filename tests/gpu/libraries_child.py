@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from fa_tune.core.workload import Workload
-from fa_tune.gpu.judged import judged_forward
-from fa_tune.gpu.kernels import guarded, use_device
+from fa_tune.gpu.guard import guarded, use_device
 from fa_tune.gpu.libraries import library_call
-from fa_tune.gpu.reference import make_inputs
+from fa_tune.operations.forward.torch_side import expected
+from fa_tune.operations.forward.torch_side import inputs as make_inputs
 from fa_tune.workers.main import Report
 
 
@@ -28,7 +28,7 @@ def handle(spec: Mapping[str, Any], items: Mapping[str, Any], report: Report) ->
 def _difference(library: str, key: str) -> float:
     workload = Workload.from_key(key)
     inputs = make_inputs(workload, seed=1)
-    exact = judged_forward(inputs, workload)["o"].exact
+    exact = expected(workload, inputs)["o"].exact
     out = library_call(library, inputs, workload)().detach().transpose(1, 2)
     torch.cuda.synchronize()
     assert out.shape == exact.shape

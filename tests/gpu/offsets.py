@@ -6,8 +6,8 @@ from __future__ import annotations
 import torch
 
 from fa_tune.core.workload import Workload
-from fa_tune.gpu.reference import Inputs
 from tests.gpu.oracle import LSE_TOLERANCE, KernelCall, attention, equal_bits, inputs_for
+from tests.tensors import qkv
 
 BEYOND = 2**31  # elements: what 32 bits do not count
 
@@ -32,14 +32,14 @@ def spread(shape: tuple[int, ...], dimension: str, device: str = "cuda") -> torc
 def check_strides(kernel: KernelCall, w: Workload, *, dimension: str) -> list[str]:
     """The same result, to the bit, as from tensors that lie close together."""
     near = inputs_for(w, "plain", 7, "cuda")
-    expected = torch.empty_like(near.q)
+    expected = torch.empty_like(near["q"])
     kernel(w, near, expected, None)
     exact, _ = attention(near, w, torch.float64)
     wrong = []
     if not float((expected.double() - exact).abs().max()) < 4e-3:
         wrong.append("the result is wrong with small tensors already")
-    far = Inputs(*(spread(tuple(t.shape), dimension).copy_(t) for t in (near.q, near.k, near.v)))
-    out = spread(tuple(near.q.shape), dimension).fill_(float("nan"))
+    far = qkv(*(spread(tuple(near[n].shape), dimension).copy_(near[n]) for n in "qkv"))
+    out = spread(tuple(near["q"].shape), dimension).fill_(float("nan"))
     kernel(w, far, out, None)
     if not equal_bits(out.contiguous(), expected):
         wrong.append(f"the {dimension} stride is not taken as a 64-bit number")
@@ -53,8 +53,8 @@ def check_lse(kernel: KernelCall, w: Workload) -> list[str]:
     near = inputs_for(one, "plain", 7, "cuda")
     shape = (w.batch, w.seq_len_q, w.heads, w.d_head)
     kv_shape = (w.batch, w.seq_len_kv, w.heads, w.d_head)
-    same = Inputs(near.q.expand(shape), near.k.expand(kv_shape), near.v.expand(kv_shape))
-    out = torch.empty_like(near.q).expand(shape)
+    same = qkv(near["q"].expand(shape), near["k"].expand(kv_shape), near["v"].expand(kv_shape))
+    out = torch.empty_like(near["q"]).expand(shape)
     lse = torch.full((w.batch, w.heads, w.seq_len_q), float("nan"), device="cuda")
     assert lse.numel() > BEYOND
     kernel(w, same, out, lse)

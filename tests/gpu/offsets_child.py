@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fa_tune.core.workload import Workload
-from fa_tune.gpu.kernels import guarded, use_device
+from fa_tune.gpu.guard import guarded, use_device
 from fa_tune.workers.main import Report
 from tests.gpu.grid_child import call_of
 from tests.gpu.items import load

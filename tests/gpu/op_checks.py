@@ -12,10 +12,10 @@ import torch
 
 from fa_tune.core.hooks import twin_of
 from fa_tune.core.workload import Workload
-from fa_tune.gpu.kernels import use_device
-from fa_tune.gpu.reference import Inputs
+from fa_tune.gpu.guard import use_device
 from fa_tune.op.operands import Lengths
 from fa_tune.op.traits import Traits, bounds
+from fa_tune.operations.base import Tensors
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -26,16 +26,16 @@ def same_bits(one: Any, other: Any) -> bool:
     return all(torch.equal(bits(a), bits(b)) for a, b in zip(one, other, strict=True))
 
 
-def problem_of(workload: Workload, inputs: Inputs) -> dict[str, Any]:
+def problem_of(workload: Workload, inputs: Tensors) -> dict[str, Any]:
     """What `attention` is told beside Q, K and V."""
     return {
         "causal": workload.causal,
         "bottom_right": workload.bottom_right,
         "softmax_scale": workload.softmax_scale,
         "window": (workload.window_left, workload.window_right),
-        "sink": inputs.sink,
+        "sink": inputs.get("sink"),
         "softcap": workload.softcap,
-        "alibi_slopes": inputs.alibi_slopes,
+        "alibi_slopes": inputs.get("alibi_slopes"),
     }
 
 

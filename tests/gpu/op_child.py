@@ -21,14 +21,15 @@ from fa_tune.build.native.core import KernelImage
 from fa_tune.build.native.library import stable_library, torch_library
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType, Workload
-from fa_tune.gpu.kernels import launch_args, lse_for
 from fa_tune.gpu.launch import Kernel
-from fa_tune.gpu.reference import Inputs, make_inputs
 from fa_tune.op import attention, explain, flash_attn_func, flash_attn_varlen_func, prepare
 from fa_tune.op.operands import Lengths
 from fa_tune.op.state import operators
 from fa_tune.op.traits import Traits
+from fa_tune.operations.base import Tensors
+from fa_tune.operations.forward.torch_side import inputs as make_inputs
 from tests.csrc.host_cost import host_cost as cost_of_core
+from tests.gpu.items import launch_args, lse_for
 from tests.gpu.op_checks import (
     draw,
     main,
@@ -42,10 +43,10 @@ THREADS, LAUNCHES = 8, 200
 LIBRARIES: list[Any] = []  # kept loaded
 
 
-def by_cupy(workload: Workload, inputs: Inputs) -> list[torch.Tensor]:
+def by_cupy(workload: Workload, inputs: Tensors) -> list[torch.Tensor]:
     """The same kernel, launched as it is measured."""
     artifact = operators().plans.choice(workload, 0).artifact
-    out = inputs.q.new_full((*inputs.q.shape[:3], workload.d_v), torch.nan)
+    out = inputs["q"].new_full((*inputs["q"].shape[:3], workload.d_v), torch.nan)
     lse = lse_for(workload, torch.nan)
     kernel = Kernel(artifact.variant, artifact.cubin, *artifact.symbols)
     stream = torch.cuda.current_stream().cuda_stream
@@ -54,9 +55,9 @@ def by_cupy(workload: Workload, inputs: Inputs) -> list[torch.Tensor]:
     return [out] if lse is None else [out, lse]
 
 
-def by_op(workload: Workload, inputs: Inputs) -> list[torch.Tensor]:
+def by_op(workload: Workload, inputs: Tensors) -> list[torch.Tensor]:
     found = attention(
-        *(inputs.q, inputs.k, inputs.v),
+        *(inputs["q"], inputs["k"], inputs["v"]),
         return_lse=workload.lse,
         **problem_of(workload, inputs),
     )
@@ -86,10 +87,10 @@ def bits_of_the_measured_kernel() -> None:
         given = torch.empty_like(by_op(workload, inputs)[0])
         lse = lse_for(workload, torch.nan)
         problem = problem_of(workload, inputs)
-        attention(inputs.q, inputs.k, inputs.v, out=given, lse=lse, **problem)
+        attention(inputs["q"], inputs["k"], inputs["v"], out=given, lse=lse, **problem)
         assert same_bits([given], by_op(workload, inputs)[:1]), workload.key
         del problem["softmax_scale"]
-        chosen = explain(inputs.q, inputs.k, inputs.v, **problem)
+        chosen = explain(inputs["q"], inputs["k"], inputs["v"], **problem)
         assert chosen.variant.key in str(chosen)
 
 

@@ -16,11 +16,12 @@ from collections.abc import Callable
 import torch
 
 from fa_tune.core.workload import DType, Workload
-from fa_tune.gpu.kernels import launch_args, lse_for, use_device
+from fa_tune.gpu.guard import use_device
 from fa_tune.gpu.launch import Kernel
-from fa_tune.gpu.reference import make_inputs
 from fa_tune.op import attention
 from fa_tune.op.state import operators
+from fa_tune.operations.forward.torch_side import inputs as make_inputs
+from tests.gpu.items import launch_args, lse_for
 from tests.gpu.op_checks import problem_of
 
 PAIRS = 200
@@ -53,7 +54,7 @@ def captured(call: Callable[[], object]) -> torch.cuda.CUDAGraph:
 def ratios(workload: Workload, pairs: int) -> tuple[list[float], list[float]]:
     """Microseconds of our own launcher, and the operator's time over them, pair by pair."""
     inputs = make_inputs(workload, seed=15)
-    out = inputs.q.new_empty((*inputs.q.shape[:3], workload.d_v))
+    out = inputs["q"].new_empty((*inputs["q"].shape[:3], workload.d_v))
     lse = lse_for(workload)
     artifact = operators().plans.choice(workload, 0).artifact
     kernel = Kernel(artifact.variant, artifact.cubin, *artifact.symbols)
@@ -63,7 +64,7 @@ def ratios(workload: Workload, pairs: int) -> tuple[list[float], list[float]]:
         kernel.launch(workload, args, torch.cuda.current_stream().cuda_stream)
 
     def operator() -> None:
-        attention(inputs.q, inputs.k, inputs.v, out=out, lse=lse, **problem)
+        attention(inputs["q"], inputs["k"], inputs["v"], out=out, lse=lse, **problem)
 
     graphs = [captured(call) for call in (own, operator)]
     room = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")

@@ -15,14 +15,17 @@ from typing import Any
 import torch
 
 from fa_tune.core.workload import Workload
-from fa_tune.gpu.judged import judge, judged_forward
-from fa_tune.gpu.reference import Inputs, changed_scores, hidden_pairs, score_inputs
-from fa_tune.operations.base import CheckCase
+from fa_tune.operations.base import CheckCase, Tensors
+from fa_tune.operations.forward.torch_side import expected
+from fa_tune.operations.forward.torch_side.all_inputs import score_inputs
+from fa_tune.operations.forward.torch_side.scores import changed_scores, hidden_pairs
+from fa_tune.operations.torch_side import judge
 from fa_tune.operations.verification import fault
 from tests.gpu.cases import Case
+from tests.tensors import qkv
 
 # (workload, Q, K and V, O, log-sum-exp or None): writes the last two.
-KernelCall = Callable[[Workload, Inputs, torch.Tensor, torch.Tensor | None], None]
+KernelCall = Callable[[Workload, Tensors, torch.Tensor, torch.Tensor | None], None]
 
 MEAN = 0.25  # off zero, so that a row that is lost or counted twice shows
 GUARD = 64  # elements before and behind a tensor that stands alone
@@ -64,7 +67,7 @@ def room(shape: tuple[int, ...], layout: str, dtype: torch.dtype, device: str) -
 
 def inputs_for(
     workload: Workload, layout: str, seed: int, device: str, growth: float | None = None
-) -> Inputs:
+) -> Tensors:
     """Random Q, K and V in the layout; see `LAYOUTS` and `GROWTHS` in tests/gpu/cases.py."""
     generator = torch.Generator(device=device).manual_seed(seed)
     dtype = workload.dtype.to_torch_dtype()
@@ -77,7 +80,7 @@ def inputs_for(
     if layout == "packed":  # Q, K and V of a token side by side
         whole = room((w.batch, w.seq_len_q, w.heads + 2 * w.kv_heads, w.d_head), "", dtype, device)
         q, k, v = draw(whole.inside).split((w.heads, w.kv_heads, w.kv_heads), dim=2)
-        return Inputs(q, grown(k, growth), v, **score_inputs(w, seed=seed, device=device))
+        return qkv(q, grown(k, growth), v, **score_inputs(w, seed=seed, device=device))
     rows = 1 if layout == "expanded" else w.batch  # one K and V for the whole batch
     q = draw(room((w.batch, w.seq_len_q, w.heads, w.d_head), layout, dtype, device).inside)
     shape = (rows, w.seq_len_kv, w.kv_heads)
@@ -85,7 +88,7 @@ def inputs_for(
     grown(k, growth)
     if layout == "expanded":
         k, v = (t.expand(w.batch, -1, -1, -1) for t in (k, v))
-    return Inputs(q, k, v, **score_inputs(w, seed=seed, device=device))
+    return qkv(q, k, v, **score_inputs(w, seed=seed, device=device))
 
 
 def grown(k: torch.Tensor, growth: float | None) -> torch.Tensor:
@@ -99,31 +102,37 @@ def grown(k: torch.Tensor, growth: float | None) -> torch.Tensor:
 
 
 def attention(
-    inputs: Inputs, workload: Workload, dtype: torch.dtype
+    inputs: Tensors, workload: Workload, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """softmax(scale · Q Kᵀ) V in `dtype`, step by step as torch does it, [batch, seq, heads,
     d_v]; and the log-sum-exp of these scores in fp64, [batch, heads, seq_len_q]."""
     w = workload
     group = w.heads // w.kv_heads
-    hidden = hidden_pairs(w, inputs.q.device)
-    shape = (*inputs.q.shape[:3], inputs.v.shape[3])
-    out = torch.empty(shape, dtype=dtype, device=inputs.q.device)
-    lse = torch.empty((w.batch, w.heads, w.seq_len_q), dtype=torch.float64, device=inputs.q.device)
+    hidden = hidden_pairs(w, inputs["q"].device)
+    shape = (*inputs["q"].shape[:3], inputs["v"].shape[3])
+    out = torch.empty(shape, dtype=dtype, device=inputs["q"].device)
+    lse = torch.empty(
+        (w.batch, w.heads, w.seq_len_q), dtype=torch.float64, device=inputs["q"].device
+    )
     for batch, kv in _chunks(w):
         heads = slice(kv.start * group, kv.stop * group)
-        q = inputs.q[batch, :, heads].transpose(1, 2).unflatten(1, (-1, group)).to(dtype)
-        k, v = (t[batch, :, kv].transpose(1, 2)[:, :, None].to(dtype) for t in (inputs.k, inputs.v))
+        q = inputs["q"][batch, :, heads].transpose(1, 2).unflatten(1, (-1, group)).to(dtype)
+        k, v = (
+            t[batch, :, kv].transpose(1, 2)[:, :, None].to(dtype)
+            for t in (inputs["k"], inputs["v"])
+        )
         slopes = None
-        if inputs.alibi_slopes is not None:
-            slopes = inputs.alibi_slopes[batch, heads].unflatten(1, (-1, group))[..., None, None]
+        if "alibi_slopes" in inputs:
+            slopes = inputs["alibi_slopes"][batch, heads].unflatten(1, (-1, group))[..., None, None]
         batches = torch.arange(w.batch, device=q.device)[batch].view(-1, 1, 1, 1, 1)
         of_heads = torch.arange(w.heads, device=q.device)[heads].unflatten(0, (-1, group))
         of = (batches, of_heads[..., None, None])
         scores = changed_scores((q @ k.transpose(-1, -2)) * w.scale, w, slopes, of=of)
         if hidden is not None:
             scores = scores.masked_fill(hidden, -math.inf)
-        if inputs.sink is not None:
-            sink = inputs.sink[heads].unflatten(0, (-1, group))[..., None, None].to(scores.dtype)
+        if "sink" in inputs:
+            sink = inputs["sink"][heads].unflatten(0, (-1, group))[..., None, None]
+            sink = sink.to(scores.dtype)
             scores = torch.cat((scores, sink.expand(*scores.shape[:-1], 1)), -1)
         weights = torch.softmax(scores, -1)[..., : w.seq_len_kv]
         if hidden is not None:
@@ -152,7 +161,7 @@ def check(case: Case, kernel: KernelCall, device: str = "cuda") -> dict[str, Any
     w = case.workload
     inputs = inputs_for(w, case.layout, case.seed, device, case.growth)
     out_layout = case.layout if case.layout in ("strided", "transposed") else "plain"
-    out = room((*inputs.q.shape[:3], w.d_v), out_layout, inputs.q.dtype, device)
+    out = room((*inputs["q"].shape[:3], w.d_v), out_layout, inputs["q"].dtype, device)
     lse = room((w.batch, w.heads, w.seq_len_q, 1), "plain", torch.float32, device)
 
     def launch() -> tuple[torch.Tensor, torch.Tensor]:
@@ -165,18 +174,18 @@ def check(case: Case, kernel: KernelCall, device: str = "cuda") -> dict[str, Any
     second, second_lse = launch()
     exact, exact_lse = attention(inputs, w, torch.float64)
     empty = exact_lse == -math.inf
-    hidden = hidden_pairs(w, inputs.q.device)  # a sink makes a row's sum, but no value
+    hidden = hidden_pairs(w, inputs["q"].device)  # a sink makes a row's sum, but no value
     blind = empty if hidden is None else hidden.all(-1).expand_as(empty)
     error = largest(first.double() - exact)
     limit = math.nextafter(error, math.inf)
     if case.strict:
-        limit = 2 * largest(attention(inputs, w, inputs.q.dtype)[0].double() - exact)
+        limit = 2 * largest(attention(inputs, w, inputs["q"].dtype)[0].double() - exact)
     outputs = {"o": first, "lse": first_lse} if w.lse else {"o": first}
     figures: dict[str, Any] = {
         "name": case.name,
         "error": error,
         "limit": limit,
-        "criterion": fault(judge(CheckCase(w), judged_forward(inputs, w), outputs)),
+        "criterion": fault(judge(CheckCase(w), expected(w, inputs), outputs)),
         "repeats": equal_bits(first, second),
         "clean_outside": out.is_clean_outside(),
         "n_empty": int(blind.sum()),

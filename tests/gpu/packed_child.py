@@ -11,11 +11,12 @@ import torch
 
 from fa_tune import families
 from fa_tune.core.workload import Workload
-from fa_tune.gpu.judged import judge, judged_forward
-from fa_tune.gpu.kernels import named_args
 from fa_tune.gpu.launch import Kernel
-from fa_tune.gpu.reference import empty_outputs, make_inputs
+from fa_tune.gpu.runners import named_args, outputs_of
 from fa_tune.operations.base import CheckCase
+from fa_tune.operations.forward.torch_side import expected
+from fa_tune.operations.forward.torch_side import inputs as make_inputs
+from fa_tune.operations.torch_side import judge
 from fa_tune.operations.traits import Traits
 from fa_tune.workers.main import Report
 from tests.gpu import score_hooks  # noqa: F401  (registers the hooks)
@@ -84,16 +85,16 @@ def faults(kernel: Kernel, w: Workload, seed: int) -> list[str]:
     rows, keys = places(used_q), places(used_kv)
     total_q, total_kv = (int((n + UNUSED).sum()) for n in (used_q, used_kv))
     spread = replace(w, lengths="", total_q=total_q, total_kv=total_kv)
-    outputs, given = empty_outputs(spread, fill=float("nan")), inputs.tensors
+    outputs = outputs_of(spread, fill=float("nan"))
     tensors = {
-        "q": among_nan(inputs.q, rows, total_q),
-        "k": among_nan(inputs.k, keys, total_kv),
-        "v": among_nan(inputs.v, keys, total_kv),
+        "q": among_nan(inputs["q"], rows, total_q),
+        "k": among_nan(inputs["k"], keys, total_kv),
+        "v": among_nan(inputs["v"], keys, total_kv),
         "cu_seqlens_q": beginnings(used_q),
         "cu_seqlens_kv": beginnings(used_kv),
         "used_q": used_q,
         "used_kv": used_kv,
-        **{name: given[name] for name in ("sink", "alibi_slopes") if name in given},
+        **{name: inputs[name] for name in ("sink", "alibi_slopes") if name in inputs},
     }
     stream = torch.cuda.current_stream().cuda_stream
     kernel.launch(spread, named_args({**tensors, **outputs}), stream)
@@ -105,7 +106,7 @@ def faults(kernel: Kernel, w: Workload, seed: int) -> list[str]:
     if "lse" in outputs:
         found["lse"] = outputs["lse"][..., rows]
         clean &= outputs["lse"][..., unused].isnan().all()
-    case = judge(CheckCase(w), judged_forward(inputs, w), found)
+    case = judge(CheckCase(w), expected(w, inputs), found)
     said = [] if case.ok else [f"{w.key}: error {case.max_abs_error} of {case.limit}"]
     return said + ([] if clean else [f"{w.key}: it wrote rows of no sequence"])
 

@@ -18,9 +18,10 @@ import torch
 
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import Workload
-from fa_tune.gpu.reference import Inputs, hidden_pairs
-from fa_tune.operations.base import EPSILON
+from fa_tune.operations.base import Tensors
+from fa_tune.operations.forward.torch_side.scores import hidden_pairs
 from tests.gpu.oracle import LSE_TOLERANCE, KernelCall, attention, inputs_for
+from tests.tensors import qkv
 
 BATCH, HEADS, KV_HEADS = 2, 4, 2
 COLUMN = 5  # of d_head, where the element is
@@ -71,7 +72,7 @@ def problem(
     return Problem(variant, dataclasses.replace(wanted, softcap=workload.softcap), blocks)
 
 
-Library = Callable[[Workload, Inputs], torch.Tensor]  # [batch, seq, heads, d_head]
+Library = Callable[[Workload, Tensors], torch.Tensor]  # [batch, seq, heads, d_head]
 
 
 def check(one: Problem, kernel: KernelCall, library: Library | None, device: str) -> list[str]:
@@ -107,29 +108,25 @@ def _check_place(
 ) -> list[str]:
     w = one.workload
     clean = inputs_for(w, "plain", 11, device)
-    inputs = Inputs(clean.q.clone(), clean.k.clone(), clean.v.clone())
+    inputs = qkv(clean["q"].clone(), clean["k"].clone(), clean["v"].clone())
     batch, kv_head = BATCH - 1, KV_HEADS - 1
     group = HEADS // KV_HEADS
     head = kv_head * group
     if kind == ALL_MINUS_INF:
-        inputs.q[batch, place, head, COLUMN] = -INF
-        inputs.k[batch, :, kv_head, COLUMN].abs_().add_(1)
+        inputs["q"][batch, place, head, COLUMN] = -INF
+        inputs["k"][batch, :, kv_head, COLUMN].abs_().add_(1)
     else:
         name, value = KINDS[kind]
         of_head = head if name == "q" else kv_head
         getattr(inputs, name)[batch, place, of_head, COLUMN] = value
-    out = torch.full_like(inputs.q, 77.0)
+    out = torch.full_like(inputs["q"], 77.0)
     lse = torch.full((w.batch, w.heads, w.seq_len_q), 77.0, device=device)
     kernel(w, inputs, out, lse)
 
     of_v = kind in KINDS and KINDS[kind][0] == "v"
     # V's element is put into the expected result by hand: hidden keys are not there at all.
-    exact, exact_lse = attention(
-        dataclasses.replace(inputs, v=clean.v) if of_v else inputs, w, torch.float64
-    )
-    same, _ = attention(
-        dataclasses.replace(inputs, v=clean.v) if of_v else inputs, w, inputs.q.dtype
-    )
+    exact, exact_lse = attention({**inputs, "v": clean["v"]} if of_v else inputs, w, torch.float64)
+    same, _ = attention({**inputs, "v": clean["v"]} if of_v else inputs, w, inputs["q"].dtype)
     may_leak = torch.zeros_like(out, dtype=torch.bool)
     unseen = torch.zeros_like(out, dtype=torch.bool)
     heads = slice(head, head + group)
@@ -166,7 +163,7 @@ def _compare(
             yield f"{n} elements are {name} where the reference is not, or the other way round"
     finite = ~passed_over & out.isfinite() & exact.isfinite() & same.isfinite()
     error = (out.double() - exact)[finite].abs().max()
-    limit = 2 * (same.double() - exact)[finite].abs().max() + EPSILON[w.dtype]
+    limit = 2 * (same.double() - exact)[finite].abs().max() + w.dtype.element.epsilon
     if not error <= limit:
         yield f"error {float(error):.3g} of the rest exceeds {float(limit):.3g}"
 

@@ -11,14 +11,15 @@ import torch
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.libraries import library_call
-from fa_tune.gpu.reference import Inputs
+from fa_tune.operations.base import Tensors
 from fa_tune.workers.main import Report
 from tests.gpu.grid_child import call_of
 from tests.gpu.items import check_kernels
 from tests.gpu.poison import Library, Problem, check
+from tests.tensors import qkv
 
 
-def flash_attention(w: Workload, inputs: Inputs) -> torch.Tensor:
+def flash_attention(w: Workload, inputs: Tensors) -> torch.Tensor:
     """torch's FlashAttention 2, [batch, seq, heads, d_head].
 
     With little to do it splits the keys, in tiles of another size; so that it does not, the
@@ -26,7 +27,7 @@ def flash_attention(w: Workload, inputs: Inputs) -> torch.Tensor:
     """
     multiprocessors = torch.cuda.get_device_properties().multi_processor_count
     times = -(-2 * multiprocessors // (w.batch * w.heads))
-    many = Inputs(*(t.repeat(times, 1, 1, 1) for t in (inputs.q, inputs.k, inputs.v)))
+    many = qkv(*(t.repeat(times, 1, 1, 1) for t in (inputs["q"], inputs["k"], inputs["v"])))
     larger = replace(w, batch=times * w.batch)
     return library_call("fa2", many, larger)().detach()[: w.batch].transpose(1, 2)
 

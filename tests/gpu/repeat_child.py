@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
-from fa_tune.gpu.kernels import launch_args, lse_for
 from fa_tune.gpu.launch import Kernel
 from fa_tune.workers.main import Report
 from tests.gpu.cases import Case
-from tests.gpu.items import check_kernels
+from tests.gpu.items import check_kernels, launch_args, lse_for
 from tests.gpu.oracle import equal_bits, inputs_for
 
 
@@ -33,7 +32,7 @@ def repeat(kernel: Kernel, case: Case, times: int) -> dict[str, Any]:
     stream = torch.cuda.current_stream().cuda_stream
     found = []
     for _ in range(times):
-        out = torch.full(inputs.q.shape, math.nan, dtype=inputs.q.dtype, device="cuda")
+        out = torch.full(inputs["q"].shape, math.nan, dtype=inputs["q"].dtype, device="cuda")
         lse = lse_for(w, math.nan)
         kernel.launch(w, launch_args(inputs, out, lse), stream)
         found.append([out] if lse is None else [out, lse])

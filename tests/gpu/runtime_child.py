@@ -13,7 +13,7 @@ import torch
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType, Workload
-from fa_tune.gpu.kernels import guarded, use_device
+from fa_tune.gpu.guard import guarded, use_device
 from fa_tune.runtime.dispatch import Attention
 from fa_tune.workers.main import Report
 from tests.gpu.oracle import inputs_for, room
@@ -48,9 +48,9 @@ def check(run: Attention, w: Workload, layout: str, seed: int) -> list[str]:
     """Twice, with `out` given and without: the same bits, and right."""
     given = inputs_for(w, layout, seed, "cuda")
     lse = torch.full((w.batch, w.heads, w.seq_len_q), math.nan, device="cuda") if w.lse else None
-    place = room(tuple(given.q.shape), "strided", given.q.dtype, "cuda")
+    place = room(tuple(given["q"].shape), "strided", given["q"].dtype, "cuda")
     call = partial(
-        *(run, given.q, given.k, given.v),
+        *(run, given["q"], given["k"], given["v"]),
         lse=lse,
         causal=w.causal,
         bottom_right=w.bottom_right,
@@ -69,7 +69,7 @@ def refusals(run: Attention, d_head: int, dtype: DType) -> list[str]:
     """Calls that must be refused before the launch; a right one comes after them."""
     w = Workload(1, 2, 2, 64, 64, d_head, dtype)
     given = inputs_for(w, "plain", 1, "cuda")
-    q, k, v = given.q, given.k, given.v
+    q, k, v = given["q"], given["k"], given["v"]
     whole = torch.zeros(q.numel() + 8, dtype=q.dtype, device="cuda")
     moved = whole[4 : 4 + q.numel()].view(q.shape)  # 8 bytes off
     turned = q.transpose(1, 3).contiguous().transpose(1, 3)

@@ -13,12 +13,13 @@ import torch
 
 from fa_tune.core.arch import limits
 from fa_tune.core.workload import Workload
-from fa_tune.gpu.kernels import guarded, launch_args, use_device
+from fa_tune.gpu.guard import guarded, use_device
 from fa_tune.gpu.launch import Kernel
-from fa_tune.gpu.reference import Inputs
+from fa_tune.operations.base import Tensors
 from fa_tune.workers.main import Report
 from tests.gpu.cases import Case, request
-from tests.gpu.items import load
+from tests.gpu.items import launch_args, load
+from tests.tensors import qkv
 
 HOPPER = limits((9, 0))
 POOL = 1 << 26  # random numbers that all inputs are cut out of
@@ -73,7 +74,7 @@ def _launch_of(kernels: Mapping[str, Kernel], case: Case) -> Launch:
 
     def launch() -> torch.Tensor:
         inputs = _inputs(w, case.seed)
-        out = torch.full(inputs.q.shape, math.nan, dtype=inputs.q.dtype, device="cuda")
+        out = torch.full(inputs["q"].shape, math.nan, dtype=inputs["q"].dtype, device="cuda")
         lse = torch.full((w.batch, w.heads, w.seq_len_q), math.nan, device="cuda")
         given = launch_args(inputs, out, lse if w.lse else None)
         kernel.launch(w, given, torch.cuda.current_stream().cuda_stream)
@@ -104,7 +105,7 @@ def _pool(dtype: torch.dtype) -> torch.Tensor:
     return torch.randn(POOL, generator=generator, device="cuda").to(dtype)
 
 
-def _inputs(w: Workload, seed: int) -> Inputs:
+def _inputs(w: Workload, seed: int) -> Tensors:
     """Somewhere in the pool, with rows of a random distance."""
     dice = random.Random(seed)
 
@@ -116,6 +117,6 @@ def _inputs(w: Workload, seed: int) -> Inputs:
         shape = (w.batch, seq_len, heads, w.d_head)
         return _pool(w.dtype.to_torch_dtype()).as_strided(shape, strides, start)
 
-    return Inputs(
+    return qkv(
         cut(w.seq_len_q, w.heads), cut(w.seq_len_kv, w.kv_heads), cut(w.seq_len_kv, w.kv_heads)
     )

@@ -10,11 +10,10 @@ from typing import Any
 import cupy
 import torch
 
-from fa_tune.gpu.kernels import launch_args, lse_for
 from fa_tune.gpu.launch import Kernel
 from fa_tune.workers.main import Report
 from tests.gpu.cases import Case
-from tests.gpu.items import check_kernels
+from tests.gpu.items import check_kernels, launch_args, lse_for
 from tests.gpu.oracle import inputs_for
 from tests.gpu.stress import SLEEPS, sleeps_ns
 
@@ -35,7 +34,7 @@ def stress(kernel: Kernel, item: Mapping[str, Any]) -> dict[str, Any]:
     held_up = Kernel(kernel.variant, item["stressed_cubin"], item["stressed_symbol"])
     w = case.workload
     inputs = inputs_for(w, case.layout, case.seed, "cuda", case.growth)
-    out, lse = torch.empty_like(inputs.q), lse_for(w)
+    out, lse = torch.empty_like(inputs["q"]), lse_for(w)
     outputs = [out] if lse is None else [out, lse]
 
     def launch(one: Kernel) -> None:

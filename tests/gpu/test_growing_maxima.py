@@ -25,7 +25,7 @@ if not TYPE_CHECKING:
 
 import torch
 
-from fa_tune.gpu.reference import Inputs
+from fa_tune.operations.base import Tensors
 from tests.gpu.growing import (
     GROWTHS,
     SLOPES,
@@ -120,10 +120,13 @@ def by_blocks(maximum: Outgrown) -> Any:
     """Attention over blocks of keys from the last to the first; `maximum(m, scores)` is the new
     m of a block."""
 
-    def call(w: Workload, inputs: Inputs, out: torch.Tensor, lse: torch.Tensor | None) -> None:
+    def call(w: Workload, inputs: Tensors, out: torch.Tensor, lse: torch.Tensor | None) -> None:
         group = w.heads // w.kv_heads
-        q = inputs.q.transpose(1, 2).float()
-        k, v = (t.transpose(1, 2).repeat_interleave(group, 1).float() for t in (inputs.k, inputs.v))
+        q = inputs["q"].transpose(1, 2).float()
+        k, v = (
+            t.transpose(1, 2).repeat_interleave(group, 1).float()
+            for t in (inputs["k"], inputs["v"])
+        )
         m = torch.full((*q.shape[:3], 1), -math.inf)
         total, o = torch.zeros_like(m), torch.zeros_like(q)
         for first in range((w.seq_len_kv - 1) // STEP * STEP, -1, -STEP):
@@ -131,7 +134,7 @@ def by_blocks(maximum: Outgrown) -> Any:
             new = maximum(m, s) if m.isfinite().all() else s.amax(-1, keepdim=True)
             p = torch.exp(s - new)
             total = total * torch.exp(m - new) + p.sum(-1, keepdim=True)
-            rounded = p.to(inputs.q.dtype).float()
+            rounded = p.to(inputs["q"].dtype).float()
             o = o * torch.exp(m - new) + rounded @ v[:, :, first : first + STEP]
             m = new
         out.copy_((o / total).transpose(1, 2))
@@ -165,7 +168,9 @@ def test_a_kernel_that_trusts_too_much_is_found(growth: int) -> None:
 def test_every_warp_has_every_slope_and_maxima_grow_as_named() -> None:
     assert len(SLOPES) < GROUP_ROWS // 4
     inputs = growing_inputs(SMALL, 40, 1, "cpu")
-    scores = inputs.q[0, :, 0].double() @ inputs.k[0, :, 0].double().T * SMALL.scale / math.log(2)
+    scores = (
+        inputs["q"][0, :, 0].double() @ inputs["k"][0, :, 0].double().T * SMALL.scale / math.log(2)
+    )
     tops = scores.unflatten(1, (-1, STEP)).amax(-1)
     assert (tops[0].diff() - 40).abs().max() < 10
     assert (tops[1].diff() + 40).abs().max() < 10

@@ -11,18 +11,19 @@ import pytest
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import Workload
 from fa_tune.families.launch import TensorArg
+from fa_tune.operations.base import Tensors
 
 if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: there is nothing to judge with")
 
 import torch
 
-from fa_tune.gpu import reference
 from tests.gpu import oracle
 from tests.gpu.cases import LAYOUTS, Case
 from tests.gpu.oracle import attention, check, faults, inputs_for, room
 from tests.gpu.tiled_kernel import FAULTS, TiledKernel
 from tests.log_sum_exp import log_sum_exp
+from tests.tensors import attention as definition
 
 VARIANT = Variant("sm80", "any")
 KEYS = (
@@ -72,12 +73,12 @@ def test_the_last_key_is_as_much_larger_as_asked() -> None:
     w = Workload.from_key(KEYS[1])
     for layout in ("plain", "transposed", "expanded"):
         even, grows = (inputs_for(w, layout, 1, "cpu", growth) for growth in (None, 8.0))
-        assert torch.equal(even.q, grows.q)
-        assert torch.equal(even.v, grows.v)
-        assert torch.equal(even.k[:, -1] * 8, grows.k[:, -1])
-        assert grows.k[:, 0].abs().max() < even.k[:, 0].abs().max()
+        assert torch.equal(even["q"], grows["q"])
+        assert torch.equal(even["v"], grows["v"])
+        assert torch.equal(even["k"][:, -1] * 8, grows["k"][:, -1])
+        assert grows["k"][:, 0].abs().max() < even["k"][:, 0].abs().max()
         falls = inputs_for(w, layout, 1, "cpu", -8.0)
-        assert torch.equal(even.k[:, 0] * 8, falls.k[:, 0])
+        assert torch.equal(even["k"][:, 0] * 8, falls["k"][:, 0])
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -93,9 +94,7 @@ def test_a_wrong_one_does_not(fault: str) -> None:
 def test_launches_that_differ_are_found() -> None:
     kernel, launches = TiledKernel(), iter(range(9))
 
-    def fickle(
-        w: Workload, inputs: reference.Inputs, out: torch.Tensor, lse: torch.Tensor | None
-    ) -> None:
+    def fickle(w: Workload, inputs: Tensors, out: torch.Tensor, lse: torch.Tensor | None) -> None:
         kernel(w, inputs, out, lse)
         out[0, 0, 0, 0] *= 1 + next(launches) * 2**-9
 
@@ -110,7 +109,7 @@ def test_its_reference_is_the_products_which_is_torchs(key: str) -> None:
     w = Workload.from_key(key)
     given = inputs_for(w, "strided", 3, "cpu")
     exact, lse = attention(given, w, torch.float64)
-    assert torch.allclose(exact, reference.attention(given, w, dtype=torch.float64), atol=1e-12)
+    assert torch.allclose(exact, definition(given, w, dtype=torch.float64), atol=1e-12)
     assert torch.allclose(lse.float(), log_sum_exp(given, w), atol=1e-4)
 
 
@@ -132,15 +131,15 @@ def test_in_parts_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_layouts_are_what_16_byte_copies_can_read(layout: str) -> None:
     w = Workload.from_key("b2_h4_kv2_q70_k70_d32_fp16_full")
     given = inputs_for(w, layout, 3, "cpu")
-    for name, tensor in (("q", given.q), ("k", given.k), ("v", given.v)):
+    for name, tensor in (("q", given["q"]), ("k", given["k"]), ("v", given["v"])):
         assert tensor.isfinite().all()
         assert TensorArg.of(tensor, name).strides
-    contiguous = [t.is_contiguous() for t in (given.q, given.k, given.v)]
+    contiguous = [t.is_contiguous() for t in (given["q"], given["k"], given["v"])]
     assert contiguous == {"plain": [True] * 3, "expanded": [True, False, False]}.get(
         layout, [False] * 3
     )
     again = inputs_for(w, layout, 3, "cpu")
-    assert torch.equal(given.k, again.k)
+    assert torch.equal(given["k"], again["k"])
 
 
 @pytest.mark.parametrize("layout", ["plain", "strided", "transposed"])

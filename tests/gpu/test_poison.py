@@ -22,7 +22,7 @@ if not TYPE_CHECKING:
 
 import torch
 
-from fa_tune.gpu.reference import Inputs
+from fa_tune.operations.base import Tensors
 from tests.gpu.poison import Problem, check, problem
 from tests.gpu.tiled_kernel import TiledKernel
 
@@ -117,7 +117,7 @@ def changed(nan: float, posinf: float, neginf: float) -> Any:
     """A kernel that puts numbers in place of what is none."""
     kernel = TiledKernel(*BLOCKS)
 
-    def call(w: Workload, inputs: Inputs, out: torch.Tensor, lse: torch.Tensor | None) -> None:
+    def call(w: Workload, inputs: Tensors, out: torch.Tensor, lse: torch.Tensor | None) -> None:
         kernel(w, inputs, out, lse)
         out.nan_to_num_(nan=nan, posinf=posinf, neginf=neginf)
 
@@ -142,8 +142,8 @@ def test_flash_attention_2_sets_the_limit() -> None:
     kernel = TiledKernel(*BLOCKS)
 
     def library_of(tiles: TiledKernel) -> Any:
-        def call(w: Workload, inputs: Inputs) -> torch.Tensor:
-            out = torch.empty_like(inputs.q)
+        def call(w: Workload, inputs: Tensors) -> torch.Tensor:
+            out = torch.empty_like(inputs["q"])
             tiles(w, inputs, out, None)
             return out
 

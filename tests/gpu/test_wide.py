@@ -28,7 +28,7 @@ if not TYPE_CHECKING:
 
 import torch
 
-from fa_tune.gpu.reference import Inputs
+from fa_tune.operations.base import Tensors
 from tests.gpu.tiled_kernel import TiledKernel
 from tests.gpu.wide import (
     LARGE_SHAPE,
@@ -167,7 +167,7 @@ def test_long_problems_are_judged_by_some_of_their_rows(q: int, kv: int, causal:
     assert check("normal", w, TiledKernel(), "cpu") == []
     assert len(check("normal", w, TiledKernel(fault="lse_base_2"), "cpu")) >= 1
 
-    def forgetful(w: Workload, given: Inputs, out: torch.Tensor, lse: torch.Tensor | None) -> None:
+    def forgetful(w: Workload, given: Tensors, out: torch.Tensor, lse: torch.Tensor | None) -> None:
         TiledKernel()(w, given, out, lse)
         out[0, 1000] = math.nan
 
@@ -179,7 +179,7 @@ def test_scores_reach_1e5_and_beyond() -> None:
     largest = []
     for name, w in problems(128, DType.BF16, False):
         given = inputs_of(name, w, 0, "cpu")
-        scores = given.q[0, :, 0].float() @ given.k[0, :, 0].float().T * w.scale
+        scores = given["q"][0, :, 0].float() @ given["k"][0, :, 0].float().T * w.scale
         largest.append(float(scores.abs().max()))
         if name == "peaked:12":
             assert float(scores.std()) == pytest.approx(12, rel=0.15)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from fa_tune.core.workload import Workload
-from fa_tune.gpu.reference import Inputs
+from fa_tune.operations.base import Tensors
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class TiledKernel:
     fault: str = ""
 
     def __call__(
-        self, w: Workload, inputs: Inputs, out: torch.Tensor, lse: torch.Tensor | None
+        self, w: Workload, inputs: Tensors, out: torch.Tensor, lse: torch.Tensor | None
     ) -> None:
         group = w.heads // w.kv_heads
         served = torch.arange(w.heads) // (1 if self.fault == "ignores_groups" else group)
-        k, v = (t[:, :, served % w.kv_heads].transpose(1, 2) for t in (inputs.k, inputs.v))
+        k, v = (t[:, :, served % w.kv_heads].transpose(1, 2) for t in (inputs["k"], inputs["v"]))
         for first in range(0, w.seq_len_q, self.B_r):
-            self._tile(w, inputs.q.transpose(1, 2), k, v, out, lse, first)
+            self._tile(w, inputs["q"].transpose(1, 2), k, v, out, lse, first)
         if self.fault == "writes_outside":
             out.as_strided((1,), (1,), max(0, out.storage_offset() - 1)).fill_(0)
         if self.fault == "forgets_a_row":

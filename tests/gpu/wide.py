@@ -11,11 +11,13 @@ import torch
 
 from fa_tune.core import inputs
 from fa_tune.core.workload import DType, Workload
-from fa_tune.gpu.judged import ForwardReference, judge, judged_forward
-from fa_tune.gpu.reference import Inputs
-from fa_tune.operations.base import NORMAL, SINK_FIRST, SINK_LAST, CheckCase
+from fa_tune.operations.base import NORMAL, SINK_FIRST, SINK_LAST, CheckCase, Tensors
+from fa_tune.operations.forward.torch_side import expected
+from fa_tune.operations.forward.torch_side import inputs as make_inputs
+from fa_tune.operations.torch_side import judge
 from fa_tune.operations.verification import fault
 from tests.gpu.oracle import KernelCall
+from tests.tensors import qkv
 
 MEAN = 0.25
 SCALES = (1e-6, 1e-3, 0.3, 3.0, 30.0, 1e3, 1e4, 1e6)
@@ -59,19 +61,17 @@ def long_problems(d_head: int, dtype: DType, causal: bool) -> Iterator[tuple[str
             yield name, Workload(*shape, causal=causal, bottom_right=causal, lse=True)
 
 
-def inputs_of(name: str, w: Workload, seed: int, device: str) -> Inputs:
+def inputs_of(name: str, w: Workload, seed: int, device: str) -> Tensors:
     """Q, K and V.  rising: 128 keys are 12 nats below the next.  ties: all keys are the same.  For
     DOMINANT see there.  Any other name is that of a verification's inputs."""
     word = NORMAL if name in ("rising", "ties", *DOMINANT) else name
-    given = ForwardReference().inputs(
-        CheckCase(w, word), seed=seed, mean=MEAN, extra_heads=1, device=device
-    )
+    given = make_inputs(w, word, seed=seed, mean=MEAN, extra_heads=1, device=device)
     if name == "rising":
         steps = torch.arange(w.seq_len_kv, device=device) // STEP * STEP_NATS
-        given.q[..., 0] = STEP_QUERY
-        given.k[..., 0] = (steps / (STEP_QUERY * w.scale))[None, :, None]
+        given["q"][..., 0] = STEP_QUERY
+        given["k"][..., 0] = (steps / (STEP_QUERY * w.scale))[None, :, None]
     elif name == "ties":
-        given.k[:] = given.k[:, :1].clone()
+        given["k"][:] = given["k"][:, :1].clone()
     elif name in DOMINANT:
         kind, height = name.split()
         raised = _raise_a_sink if kind == "sink" else _raise_own_keys
@@ -79,32 +79,32 @@ def inputs_of(name: str, w: Workload, seed: int, device: str) -> Inputs:
     return given
 
 
-def _raise_a_sink(given: Inputs, w: Workload, height: float) -> None:
-    given.q[..., 0] = STEP_QUERY
-    given.k[..., 0] = 0.0
-    given.k[:, w.seq_len_kv // 3, :, 0] = height / STEP_QUERY
+def _raise_a_sink(given: Tensors, w: Workload, height: float) -> None:
+    given["q"][..., 0] = STEP_QUERY
+    given["k"][..., 0] = 0.0
+    given["k"][:, w.seq_len_kv // 3, :, 0] = height / STEP_QUERY
 
 
-def _raise_own_keys(given: Inputs, w: Workload, height: float) -> None:
+def _raise_own_keys(given: Tensors, w: Workload, height: float) -> None:
     """A key that the query sees, drawn at random; queries that see none stay as they are."""
-    device = given.k.device
+    device = given["k"].device
     seen = torch.full((w.seq_len_q,), w.seq_len_kv, device=device)
     if w.causal:
         seen = (torch.arange(w.seq_len_q, device=device) + w.diagonal + 1).clamp(0, w.seq_len_kv)
     generator = torch.Generator(device=device).manual_seed(1)
     drawn = torch.rand(w.seq_len_q, generator=generator, device=device)
     own = (drawn * seen).long().clamp(max=w.seq_len_kv - 1)
-    k = given.k.float()
+    k = given["k"].float()
     directions = k / k.norm(dim=-1, keepdim=True)
-    given.k.copy_(directions)
+    given["k"].copy_(directions)
     of_queries = directions[:, own].repeat_interleave(w.heads // w.kv_heads, 2)
-    given.q.copy_(given.q.float() + height * of_queries)
+    given["q"].copy_(given["q"].float() + height * of_queries)
 
 
 def check(name: str, w: Workload, kernel: KernelCall, device: str = "cuda") -> list[str]:
     """What is wrong with a kernel's results, in words."""
     given = inputs_of(name, w, 1, device)
-    out = torch.full(given.q.shape, math.nan, dtype=given.q.dtype, device=device)
+    out = torch.full(given["q"].shape, math.nan, dtype=given["q"].dtype, device=device)
     lse = torch.full((w.batch, w.heads, w.seq_len_q), math.nan, device=device)
     kernel(w, given, out, lse)
     if w.seq_len_q <= ROWS * 3:
@@ -119,7 +119,7 @@ def check(name: str, w: Workload, kernel: KernelCall, device: str = "cuda") -> l
             wrong += [] if blank else [f"{told} {w.key}: rows without keys are not empty"]
             continue
         part = dataclasses.replace(w, seq_len_q=ROWS, seq_len_kv=seen, bottom_right=w.causal)
-        own = Inputs(given.q[:, rows], given.k[:, :seen], given.v[:, :seen])
+        own = qkv(given["q"][:, rows], given["k"][:, :seen], given["v"][:, :seen])
         wrong += why(told, part, own, its_out, its_lse)
     return wrong
 
@@ -131,9 +131,9 @@ def keys_of(w: Workload, rows: slice) -> int:
 
 
 def why(
-    name: str, w: Workload, given: Inputs, out: torch.Tensor, lse: torch.Tensor | None
+    name: str, w: Workload, given: Tensors, out: torch.Tensor, lse: torch.Tensor | None
 ) -> list[str]:
     """What is wrong with results on such inputs, in words."""
     outputs = {"o": out} if lse is None else {"o": out, "lse": lse}
-    case = judge(CheckCase(w), judged_forward(given, w), outputs)
+    case = judge(CheckCase(w), expected(w, given), outputs)
     return [] if case.ok else [f"{name} {w.key}: {fault(case)}"]

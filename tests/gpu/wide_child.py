@@ -12,13 +12,14 @@ import torch
 from fa_tune import families
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import Workload
-from fa_tune.gpu.kernels import launch_args
 from fa_tune.gpu.launch import Kernel
-from fa_tune.gpu.reference import Inputs, make_inputs
+from fa_tune.operations.base import Tensors
+from fa_tune.operations.forward.torch_side import inputs as make_inputs
 from fa_tune.workers.main import Report
-from tests.gpu.items import check_kernels, load
+from tests.gpu.items import check_kernels, launch_args, load
 from tests.gpu.oracle import equal_bits
 from tests.gpu.wide import LARGE_SHAPE, MANY, STREAMS, check, why
+from tests.tensors import qkv
 
 ROUNDS = 50
 GATE_CYCLES = 4_000_000  # about 2 ms
@@ -32,7 +33,7 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
 def check_all(kernel: Kernel, item: Mapping[str, Any]) -> list[str]:
     """What is wrong with any of the item's problems."""
 
-    def call(w: Workload, inputs: Inputs, out: torch.Tensor, lse: torch.Tensor | None) -> None:
+    def call(w: Workload, inputs: Tensors, out: torch.Tensor, lse: torch.Tensor | None) -> None:
         kernel.launch(w, launch_args(inputs, out, lse), torch.cuda.current_stream().cuda_stream)
         torch.cuda.synchronize()
 
@@ -107,11 +108,11 @@ def check_large(kernel: Kernel, item: Mapping[str, Any]) -> list[str]:
     q, k, v = draw(), draw(), draw()
     assert q.numel() > MANY
     out = torch.full_like(q, math.nan)
-    kernel.launch(whole, launch_args(Inputs(q, k, v), out), torch.cuda.current_stream().cuda_stream)
+    kernel.launch(whole, launch_args(qkv(q, k, v), out), torch.cuda.current_stream().cuda_stream)
     torch.cuda.synchronize()
     unwritten = sum(int(part.isnan().any()) for part in out)
     wrong = [f"{unwritten} of {batch} batches have a NaN"] if unwritten else []
     for b in (0, batch // 2, batch - 4, batch - 3, batch - 2, batch - 1):
         part = slice(b, b + 1)
-        wrong += why(f"batch {b}", one, Inputs(q[part], k[part], v[part]), out[part], None)
+        wrong += why(f"batch {b}", one, qkv(q[part], k[part], v[part]), out[part], None)
     return [f"{item['subject']} {text}" for text in wrong]

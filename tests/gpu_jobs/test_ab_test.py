@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,8 @@ if not TYPE_CHECKING:
 import torch
 
 from fa_tune.core.tensors import workload_of
-from fa_tune.gpu.reference import make_inputs
+from fa_tune.operations.base import Problem
+from fa_tune.operations.forward.torch_side import inputs as make_inputs
 from fa_tune.runtime import ab_test_job as confirm
 
 WORKLOAD = Workload(1, 1, 1, 64, 64, 64, DType.FP16)
@@ -33,9 +35,9 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     order: list[str] = []
 
     class Subject:
-        def __init__(self, calls: list[Any], samples: list[float], busy_cycles: int) -> None:
-            assert calls
-            self.name = calls[0].args[0].name
+        def __init__(self, program: Any, problems: list[Any], busy_cycles: int) -> None:
+            assert problems
+            self.name = program.attention.name
 
         def estimate(self) -> float:
             order.append(f"prepare {self.name}")
@@ -53,7 +55,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(confirm, "SETTLE_S", 0.0)
     monkeypatch.setattr(confirm, "Subject", Subject)
     monkeypatch.setattr(confirm, "Attention", attention)
-    monkeypatch.setattr(confirm, "input_sets_of", lambda workload, spec, seed: [seed] * 3)
+    monkeypatch.setattr(confirm, "problems_of", lambda workload, inputs, seed: [seed] * 3)
     return order
 
 
@@ -100,6 +102,7 @@ def test_what_is_launched_is_the_workload_of_the_search(
             self,
             *three: Any,
             lse: Any = None,
+            out: Any = None,
             sink: Any = None,
             alibi_slopes: Any = None,
             **told: Any,
@@ -109,8 +112,7 @@ def test_what_is_launched_is_the_workload_of_the_search(
             launched.append(workload_of(*three, **told))
 
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
-    lse = torch.empty(0) if workload.lse else None
-    monkeypatch.setattr(confirm, "lse_for", lambda _: lse)
-    inputs = make_inputs(workload, seed=0, device="cpu")
-    confirm._call(Attention(), inputs, workload)  # type: ignore[arg-type]
+    monkeypatch.setattr(confirm, "outputs_of", partial(confirm.outputs_of, device="cpu"))
+    problem = Problem(workload, make_inputs(workload, seed=0, device="cpu"), {})
+    confirm._Program(Attention(), "").bind(problem)()  # type: ignore[arg-type]
     assert launched == [workload]

@@ -16,10 +16,12 @@ import torch
 
 from fa_tune import families
 from fa_tune.families.launch import LaunchDevice
-from fa_tune.gpu.caches import sequence
-from fa_tune.gpu.judged import judged_forward
-from fa_tune.gpu.kernels import launch_args, output_for
-from fa_tune.gpu.reference import Inputs, attention, make_inputs
+from fa_tune.operations.base import Tensors
+from fa_tune.operations.forward.torch_side import expected
+from fa_tune.operations.forward.torch_side import inputs as make_inputs
+from fa_tune.operations.forward.torch_side.caches import sequence
+from tests.gpu.items import launch_args
+from tests.tensors import attention, qkv
 
 IN_PIECES = "b5_h8_kv2_q2_k200_d64_bf16_full_cachelognormal-1-3"
 PAGED = f"{IN_PIECES}_page48"
@@ -27,7 +29,7 @@ CAUSAL = "b4_h4_kv1_q3_k77_d64_fp16_causal_br_lse_cache5+0+77+1_page16"
 KEYS = (IN_PIECES, PAGED, CAUSAL)
 
 
-def inputs(key: str, *, extra_heads: int = 0) -> Inputs:
+def inputs(key: str, *, extra_heads: int = 0) -> Tensors:
     return make_inputs(Workload.from_key(key), seed=1, device="cpu", extra_heads=extra_heads)
 
 
@@ -35,8 +37,9 @@ def inputs(key: str, *, extra_heads: int = 0) -> Inputs:
 @pytest.mark.parametrize("key", KEYS)
 def test_every_sequence_has_its_keys_and_nothing_else_is_finite(key: str, extra_heads: int) -> None:
     w, found = Workload.from_key(key), inputs(key, extra_heads=extra_heads)
-    for tensor in (found.k, found.v):
-        owned = [sequence(tensor, found.page_table, b, n) for b, (_, n) in enumerate(w.members)]
+    for tensor in (found["k"], found["v"]):
+        table = found.get("page_table")
+        owned = [sequence(tensor, table, b, n) for b, (_, n) in enumerate(w.members)]
         assert [one.shape[1] for one in owned] == [n for _, n in w.members]
         assert not any(one.isnan().any() for one in owned)
         finite = tensor.shape[2] * tensor.shape[3] * w.keys_in_all
@@ -46,37 +49,39 @@ def test_every_sequence_has_its_keys_and_nothing_else_is_finite(key: str, extra_
 def test_pages_hold_what_pieces_do() -> None:
     w, whole, paged = Workload.from_key(PAGED), inputs(IN_PIECES), inputs(PAGED)
     for number, (_, n) in enumerate(w.members):
-        piece = sequence(whole.k, None, number, n)
-        assert torch.equal(piece, sequence(paged.k, paged.page_table, number, n))
+        piece = sequence(whole["k"], None, number, n)
+        assert torch.equal(piece, sequence(paged["k"], paged.get("page_table"), number, n))
 
 
 @pytest.mark.parametrize("key", KEYS)
 def test_what_must_come_out_is_what_each_sequence_alone_gives(key: str) -> None:
     w, given = Workload.from_key(key), inputs(key)
-    found = judged_forward(given, w)["o"].exact
+    found = expected(w, given)["o"].exact
     for number, (n_q, n_kv) in enumerate(w.members):
         if not n_kv:
             assert not found[number].any()
             continue
         one = slice(number, number + 1)
-        k, v = (sequence(t, given.page_table, number, n_kv) for t in (given.k, given.v))
-        alone = attention(Inputs(given.q[one], k, v), w.dense(1, n_q, n_kv), dtype=torch.float64)
+        k, v = (
+            sequence(t, given.get("page_table"), number, n_kv) for t in (given["k"], given["v"])
+        )
+        alone = attention(qkv(given["q"][one], k, v), w.dense(1, n_q, n_kv), dtype=torch.float64)
         assert torch.allclose(found[one], alone, atol=1e-12)
 
 
 def test_a_launch_is_told_where_lengths_and_pages_are() -> None:
     w, given = Workload.from_key(CAUSAL), inputs(CAUSAL)
-    args = launch_args(given, output_for(given), torch.empty(1))
+    args = launch_args(given, given["q"], torch.empty(1))
     assert args.cache is not None
-    assert given.cache_seqlens is not None
-    assert given.page_table is not None
-    assert args.cache.lengths == given.cache_seqlens.data_ptr()
-    assert args.cache.pages == given.page_table.data_ptr()
+    assert given["cache_seqlens"] is not None
+    assert given.get("page_table") is not None
+    assert args.cache.lengths == given["cache_seqlens"].data_ptr()
+    assert args.cache.pages == given.get("page_table").data_ptr()
     assert (args.cache.page_size, args.cache.page_stride) == (16, 5)
     family, device = families.get("decode"), LaunchDevice(132, 50 << 20)
     config = family.default_config(w.d_head, w.dtype)
     (step,) = family.launches(config, w, args, device)
-    assert int(step.args[0]["lengths_address"][0]) == given.cache_seqlens.data_ptr()
+    assert int(step.args[0]["lengths_address"][0]) == given["cache_seqlens"].data_ptr()
 
 
 def test_other_kernels_refuse_a_cache() -> None:
@@ -85,6 +90,6 @@ def test_other_kernels_refuse_a_cache() -> None:
         family = families.get(name)
         assert not family.suits(w)
         config = family.default_config(w.d_head, w.dtype)
-        args = launch_args(given, output_for(given))
+        args = launch_args(given, given["q"])
         with pytest.raises(InvalidConfig, match="only a GPU knows"):
             family.launches(config, w, args, LaunchDevice(132, 50 << 20))

@@ -24,12 +24,10 @@ if not TYPE_CHECKING:
 
 import torch
 
-from fa_tune.gpu import reference
 from fa_tune.gpu.jobs import compare_inputs, time_events, verify
-from fa_tune.gpu.judged import ForwardReference
-from fa_tune.gpu.kernels import Problem
-from fa_tune.gpu.reference import Inputs
-from fa_tune.operations.base import SINK_LAST, CheckCase
+from fa_tune.operations.base import SINK_LAST, CheckCase, Launch, Problem
+from fa_tune.operations.forward import torch_side
+from tests.tensors import attention
 
 WORKLOAD = Workload(1, 1, 1, 64, 64, 64, DType.FP16)
 SECONDS = {"sm80:default": 2e-3, "sm80:a": 1e-3, "sm80:b": 3e-3}
@@ -73,9 +71,10 @@ class PretendedGpu:
         gpu = self
 
         class Subject:
-            def __init__(self, launches: list[tuple[str, str]], samples: list[float]) -> None:
-                assert len(launches) == 3, "an input set each"
-                self.what, self.samples = launches[0], samples
+            def __init__(self, subject: str, specs: list[str]) -> None:
+                assert len(specs) == 3, "an input set each"
+                self.what = subject, specs[0]
+                self.samples: list[float] = []
                 self.relative: list[float] = []
 
             def estimate(self) -> float:
@@ -84,17 +83,14 @@ class PretendedGpu:
             def sample(self) -> float:
                 return gpu.sample(*self.what)
 
-        def sets(workload: Workload, specs: Sequence[str], seed: int) -> list[list[Inputs]]:
+        def problems(workload: Workload, specs: Sequence[str], seed: int) -> list[list[str]]:
             self.drawn.append((tuple(specs), seed))
             self.order.clear()
-            return [[_drawn(spec)] * 3 for spec in specs]
-
-        def launches(item: KernelItem, problem: Problem) -> list[tuple[str, str]]:
-            return [(item.subject, _spec(inputs)) for inputs in problem.inputs]
+            return [[spec] * 3 for spec in specs]
 
         monkeypatch.setattr(compare_inputs, "Subject", Subject)
-        monkeypatch.setattr(compare_inputs, "input_sets_of_each", sets)
-        monkeypatch.setattr(compare_inputs, "launchers", launches)
+        monkeypatch.setattr(compare_inputs, "problems_of_each", problems)
+        monkeypatch.setattr(compare_inputs, "runner_of", lambda item: item.subject)
         monkeypatch.setattr(compare_inputs, "guarded", lambda report, name, action: action())
         for name in ("use_device", "warm_up"):
             monkeypatch.setattr(compare_inputs, name, lambda *_: None)
@@ -104,16 +100,6 @@ class PretendedGpu:
         self.order.append((subject, spec))
         clock = self._clocks[self.drawn[-1][0][0]] * (1 - 1e-4 * len(self.order))
         return SECONDS[subject] * COST[spec][subject] / clock
-
-
-def _drawn(spec: str) -> Inputs:
-    """Inputs that can be told apart."""
-    tensor = torch.full((1, 64, 1, 64), float(list(COST).index(spec)))
-    return Inputs(tensor, tensor, tensor)
-
-
-def _spec(inputs: Inputs) -> str:
-    return list(COST)[int(inputs.q[0, 0, 0, 0])]
 
 
 def _items(*specs: str, own: str) -> dict[str, InputsItem]:
@@ -167,10 +153,13 @@ def test_both_kinds_of_inputs_have_equally_many_sets_that_fit(
     n_bytes = input_bytes(WORKLOAD)
     l2 = SimpleNamespace(L2_cache_size=10 * n_bytes)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: l2)
-    monkeypatch.setattr(time_events, "make_inputs", lambda workload, spec, seed: (str(spec), seed))
+    side = SimpleNamespace(inputs=lambda workload, text, seed: (text, seed))
+    monkeypatch.setattr(time_events, "torch_side_of", lambda workload: side)
+    monkeypatch.setattr(time_events, "outputs_of", lambda workload: {})
     for free, fitting in ((1000, 30), (96, 12), (8, 1), (1, 1)):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free * n_bytes, 0))
-        drawn = time_events.input_sets_of_each(WORKLOAD, ("falling", "trained"), 7)
+        each = time_events.problems_of_each(WORKLOAD, ("falling", "trained"), 7)
+        drawn = [[problem.inputs for problem in problems] for problems in each]
         assert drawn == [[(spec, 7 + i) for i in range(fitting)] for spec in ("falling", "trained")]
 
 
@@ -188,17 +177,9 @@ def test_a_window_takes_as_many_more_sets_as_it_leaves_unread(
 
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Reference(ForwardReference):
-        def inputs(self, case: CheckCase, **how: Any) -> Inputs:
-            return super().inputs(case, **{**how, "device": "cpu"})
-
-    monkeypatch.setattr(verify, "reference_of", lambda workload: Reference())
-    monkeypatch.setattr(verify, "empty_outputs", partial(reference.empty_outputs, device="cpu"))
-    monkeypatch.setattr(verify, "named_args", lambda tensors: tensors)
+    monkeypatch.setattr(torch_side, "inputs", partial(torch_side.inputs, device="cpu"))
+    monkeypatch.setattr(verify, "outputs_of", partial(verify.outputs_of, device="cpu"))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(
-        torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0), raising=False
-    )
 
 
 class Kernel:
@@ -207,12 +188,15 @@ class Kernel:
     def __init__(self, *, blind: bool) -> None:
         self.blind = blind
 
-    def launch(self, workload: Workload, args: Mapping[str, torch.Tensor], stream: int) -> None:
-        k = args["k"].clone()
-        if self.blind:
-            k[:, 0] = 0
-        given = Inputs(args["q"], k, args["v"])
-        args["o"][:] = reference.attention(given, workload, dtype=torch.float32)
+    def bind(self, problem: Problem) -> Launch:
+        def launch() -> None:
+            k = problem.inputs["k"].clone()
+            if self.blind:
+                k[:, 0] = 0
+            found = attention({**problem.inputs, "k": k}, problem.workload, dtype=torch.float32)
+            problem.outputs["o"][:] = found
+
+        return launch
 
 
 def test_a_case_is_tried_with_each_kind_of_inputs(on_cpu: None) -> None:

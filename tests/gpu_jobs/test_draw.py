@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fa_tune.core.inputs import HEADS, NORMAL, TRAINED, InputSpec
+from fa_tune.core.inputs import HEADS, InputSpec
 from fa_tune.core.workload import DType, Workload
 
 if not TYPE_CHECKING:
@@ -17,8 +17,9 @@ if not TYPE_CHECKING:
 import torch
 from safetensors.torch import save_file
 
-from fa_tune.gpu.draw import draw
-from fa_tune.gpu.reference import Inputs, make_inputs
+from fa_tune.operations.base import Tensors
+from fa_tune.operations.forward.torch_side import inputs as make_inputs
+from fa_tune.operations.forward.torch_side.draw import draw
 
 WORKLOADS = (
     Workload(1, 8, 8, 256, 512, 128, DType.FP16),
@@ -29,13 +30,13 @@ WORKLOADS = (
 )
 
 
-def inputs(spec: str, workload: Workload, seed: int = 3) -> Inputs:
-    return make_inputs(workload, seed=seed, device="cpu", spec=InputSpec.parse(spec))
+def inputs(spec: str, workload: Workload, seed: int = 3) -> Tensors:
+    return make_inputs(workload, spec, seed=seed, device="cpu")
 
 
-def scores(given: Inputs, w: Workload) -> torch.Tensor:
+def scores(given: Tensors, w: Workload) -> torch.Tensor:
     """[batch, heads, seq_len_q, seq_len_kv], in nats."""
-    q, k = (t.transpose(1, 2).double() for t in (given.q, given.k))
+    q, k = (t.transpose(1, 2).double() for t in (given["q"], given["k"]))
     return q @ k.repeat_interleave(w.heads // w.kv_heads, dim=1).transpose(-1, -2) * w.scale
 
 
@@ -54,7 +55,9 @@ def test_key_0_of_a_sink_is_12_nats_above(w: Workload) -> None:
     gap = found[..., 0].mean() - found[..., 1:].mean()
     assert float(gap) == pytest.approx(12.0, abs=0.25)
     given = inputs("sink", w)
-    assert bool((given.q[..., 0].double() * given.k[:, :1, :1, 0].double() * w.scale > 11.9).all())
+    assert bool(
+        (given["q"][..., 0].double() * given["k"][:, :1, :1, 0].double() * w.scale > 11.9).all()
+    )
 
 
 @pytest.mark.parametrize("w", WORKLOADS[:2], ids=lambda w: w.key)
@@ -73,12 +76,12 @@ def test_each_block_of_falling_inputs_is_12_nats_above_the_one_after_it(w: Workl
 def test_even_the_last_of_a_thousand_falling_blocks_is_12_nats_below(dtype: DType) -> None:
     w = Workload(1, 1, 1, 1, 1024 * 128, 16, dtype)
     given = inputs("falling", w)
-    raised = given.q[..., :2].double() @ given.k[0, ::128, 0, :2].double().T * w.scale
+    raised = given["q"][..., :2].double() @ given["k"][0, ::128, 0, :2].double().T * w.scale
     steps = raised.flatten()[:-1] - raised.flatten()[1:]
     assert float(steps.min()) > 11.9
     assert float(steps.max()) < 12.1
-    assert bool(given.q.isfinite().all())
-    assert bool(given.k.isfinite().all())
+    assert bool(given["q"].isfinite().all())
+    assert bool(given["k"].isfinite().all())
 
 
 @pytest.mark.parametrize("w", WORKLOADS[:2], ids=lambda w: w.key)
@@ -103,21 +106,20 @@ def test_normal_inputs_are_as_they_always_were() -> None:
     generator = torch.Generator().manual_seed(5)
     shapes = [(1, 256, 8, 64), (1, 512, 2, 64), (1, 512, 2, 64)]
     wanted = [torch.randn(s, generator=generator).to(torch.bfloat16) for s in shapes]
-    found = make_inputs(w, seed=5, device="cpu", spec=NORMAL)
-    for tensor, expected in zip((found.q, found.k, found.v), wanted, strict=True):
+    found = make_inputs(w, seed=5, device="cpu")
+    for tensor, expected in zip((found["q"], found["k"], found["v"]), wanted, strict=True):
         assert torch.equal(tensor, expected)
 
 
 @pytest.mark.parametrize("spec", ["normal", "peaked", "sink", "falling", "trained"])
 def test_a_seed_gives_the_same_again_and_strides_that_are_not_natural(spec: str) -> None:
     w = WORKLOADS[1]
-    parsed = InputSpec.parse(spec)
-    one, same = (make_inputs(w, seed=1, device="cpu", spec=parsed) for _ in range(2))
-    assert torch.equal(one.q, same.q)
-    assert not torch.equal(one.q, inputs(spec, w, seed=2).q)
-    cut = make_inputs(w, seed=1, device="cpu", extra_heads=1, spec=parsed)
-    assert cut.q.shape == one.q.shape
-    assert not cut.q.is_contiguous()
+    one, same = (make_inputs(w, spec, seed=1, device="cpu") for _ in range(2))
+    assert torch.equal(one["q"], same["q"])
+    assert not torch.equal(one["q"], inputs(spec, w, seed=2)["q"])
+    cut = make_inputs(w, spec, seed=1, device="cpu", extra_heads=1)
+    assert cut["q"].shape == one["q"].shape
+    assert not cut["q"].is_contiguous()
 
 
 def test_a_file_is_repeated_and_cut(tmp_path: Path) -> None:
@@ -128,17 +130,17 @@ def test_a_file_is_repeated_and_cut(tmp_path: Path) -> None:
     w = Workload(3, 6, 3, 256, 512, 64, DType.BF16)
     found = inputs(f"file:{path}", w)
     q, k, v = (held[name].to(torch.bfloat16) for name in "qkv")
-    assert found.q.shape == (3, 256, 6, 64)
-    assert found.k.shape == found.v.shape == (3, 512, 3, 64)
-    assert torch.equal(found.q[2, :, 5], q[0, :256, 1])
-    assert torch.equal(found.k[1, :, 2], k[1, :512, 0])
-    assert torch.equal(found.v[1, :, 1], v[1, :512, 1])
+    assert found["q"].shape == (3, 256, 6, 64)
+    assert found["k"].shape == found["v"].shape == (3, 512, 3, 64)
+    assert torch.equal(found["q"][2, :, 5], q[0, :256, 1])
+    assert torch.equal(found["k"][1, :, 2], k[1, :512, 0])
+    assert torch.equal(found["v"][1, :, 1], v[1, :512, 1])
     (cut, _, _) = draw(InputSpec.parse(f"file:{path}"), w, seed=0, device="cpu", extra_heads=1)
     assert torch.equal(cut[0, :, 1:].to(torch.bfloat16)[:, 0], q[0, :256, 0])
 
 
 def test_trained_scores_are_finite_in_fp16_at_usual_scales() -> None:
     w = Workload(1, 8, 8, 64, 64, 64, DType.FP16, softmax_scale=math.pi)
-    given = make_inputs(w, seed=0, device="cpu", spec=TRAINED)
-    assert bool(given.q.isfinite().all())
-    assert bool(given.k.isfinite().all())
+    given = make_inputs(w, "trained", seed=0, device="cpu")
+    assert bool(given["q"].isfinite().all())
+    assert bool(given["k"].isfinite().all())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -48,13 +50,19 @@ class FakeGpu:
         return Event()
 
 
+def subject_of(launch: Callable[[], None]) -> time_events.Subject:
+    runner: Any = SimpleNamespace(bind=lambda problem: launch)
+    problem: Any = None
+    return time_events.Subject(runner, [problem])
+
+
 @pytest.mark.parametrize("host_s", [1e-5, 1.5e-4, 1e-3])
 def test_a_slow_host_is_not_timed(monkeypatch: pytest.MonkeyPatch, host_s: float) -> None:
     """A launch takes longer to enqueue than the GPU is kept busy: it would wait, and be timed."""
     gpu = FakeGpu(host_s)
     monkeypatch.setattr(torch.cuda, "_sleep", gpu.sleep)
     monkeypatch.setattr(torch.cuda, "Event", gpu.event)
-    subject = time_events.Subject([gpu.launch], [])
+    subject = subject_of(gpu.launch)
     assert subject.sample() == pytest.approx(1e-4)
 
 
@@ -63,7 +71,7 @@ def test_what_a_launch_takes_the_host_is_noted(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(torch.cuda, "_sleep", gpu.sleep)
     monkeypatch.setattr(torch.cuda, "Event", gpu.event)
     monkeypatch.setattr(time_events.time, "perf_counter", lambda: gpu.now_s)
-    (subject := time_events.Subject([gpu.launch], [])).estimate()
+    (subject := subject_of(gpu.launch)).estimate()
     assert subject.host_s == pytest.approx([3e-5] * 3)  # those that estimate
 
 
@@ -71,14 +79,14 @@ def test_a_host_that_is_always_late_ends_all_the_same(monkeypatch: pytest.Monkey
     gpu = FakeGpu(1.0)
     monkeypatch.setattr(torch.cuda, "_sleep", gpu.sleep)
     monkeypatch.setattr(torch.cuda, "Event", gpu.event)
-    assert time_events.Subject([gpu.launch], []).sample() > 0.5
+    assert subject_of(gpu.launch).sample() > 0.5
 
 
 def test_a_sustained_sample_is_a_run_without_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = FakeGpu(1e-5)
     monkeypatch.setattr(torch.cuda, "Event", gpu.event)
     monkeypatch.setattr(time_events.time, "monotonic", lambda: gpu.now_s)
-    subject = time_events.Subject([gpu.launch], [])
+    subject = subject_of(gpu.launch)
     subject.sustain(0.25)
     assert subject.sample() == pytest.approx(1e-4, rel=1e-3)
     assert gpu.free_s >= 0.25

@@ -6,7 +6,7 @@ import pytest
 
 from fa_tune.core import hooks
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.gpu.hook_twin import source_of, twin_of
+from fa_tune.operations.forward.torch_side.hook_twin import source_of, twin_of
 
 TEXT = """
 __device__ float score_hook(float score, int batch, int head, int query, int key) {

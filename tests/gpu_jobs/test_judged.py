@@ -17,16 +17,20 @@ if not TYPE_CHECKING:
 
 import torch
 
-from fa_tune.gpu import judged as judging
-from fa_tune.gpu.judged import ForwardReference, judge, judged_forward
-from fa_tune.gpu.reference import Inputs, attention, empty_outputs, hidden_pairs
-from fa_tune.operations.base import SINK_FIRST, SINK_LAST, CheckCase
+from fa_tune.gpu.runners import outputs_of
+from fa_tune.operations.base import SINK_FIRST, SINK_LAST, CheckCase, Tensors
+from fa_tune.operations.forward.torch_side import exact as judging
+from fa_tune.operations.forward.torch_side import expected
+from fa_tune.operations.forward.torch_side import inputs as make_inputs
+from fa_tune.operations.forward.torch_side.scores import hidden_pairs
+from fa_tune.operations.torch_side import Judged, judge
 from tests.log_sum_exp import log_sum_exp
+from tests.tensors import attention
 
 MEAN = 0.25
 Q, KV, D = 192, 509, 64
 LARGE = 1e5 / (3.5 * math.sqrt(D))  # a scale with which scores reach 1e5
-Faulty = Callable[[Inputs, Workload], dict[str, torch.Tensor]]
+Faulty = Callable[[Tensors, Workload], dict[str, torch.Tensor]]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -42,18 +46,18 @@ def workload(dtype: DType, *, causal: bool = False, scale: float | None = None) 
     return Workload(*shape, causal=causal, bottom_right=causal, lse=True, softmax_scale=scale)
 
 
-def inputs(kind: str, w: Workload) -> tuple[CheckCase, Inputs]:
+def inputs(kind: str, w: Workload) -> tuple[CheckCase, Tensors]:
     """A case and its inputs.  falling: each 64 keys are 12 nats above the next."""
     word = kind if kind in (SINK_FIRST, SINK_LAST) else "normal"
     w = replace(w, softmax_scale=LARGE) if kind == "large" else w
     case = CheckCase(w, word)
-    drawn = ForwardReference().inputs(case, seed=3, mean=MEAN, extra_heads=1, device="cpu")
+    drawn = make_inputs(w, word, seed=3, mean=MEAN, extra_heads=1, device="cpu")
     if kind == "sigma_12":
-        drawn.q.mul_(12)
+        drawn["q"].mul_(12)
     elif kind in ("falling", "rising"):
         steps = torch.arange(KV) // 64 * (-12.0 if kind == "falling" else 12.0)
-        drawn.q[..., 0] = 8.0
-        drawn.k[..., 0] = (steps / (8 * w.scale))[None, :, None]
+        drawn["q"][..., 0] = 8.0
+        drawn["k"][..., 0] = (steps / (8 * w.scale))[None, :, None]
     return case, drawn
 
 
@@ -74,12 +78,12 @@ class Tiled:
     lse_off: float = 0.0
     diagonal_off: int = 0
 
-    def __call__(self, given: Inputs, w: Workload) -> dict[str, torch.Tensor]:
+    def __call__(self, given: Tensors, w: Workload) -> dict[str, torch.Tensor]:
         group = w.heads // w.kv_heads
-        q = given.q.transpose(1, 2).float()
-        k, v = (t.transpose(1, 2).float() for t in (given.k, given.v))
+        q = given["q"].transpose(1, 2).float()
+        k, v = (t.transpose(1, 2).float() for t in (given["k"], given["v"]))
         k, v = (t.repeat_interleave(group, 1) for t in (k, v))
-        dtype = self.p_dtype or given.q.dtype
+        dtype = self.p_dtype or given["q"].dtype
         scores = (q.flip(-1) @ k.flip(-1).transpose(-1, -2)) * (w.scale * math.log2(math.e))
         hidden = hidden_pairs(w, q.device, w.diagonal + self.diagonal_off)
         if hidden is not None:
@@ -102,14 +106,14 @@ class Tiled:
         out = torch.where(total == 0, 0.0, out / total)
         lse = (top + total.log2() + self.headroom) * math.log(2) + self.lse_off
         return {
-            "o": out.transpose(1, 2).to(given.q.dtype),
+            "o": out.transpose(1, 2).to(given["q"].dtype),
             "lse": torch.where(total == 0, -math.inf, lse)[..., 0],
         }
 
 
 def found(kind: str, w: Workload, kernel: Faulty) -> CaseError:
     case, drawn = inputs(kind, w)
-    return judge(case, judged_forward(drawn, case.workload), kernel(drawn, case.workload))
+    return judge(case, expected(case.workload, drawn), kernel(drawn, case.workload))
 
 
 # No false alarms --------------------------------------------------------------------------------
@@ -140,8 +144,8 @@ def test_a_single_key_and_equal_keys_pass(dtype: DType) -> None:
     w = replace(workload(dtype), seq_len_q=3, seq_len_kv=1)
     assert found("normal", w, Tiled(headroom=5.5)).ok
     case, drawn = inputs("large", workload(dtype))
-    drawn.k[:] = drawn.k[:, :1]
-    assert judge(case, judged_forward(drawn, case.workload), Tiled()(drawn, case.workload)).ok
+    drawn["k"][:] = drawn["k"][:, :1]
+    assert judge(case, expected(case.workload, drawn), Tiled()(drawn, case.workload)).ok
 
 
 # Faults -----------------------------------------------------------------------------------------
@@ -202,17 +206,17 @@ def test_a_diagonal_off_by_one(kind: str, dtype: DType, off: int) -> None:
 
 @pytest.mark.parametrize("w", [F16, B16], ids=["fp16", "bf16"])
 def test_rows_of_v_that_are_swapped(w: Workload) -> None:
-    def swapped(given: Inputs, w: Workload) -> dict[str, torch.Tensor]:
-        v = given.v.clone()
+    def swapped(given: Tensors, w: Workload) -> dict[str, torch.Tensor]:
+        v = given["v"].clone()
         v[:, [7, 8]] = v[:, [8, 7]]
-        return Tiled()(replace(given, v=v), w)
+        return Tiled()({**given, "v": v}, w)
 
     assert not found("normal", w, swapped).ok
 
 
 @pytest.mark.parametrize("name", ["o", "lse"])
 def test_an_element_that_nobody_wrote(name: str) -> None:
-    def forgetful(given: Inputs, w: Workload) -> dict[str, torch.Tensor]:
+    def forgetful(given: Tensors, w: Workload) -> dict[str, torch.Tensor]:
         outputs = Tiled()(given, w)
         outputs[name][-1, -1, -1] = math.nan
         return outputs
@@ -226,7 +230,7 @@ def test_one_row_of_one_head_with_half_a_percent_too_much() -> None:
     """In fp16; in bf16 that is less than a unit in the last place, and only the log-sum-exp
     shows it."""
 
-    def one(given: Inputs, w: Workload) -> dict[str, torch.Tensor]:
+    def one(given: Tensors, w: Workload) -> dict[str, torch.Tensor]:
         outputs = Tiled()(given, w)
         outputs["o"][0, 5, 1] *= 1.005
         return outputs
@@ -239,13 +243,13 @@ def test_rows_without_keys_are_zero_and_minus_infinity() -> None:
     assert w.diagonal < 0
     assert found("normal", w, Tiled()).ok
 
-    def finite(given: Inputs, w: Workload) -> dict[str, torch.Tensor]:
+    def finite(given: Tensors, w: Workload) -> dict[str, torch.Tensor]:
         outputs = Tiled()(given, w)
         return {**outputs, "lse": outputs["lse"].clamp(min=-1e30)}
 
     assert not found("normal", w, finite).ok
 
-    def nonzero(given: Inputs, w: Workload) -> dict[str, torch.Tensor]:
+    def nonzero(given: Tensors, w: Workload) -> dict[str, torch.Tensor]:
         outputs = Tiled()(given, w)
         outputs["o"][0, 0] = outputs["o"][0, -1]
         return outputs
@@ -256,10 +260,9 @@ def test_rows_without_keys_are_zero_and_minus_infinity() -> None:
 def test_a_sequence_without_keys_has_the_sink_as_its_log_sum_exp() -> None:
     shape = (2, 4, 2, 1, 5, D, DType.FP16)
     w = Workload(*shape, lse=True, sink=True, cache_lengths="5+0")
-    given = ForwardReference().inputs(CheckCase(w), seed=3, mean=MEAN, extra_heads=0, device="cpu")
-    assert given.sink is not None
-    must_be = judged_forward(given, w)
-    assert torch.equal(must_be["lse"].exact[1, :, 0], given.sink.double())
+    given = make_inputs(w, seed=3, mean=MEAN, device="cpu")
+    must_be = expected(w, given)
+    assert torch.equal(must_be["lse"].exact[1, :, 0], given["sink"].double())
     assert not must_be["o"].exact[1].any()
 
 
@@ -271,13 +274,13 @@ def test_it_is_the_definition_and_in_parts_it_is_the_same(
     monkeypatch: pytest.MonkeyPatch, causal: bool
 ) -> None:
     _, drawn = inputs("normal", w := workload(DType.FP16, causal=causal))
-    whole = judged_forward(drawn, w)
-    expected = attention(drawn, w, dtype=torch.float64)
-    assert float((whole["o"].exact - expected).abs().max()) < 1e-13
+    whole = expected(w, drawn)
+    by_hand = attention(drawn, w, dtype=torch.float64)
+    assert float((whole["o"].exact - by_hand).abs().max()) < 1e-13
     assert torch.allclose(whole["lse"].exact.float(), log_sum_exp(drawn, w), atol=1e-5)
     for scores in (1, 2 * 5 * KV, 2 * Q * KV):
         monkeypatch.setattr(judging, "SCORES_AT_ONCE", scores)
-        part = judged_forward(drawn, w)
+        part = expected(w, drawn)
         for name in ("o", "lse"):
             assert torch.allclose(part[name].exact, whole[name].exact, atol=1e-13)
             assert torch.allclose(part[name].open, whole[name].open, rtol=1e-4)
@@ -289,7 +292,7 @@ def test_it_is_the_definition_and_in_parts_it_is_the_same(
 def test_in_fp32_ordinary_inputs_are_judged_alike() -> None:
     _, drawn = inputs("sigma_12", F16)
     fine, coarse = (
-        judged_forward(drawn, F16, precise=p)["o"].reference for p in (torch.float64, torch.float32)
+        expected(F16, drawn, precise=p)["o"].reference for p in (torch.float64, torch.float32)
     )
     assert fine is not None
     assert coarse is not None
@@ -302,16 +305,16 @@ def test_what_scores_leave_open_is_nothing_but_where_they_are_large() -> None:
     unit = 2.0**-10
     for kind, most in (("normal", 0.01), ("sigma_12", 0.2)):
         case, drawn = inputs(kind, F16)
-        assert float(judged_forward(drawn, case.workload)["o"].open.max()) < most * unit
+        assert float(expected(case.workload, drawn)["o"].open.max()) < most * unit
     case, drawn = inputs("large", F16)
-    open_ = judged_forward(drawn, case.workload)["o"].open
+    open_ = expected(case.workload, drawn)["o"].open
     assert float(open_.max()) > unit
     assert float((open_ < unit / 8).float().mean()) > 0.95, "most rows see one key alone"
 
 
 def test_rows_that_differ_count_as_fewer() -> None:
     exact = torch.zeros(2, 3, 8, dtype=torch.float64)
-    plain = judging.Judged(exact, torch.zeros_like(exact))
+    plain = Judged(exact, torch.zeros_like(exact))
     assert plain.errors(exact).rows == 6
     assert plain.errors(torch.ones_like(exact)).rows == pytest.approx(6)
     one = exact.clone()
@@ -320,5 +323,5 @@ def test_rows_that_differ_count_as_fewer() -> None:
 
 
 def test_outputs_have_room_for_all() -> None:
-    rooms = empty_outputs(F16, fill=math.nan, device="cpu")
-    assert rooms.keys() == judged_forward(inputs("normal", F16)[1], F16).keys()
+    rooms = outputs_of(F16, fill=math.nan, device="cpu")
+    assert rooms.keys() == expected(F16, inputs("normal", F16)[1]).keys()

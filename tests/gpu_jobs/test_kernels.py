@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import cupy
 import pytest
 
-from fa_tune.core.model import Outcome
+from fa_tune.core.model import Outcome, Variant
 
 if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: no jobs to test")
@@ -19,9 +18,11 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.jobs import KernelItem
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.launch import TensorArg
-from fa_tune.gpu import kernels as device
-from fa_tune.gpu.kernels import first_line, guarded, is_cuda_error, launch_args
-from fa_tune.gpu.reference import Inputs
+from fa_tune.gpu import runners
+from fa_tune.gpu.guard import first_line, guarded, is_cuda_error, use_device
+from fa_tune.operations.base import Problem
+from tests.gpu.items import launch_args
+from tests.tensors import qkv
 
 
 class StickyError(BaseException):
@@ -114,10 +115,10 @@ def test_launch_arguments_are_addresses_and_strides_in_elements() -> None:
     assert argument.strides == (7 * 5 * 8, 5 * 8, 8)
     assert argument.address == whole.data_ptr() + 2 * 8 * 2
     lse = torch.zeros(2, 3, 7)
-    args = launch_args(Inputs(part, whole, whole), part, lse)
+    args = launch_args(qkv(part, whole, whole), part, lse)
     assert (args.q, args.o) == (argument, argument)
     assert args.lse.address == lse.data_ptr()
-    assert launch_args(Inputs(part, whole, whole), part).lse.address == 0
+    assert launch_args(qkv(part, whole, whole), part).lse.address == 0
 
 
 def test_fp32_products_are_not_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +134,7 @@ def test_fp32_products_are_not_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = True
     try:
-        device.use_device(1)
+        use_device(1)
         assert torch.backends.cuda.matmul.allow_tf32 is False
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
@@ -145,32 +146,32 @@ def test_one_kernel_serves_all_input_sets(monkeypatch: pytest.MonkeyPatch) -> No
     launched: list[torch.Tensor] = []
 
     class Loaded:
-        def __init__(self, item: KernelItem) -> None:
-            loaded.append(item.subject)
+        def __init__(self, variant: Variant, *files: str) -> None:
+            loaded.append(variant.key)
 
         def launch(self, workload: object, args: torch.Tensor, stream: int) -> None:
             launched.append(args)
 
     sets = [torch.zeros(1), torch.ones(1), torch.ones(2)]
     stream = type("Stream", (), {"cuda_stream": 0})
-    monkeypatch.setattr(device, "load", Loaded)
-    monkeypatch.setattr(device, "launch_args", lambda inputs, out, lse: inputs)
+    monkeypatch.setattr(runners, "Kernel", Loaded)
+    monkeypatch.setattr(runners, "named_args", lambda tensors: tensors["q"])
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     workload = Workload(1, 8, 1, 1, 1024, 128, DType.BF16)
     item = KernelItem("decode:a config", "a.cubin", "symbol")
-    problem = device.Problem(workload, sets, sets[0], None)  # type: ignore[arg-type]
-    for launch in device.launchers(item, problem):
-        launch()
+    runner = runners.runner_of(item)
+    for tensor in sets:
+        runner.bind(Problem(workload, {"q": tensor}, {}))()
     assert loaded == ["decode:a config"]
     assert all(a is b for a, b in zip(launched, sets, strict=True))
 
 
 def test_a_bare_read_reads_what_kernels_have_to(monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[int] = []
-    monkeypatch.setattr(device, "bare_read", lambda tensors, n: rows.append(n))
-    inputs = SimpleNamespace(k=None, v=None)
+    monkeypatch.setattr(runners, "bare_read", lambda tensors, n: rows.append(n))
+    tensor = torch.zeros(1)
     for key, keys in (("full", 2 * 1024), ("full_br_left127", 2 * 128)):
         workload = Workload.from_key(f"b2_h8_kv4_q1_k1024_d128_bf16_{key}")
-        problem = device.Problem(workload, [inputs], None, None)  # type: ignore[list-item,arg-type]
-        device.launchers(KernelItem("ref:read", "", ""), problem)
+        problem = Problem(workload, {"k": tensor, "v": tensor}, {})
+        runners.runner_of(KernelItem("ref:read")).bind(problem)
         assert rows.pop() == keys * 4

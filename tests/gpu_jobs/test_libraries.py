@@ -13,15 +13,19 @@ import pytest
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import Workload
+from fa_tune.operations.base import Tensors
 
 if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: no libraries to ask")
 
 import torch
 
-from fa_tune.gpu import libraries, reference
+from fa_tune.gpu import libraries
 from fa_tune.gpu.libraries import library_call
+from fa_tune.operations.forward.torch_side import inputs as make_inputs
+from fa_tune.operations.forward.torch_side.scores import hidden_pairs
 from tests.project_files import ROOT
+from tests.tensors import attention
 
 EQUAL = Workload.from_key("b2_h6_kv6_q37_k37_d32_fp16_full")
 FEWER_QUERIES = "b2_h6_kv6_q37_k53_d32_fp16_"
@@ -37,8 +41,8 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def inputs(workload: Workload) -> reference.Inputs:
-    return reference.make_inputs(workload, seed=1, device="cpu")
+def inputs(workload: Workload) -> Tensors:
+    return make_inputs(workload, seed=1, device="cpu")
 
 
 def refusal(name: str, workload: Workload) -> str:
@@ -75,7 +79,7 @@ def test_the_library_computes_the_same(key: str) -> None:
     given = inputs(workload)
     out = library_call("fa2", given, workload)().detach()
     assert out.shape == (workload.batch, workload.heads, workload.seq_len_q, workload.d_head)
-    exact = reference.attention(given, workload, dtype=torch.float32)
+    exact = attention(given, workload, dtype=torch.float32)
     limit = 4e-3 if "fp16" in key else 3e-2
     assert float((out.transpose(1, 2).float() - exact).abs().max()) < limit
 
@@ -102,7 +106,7 @@ def test_bottom_right_is_asked_for_by_name(calls: Calls) -> None:
         library_call("fa2", inputs(workload), workload)()
         mask = calls[-1]["attn_mask"]
         assert calls[-1]["is_causal"] is False, "which would be top-left"
-        hidden = reference.hidden_pairs(workload, torch.device("cpu"))
+        hidden = hidden_pairs(workload, torch.device("cpu"))
         assert hidden is not None
         assert torch.equal(mask._materialize(), ~hidden)
 

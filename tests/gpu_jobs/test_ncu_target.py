@@ -11,6 +11,7 @@ import torch
 
 from fa_tune.core.jobs import KernelItem, ProfileItem, ProfileJob
 from fa_tune.gpu.jobs import ncu_target
+from fa_tune.operations.base import Problem
 
 SHORT, LONG = "b1_h2_kv2_q64_k64_d64_fp16_full", "b1_h2_kv2_q128_k128_d64_fp16_full"
 
@@ -23,23 +24,26 @@ class Told:
         self.loaded = 0
         stand_ins: dict[str, Callable[..., Any]] = {
             "use_device": lambda _: None,
-            "make_inputs": lambda workload, **_: workload,
-            "Problem": SimpleNamespace(of=lambda workload, inputs: workload),
-            "launchers": self.launchers,
+            "outputs_of": lambda workload: {},
+            "runner_of": self.runner_of,
             "guarded": lambda _, name, action: action() or True,
             "profiler_start": lambda: self.events.append("open"),
             "profiler_stop": lambda: self.events.append("close"),
             "unload_modules": self.unload,
-            "library_versions": lambda _: {},
         }
         for name, stand_in in stand_ins.items():
             monkeypatch.setattr(ncu_target, name, stand_in)
+        side = SimpleNamespace(inputs=lambda *_, **__: {})
+        monkeypatch.setattr(ncu_target, "torch_side_of", lambda workload: side)
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
 
-    def launchers(self, item: KernelItem, workload: Any) -> list[Callable[[], None]]:
-        self.loaded += 1
-        told = f"{item.subject} {workload.seq_len_q}"
-        return [lambda: self.events.append(f"{told} of {self.loaded}")]
+    def runner_of(self, item: KernelItem) -> Any:
+        def bind(problem: Problem) -> Callable[[], None]:
+            self.loaded += 1
+            told = f"{item.subject} {problem.workload.seq_len_q}"
+            return lambda: self.events.append(f"{told} of {self.loaded}")
+
+        return SimpleNamespace(bind=bind, versions={})
 
     def unload(self) -> None:
         self.loaded = 0

@@ -11,14 +11,16 @@ import pytest
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType, Workload
+from tests.tensors import qkv
 
 if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: nobody computes anything")
 
 import torch
 
-from fa_tune.gpu import reference
 from fa_tune.gpu.libraries import PACKAGE_NAMES, library_call
+from fa_tune.operations.forward.torch_side import inputs as make_inputs
+from tests.tensors import attention
 
 EQUAL = "b2_h6_kv6_q37_k37_d32_fp16_"
 FEWER_QUERIES = "b2_h6_kv2_q37_k53_d32_fp16_"
@@ -52,7 +54,7 @@ def bottom_right(
         bottom_right=given["causal"],
         softmax_scale=scale,
     )
-    return reference.attention(reference.Inputs(q, k, v), workload), None
+    return attention(qkv(q, k, v), workload), None
 
 
 def reference_dtype(name: str) -> Any:
@@ -76,10 +78,10 @@ def reference_dtype(name: str) -> Any:
 def test_it_is_asked_for_this_problem(monkeypatch: pytest.MonkeyPatch, name: str, key: str) -> None:
     install(monkeypatch, bottom_right)
     workload = Workload.from_key(key)
-    given = reference.make_inputs(workload, seed=1, device="cpu")
+    given = make_inputs(workload, seed=1, device="cpu")
     out = library_call(name, given, workload)()
     assert out.shape == (workload.batch, workload.heads, workload.seq_len_q, workload.d_head)
-    exact = reference.attention(given, workload, dtype=torch.float32)
+    exact = attention(given, workload, dtype=torch.float32)
     assert float((out.transpose(1, 2).float() - exact).abs().max()) < 4e-3
 
 
@@ -93,7 +95,7 @@ def test_the_log_sum_exp_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -
     install(monkeypatch, attend)
     for key in (EQUAL + "full_lse", EQUAL + "full"):
         workload = Workload.from_key(key)
-        given = reference.make_inputs(workload, seed=1, device="cpu")
+        given = make_inputs(workload, seed=1, device="cpu")
         for name in PACKAGE_NAMES:
             library_call(name, given, workload)()
     assert [call.get("return_lse", False) for call in asked] == [False, True, False, False]
@@ -109,9 +111,9 @@ def asked_for(monkeypatch: pytest.MonkeyPatch, name: str, key: str) -> dict[str,
 
     install(monkeypatch, attend)
     workload = Workload.from_key(key)
-    given = reference.make_inputs(workload, seed=1, device="cpu")
+    given = make_inputs(workload, seed=1, device="cpu")
     out = library_call(name, given, workload)()
-    assert out.shape == given.q.transpose(1, 2).shape
+    assert out.shape == given["q"].transpose(1, 2).shape
     return asked
 
 
@@ -140,7 +142,7 @@ def test_a_packed_batch_goes_to_the_function_for_such(monkeypatch: pytest.Monkey
 def refusal(name: str, key: str) -> str:
     workload = Workload.from_key(key)
     with pytest.raises(InvalidConfig) as caught:
-        library_call(name, reference.make_inputs(workload, seed=1, device="cpu"), workload)()
+        library_call(name, make_inputs(workload, seed=1, device="cpu"), workload)()
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -172,7 +174,7 @@ def test_an_error_of_the_gpu_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> No
 
     install(monkeypatch, attend)
     workload = Workload.from_key(EQUAL + "full")
-    call = library_call("fa4", reference.make_inputs(workload, seed=1, device="cpu"), workload)
+    call = library_call("fa4", make_inputs(workload, seed=1, device="cpu"), workload)
     with pytest.raises(RuntimeError, match="CUDA error"):
         call()
 

@@ -17,9 +17,11 @@ if not TYPE_CHECKING:
 
 import torch
 
-from fa_tune.gpu import reference
-from fa_tune.gpu.judged import judged_forward
+from fa_tune.operations.base import Tensors
+from fa_tune.operations.forward.torch_side import expected
+from fa_tune.operations.forward.torch_side import inputs as make_inputs
 from tests.log_sum_exp import log_sum_exp
+from tests.tensors import attention, qkv
 
 W = Workload(2, 6, 2, 37, 53, 32, DType.FP16)
 LARGEST = 4e-6  # difference of two fp32 computations in another order
@@ -34,16 +36,16 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def inputs(workload: Workload = W, **changes: Any) -> reference.Inputs:
-    return reference.make_inputs(workload, **{"seed": 1, "device": "cpu", **changes})
+def inputs(workload: Workload = W, **changes: Any) -> Tensors:
+    return make_inputs(workload, **{"seed": 1, "device": "cpu", **changes})
 
 
-def theirs(given: reference.Inputs, workload: Workload, diagonal: int = 0) -> torch.Tensor:
+def theirs(given: Tensors, workload: Workload, diagonal: int = 0) -> torch.Tensor:
     """torch's math back end in fp64; [batch, seq, heads, d_head]."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
-    q, k, v = (t.transpose(1, 2).double() for t in (given.q, given.k, given.v))
+    q, k, v = (t.transpose(1, 2).double() for t in (given["q"], given["k"], given["v"]))
     mask = None
     if workload.causal:
         ones = torch.ones(workload.seq_len_q, workload.seq_len_kv, dtype=torch.bool)
@@ -61,35 +63,12 @@ def difference(a: torch.Tensor, b: torch.Tensor) -> float:
 # Attention --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("changes", [{}, {"causal": True}, {"causal": True, "bottom_right": True}])
-def test_very_long_sequences_are_done_in_parts(
-    monkeypatch: pytest.MonkeyPatch, changes: dict[str, bool]
-) -> None:
-    w = dataclasses.replace(W, **changes)
-    given = inputs(w)
-    whole = reference.attention(given, w, dtype=torch.float32)
-    sizes: list[int] = []
-    softmax = torch.softmax
-
-    def watched(scores: torch.Tensor, dim: int) -> torch.Tensor:
-        sizes.append(scores.numel())
-        return softmax(scores, dim)
-
-    monkeypatch.setattr(torch, "softmax", watched)
-    monkeypatch.setattr(reference, "MAX_SCORES", 5 * W.seq_len_kv + 1)
-    parts = reference.attention(given, w, dtype=torch.float32)
-    assert difference(whole, parts) <= LARGEST
-    assert max(sizes) == 5 * W.seq_len_kv
-    monkeypatch.setattr(reference, "MAX_SCORES", 1)
-    assert difference(whole, reference.attention(given, w, dtype=torch.float32)) <= LARGEST
-
-
 @pytest.mark.parametrize("dtype", list(DType))
 @pytest.mark.parametrize(("heads", "kv_heads"), [(3, 3), (6, 2), (5, 1)])
 def test_attention_with_grouped_heads(dtype: DType, heads: int, kv_heads: int) -> None:
     w = dataclasses.replace(W, dtype=dtype, heads=heads, kv_heads=kv_heads)
     given = inputs(w, mean=0.25)
-    mine = reference.attention(given, w, dtype=torch.float32)
+    mine = attention(given, w, dtype=torch.float32)
     assert mine.dtype == torch.float32
     assert difference(mine, theirs(given, w)) < LARGEST
 
@@ -98,8 +77,8 @@ def test_attention_with_grouped_heads(dtype: DType, heads: int, kv_heads: int) -
 def test_attention_with_values_of_another_head_dimension(d_head_v: int) -> None:
     w = dataclasses.replace(W, heads=6, kv_heads=2, d_head_v=d_head_v)
     given = inputs(w, mean=0.25)
-    assert given.v.shape[-1] == d_head_v
-    mine = reference.attention(given, w, dtype=torch.float32)
+    assert given["v"].shape[-1] == d_head_v
+    mine = attention(given, w, dtype=torch.float32)
     assert mine.shape[-1] == d_head_v
     assert difference(mine, theirs(given, w)) < LARGEST
 
@@ -110,7 +89,7 @@ def test_attention_with_values_of_another_head_dimension(d_head_v: int) -> None:
 def test_causal_attention_aligned_top_left_or_elsewhere(q: int, kv: int, diagonal: int) -> None:
     w = dataclasses.replace(W, seq_len_q=q, seq_len_kv=kv, causal=True)
     given = inputs(w)
-    mine = reference.attention(given, w, dtype=torch.float32, diagonal=diagonal)
+    mine = attention(given, w, dtype=torch.float32, diagonal=diagonal)
     assert difference(mine, theirs(given, w, diagonal)) < LARGEST
 
 
@@ -118,7 +97,7 @@ def test_a_row_that_sees_nothing_gives_zero() -> None:
     """Aligned bottom-right, the first 16 of 53 queries come before the first of 37 keys."""
     w = dataclasses.replace(W, seq_len_q=53, seq_len_kv=37, causal=True)
     given = inputs(w)
-    mine = reference.attention(given, w, dtype=torch.float32, diagonal=37 - 53)
+    mine = attention(given, w, dtype=torch.float32, diagonal=37 - 53)
     assert not mine.isnan().any()
     assert (mine[:, :16] == 0).all()
     assert difference(mine[:, 16:], theirs(given, w, 37 - 53)[:, 16:]) < LARGEST
@@ -127,16 +106,16 @@ def test_a_row_that_sees_nothing_gives_zero() -> None:
 def test_the_first_causal_query_sees_the_first_key_alone() -> None:
     w = dataclasses.replace(W, causal=True, kv_heads=W.heads)
     given = inputs(w)
-    mine = reference.attention(given, w, dtype=torch.float32)
-    assert torch.equal(mine[:, 0], given.v[:, 0].float())
+    mine = attention(given, w, dtype=torch.float32)
+    assert torch.equal(mine[:, 0], given["v"][:, 0].float())
 
 
 @pytest.mark.parametrize("dtype", list(DType))
 def test_in_its_own_precision_it_errs_as_that_precision_does(dtype: DType) -> None:
     w = dataclasses.replace(W, dtype=dtype)
     given = inputs(w)
-    exact = reference.attention(given, w, dtype=torch.float32)
-    same = reference.attention(given, w)
+    exact = attention(given, w, dtype=torch.float32)
+    same = attention(given, w)
     error = difference(same, exact)
     epsilon = float(torch.finfo(dtype.to_torch_dtype()).eps)
     assert epsilon / 16 < error < 16 * epsilon
@@ -148,8 +127,8 @@ def test_attention_by_hand() -> None:
     q = torch.tensor([2.0, 0, 0, 0]).view(1, 1, 1, 4)
     k = torch.tensor([[0.0, 0, 0, 0], [math.log(3), 0, 0, 0]]).view(1, 2, 1, 4)
     v = torch.tensor([[4.0, 0, 8, 1], [0.0, 4, 8, 1]]).view(1, 2, 1, 4)
-    given = reference.Inputs(q, k, v)
-    out = reference.attention(given, w, dtype=torch.float32)
+    given = qkv(q, k, v)
+    out = attention(given, w, dtype=torch.float32)
     assert out.flatten().tolist() == pytest.approx([1, 3, 8, 1])
     lse = log_sum_exp(given, w)
     assert lse.flatten().tolist() == pytest.approx([math.log(4)])
@@ -159,18 +138,18 @@ def test_attention_by_hand() -> None:
 def test_the_workload_says_alignment_and_scale(q: int, kv: int) -> None:
     w = dataclasses.replace(W, seq_len_q=q, seq_len_kv=kv, causal=True, bottom_right=True)
     given = inputs(w)
-    mine = reference.attention(given, w, dtype=torch.float64)
+    mine = attention(given, w, dtype=torch.float64)
     assert mine.dtype == torch.float64
     told = dataclasses.replace(w, bottom_right=False)
-    assert torch.equal(mine, reference.attention(given, told, dtype=torch.float64, diagonal=kv - q))
+    assert torch.equal(mine, attention(given, told, dtype=torch.float64, diagonal=kv - q))
     seen = slice(max(0, q - kv), None)
     assert difference(mine[:, seen], theirs(given, w, kv - q)[:, seen]) < 1e-12
     # Twice the scale is the scale of inputs twice as large.
     doubled = dataclasses.replace(w, softmax_scale=2 * w.scale)
-    larger = dataclasses.replace(given, q=2 * given.q)
-    for function in (reference.attention, log_sum_exp):
+    larger = {**given, "q": 2 * given["q"]}
+    for function in (attention, log_sum_exp):
         assert torch.allclose(function(given, doubled), function(larger, w), atol=2e-3)
-    assert difference(reference.attention(given, doubled), mine) > 0.1
+    assert difference(attention(given, doubled), mine) > 0.1
 
 
 # Log-sum-exp ------------------------------------------------------------------------------------
@@ -185,7 +164,7 @@ def test_the_log_sum_exp_is_what_makes_weights_of_scores(diagonal: int | None) -
     assert lse.shape == (w.batch, w.heads, w.seq_len_q)
     assert lse.dtype == torch.float32
     for b, h in ((0, 0), (1, 3), (1, 5)):
-        q, k = given.q[b, :, h].double(), given.k[b, :, h * w.kv_heads // w.heads].double()
+        q, k = given["q"][b, :, h].double(), given["k"][b, :, h * w.kv_heads // w.heads].double()
         weights = (q @ k.T / math.sqrt(w.d_head)).exp()
         if diagonal is not None:
             weights = weights.tril(diagonal)
@@ -193,35 +172,35 @@ def test_the_log_sum_exp_is_what_makes_weights_of_scores(diagonal: int | None) -
         assert torch.equal(lse[b, h] == -math.inf, weights.sum(-1) == 0)
 
 
-# Inputs -----------------------------------------------------------------------------------------
+# Tensors -----------------------------------------------------------------------------------------
 
 
 def test_inputs_have_their_shapes_and_dtype() -> None:
     given = inputs()
-    assert given.q.shape == (2, 37, 6, 32)
-    assert given.k.shape == given.v.shape == (2, 53, 2, 32)
-    assert {t.dtype for t in (given.q, given.k, given.v)} == {torch.float16}
-    assert all(t.is_contiguous() for t in (given.q, given.k, given.v))
+    assert given["q"].shape == (2, 37, 6, 32)
+    assert given["k"].shape == given["v"].shape == (2, 53, 2, 32)
+    assert {t.dtype for t in (given["q"], given["k"], given["v"])} == {torch.float16}
+    assert all(t.is_contiguous() for t in (given["q"], given["k"], given["v"]))
 
 
 def test_one_seed_gives_the_same_numbers_in_both_dtypes() -> None:
     other = inputs(dataclasses.replace(W, dtype=DType.BF16))
     mine, again = inputs(), inputs()
-    assert torch.equal(mine.q, again.q)
-    assert difference(mine.q, other.q) < 0.05
-    assert not torch.equal(inputs(seed=2).q, mine.q)
-    assert not torch.equal(mine.k, mine.v)
+    assert torch.equal(mine["q"], again["q"])
+    assert difference(mine["q"], other["q"]) < 0.05
+    assert not torch.equal(inputs(seed=2)["q"], mine["q"])
+    assert not torch.equal(mine["k"], mine["v"])
 
 
 def test_inputs_are_normal_around_their_mean() -> None:
     w = Workload(2, 8, 8, 512, 512, 64, DType.FP16)
-    q = inputs(w, mean=0.25).q.double()
+    q = inputs(w, mean=0.25)["q"].double()
     assert float(q.mean()) == pytest.approx(0.25, abs=0.01)
     assert float(q.std()) == pytest.approx(1, abs=0.01)
 
 
 def test_extra_heads_make_every_stride_unnatural_but_the_last() -> None:
-    for tensor in inputs(extra_heads=3).tensors.values():
+    for tensor in inputs(extra_heads=3).values():
         batch, seq, heads, d = tensor.stride()
         assert d == 1
         assert heads == W.d_head
@@ -246,31 +225,34 @@ def test_windows_sinks_caps_and_slopes_row_by_row(changes: dict[str, Any]) -> No
     """Against sums over the keys that each query sees, one score at a time."""
     w = dataclasses.replace(W, seq_len_q=13, seq_len_kv=11, **changes)
     given = inputs(w)
-    out = reference.attention(given, w, dtype=torch.float64)
+    out = attention(given, w, dtype=torch.float64)
     lse = log_sum_exp(given, w)
-    judged = judged_forward(given, w)
+    judged = expected(w, given)
     group = w.heads // w.kv_heads
     for b, i, h in itertools.product(range(w.batch), range(w.seq_len_q), range(w.heads)):
         place = i + w.diagonal
         total, value = 0.0, torch.zeros(w.d_head, dtype=torch.float64)
-        if given.sink is not None:
-            total += math.exp(given.sink[h])
+        if given.get("sink") is not None:
+            total += math.exp(given.get("sink")[h])
         for j in range(w.seq_len_kv):
             right = 0 if w.causal else w.window_right
             if (right is not None and j > place + right) or (
                 w.window_left is not None and j < place - w.window_left
             ):
                 continue
-            score = float(given.q[b, i, h].double() @ given.k[b, j, h // group].double()) * w.scale
+            score = (
+                float(given["q"][b, i, h].double() @ given["k"][b, j, h // group].double())
+                * w.scale
+            )
             if w.softcap is not None:
                 score = w.softcap * math.tanh(score / w.softcap)
-            if given.alibi_slopes is not None:
-                score -= float(given.alibi_slopes[b, h]) * abs(place - j)
+            if given.get("alibi_slopes") is not None:
+                score -= float(given.get("alibi_slopes")[b, h]) * abs(place - j)
             total += math.exp(score)
-            value += math.exp(score) * given.v[b, j, h // group].double()
-        expected = value / total if total else value
-        assert difference(out[b, i, h], expected) < 1e-6
-        assert difference(judged["o"].exact[b, i, h], expected) < 1e-6
+            value += math.exp(score) * given["v"][b, j, h // group].double()
+        by_hand = value / total if total else value
+        assert difference(out[b, i, h], by_hand) < 1e-6
+        assert difference(judged["o"].exact[b, i, h], by_hand) < 1e-6
         log = math.log(total) if total else -math.inf
         assert float(lse[b, h, i]) == pytest.approx(log, abs=1e-5)
         assert float(judged["lse"].exact[b, h, i]) == pytest.approx(log, abs=1e-6)

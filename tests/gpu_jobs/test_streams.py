@@ -8,7 +8,7 @@ from typing import Any
 import cupy
 import pytest
 
-from fa_tune.gpu.streams import stream_of
+from fa_tune.core.streams import stream_of
 
 HANDLE = 0xABC0
 

@@ -6,6 +6,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,12 +18,9 @@ from fa_tune.search.stopping import StopReason
 if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: no jobs to test")
 
-import torch
 
 from fa_tune.gpu import telemetry
 from fa_tune.gpu.jobs import time_events
-from fa_tune.gpu.reference import Inputs
-from fa_tune.gpu.versions import library_versions
 
 WORKLOAD = Workload(1, 1, 1, 64, 64, 64, DType.FP16)
 
@@ -55,9 +53,9 @@ class FakeSubject:
 
     launches_per_sample = 1
 
-    def __init__(self, launches: list[Any], samples: list[float], **_: Any) -> None:
-        self.time = launches[0]
-        self.samples = samples
+    def __init__(self, runner: Any, problems: list[Any]) -> None:
+        self.runner, self.time = runner, runner.time
+        self.samples: list[float] = []
         self.relative: list[float] = []
         self.held_out: list[tuple[float, float | None]] = []
         self.clocks_hz: list[float] = []
@@ -83,20 +81,18 @@ def guarded(report: Spoken, name: str, action: Callable[[], Any]) -> Any | None:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spoken]:
-    small = torch.zeros(1, 64, 1, 64, dtype=torch.float16)
     times_of: dict[str, float | None] = {}
     monkeypatch.setattr(time_events, "use_device", lambda index: None)
-    monkeypatch.setattr(
-        time_events, "make_inputs", lambda workload, seed, spec: Inputs(small, small, small)
-    )
+    monkeypatch.setattr(time_events, "problems_of", lambda *_: [None] * 3)
     monkeypatch.setattr(
         time_events,
-        "launchers",
-        lambda item, problem: [times_of[item.subject]] * len(problem.inputs),
+        "runner_of",
+        lambda item: SimpleNamespace(
+            subject=item.subject, time=times_of[item.subject], versions={"torch": "2"}
+        ),
     )
     monkeypatch.setattr(time_events, "Subject", FakeSubject)
     monkeypatch.setattr(time_events, "guarded", guarded)
-    monkeypatch.setattr(time_events, "input_sets", lambda *_: 3)
     monkeypatch.setattr(time_events, "warm_up", lambda: None)
     monkeypatch.setattr(time_events, "SETTLE_S", -1.0)
     monkeypatch.setattr(telemetry, "watched", lambda device: lambda: Reading(1.98e9))
@@ -171,7 +167,7 @@ def test_the_value_says_how_it_was_taken(run: Callable[..., Spoken]) -> None:
         "stop_reason": StopReason.ENOUGH,
         "flagged": {},
         "rounds": [],
-        "versions": library_versions("a"),
+        "versions": {"torch": "2"},
         "held_out_s": [],
         "held_out_relative": [],
         "no_graph": "",

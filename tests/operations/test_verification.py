@@ -14,13 +14,11 @@ from fa_tune.core.model import CaseError, Verdict
 from fa_tune.core.workload import DType, Workload
 from fa_tune.core.workload import benchmark_workload as benchmark
 from fa_tune.operations.base import (
-    EPSILON,
     SINK_FIRST,
     SINK_LAST,
     CheckCase,
     Figures,
     reference_limits,
-    unit_in_the_last_place,
 )
 from fa_tune.operations.forward.spec import Forward
 from fa_tune.operations.traits import Traits
@@ -65,7 +63,7 @@ def judged(
 
 @pytest.mark.parametrize("dtype", list(DType))
 def test_twice_the_references_error_and_a_unit_in_the_last_place(dtype: DType) -> None:
-    unit, theirs, exact = EPSILON[dtype], Figures(0.01, 0.01), Figures(0.0, 0.0)
+    unit, theirs, exact = dtype.element.epsilon, Figures(0.01, 0.01), Figures(0.0, 0.0)
     assert reference_limits(theirs, ONES, dtype) == Figures(0.02 + unit, 1.2 * 0.01)
     assert reference_limits(theirs, Figures(5.0, 1.0), dtype).largest == 0.02 + 4 * unit
     assert reference_limits(theirs, Figures(0.3, 0.3), dtype).largest == 0.02 + unit / 4
@@ -84,12 +82,12 @@ def test_a_root_mean_square_of_few_rows_may_be_off_by_chance() -> None:
 
 @pytest.mark.parametrize("dtype", list(DType))
 def test_a_unit_in_the_last_place_is_the_distance_to_the_next_number(dtype: DType) -> None:
-    assert unit_in_the_last_place(1.0, dtype) == unit_in_the_last_place(-1.999, dtype)
-    assert unit_in_the_last_place(2.0, dtype) == 2 * EPSILON[dtype]
+    assert dtype.element.unit_in_the_last_place(1.0) == dtype.element.unit_in_the_last_place(-1.999)
+    assert dtype.element.unit_in_the_last_place(2.0) == 2 * dtype.element.epsilon
     smallest = 2.0**-14 if dtype is DType.FP16 else 2.0**-126
     for value in (0.0, smallest / 8, smallest):
-        assert unit_in_the_last_place(value, dtype) == EPSILON[dtype] * smallest
-    assert math.isnan(unit_in_the_last_place(math.nan, dtype))
+        assert dtype.element.unit_in_the_last_place(value) == dtype.element.epsilon * smallest
+    assert math.isnan(dtype.element.unit_in_the_last_place(math.nan))
 
 
 @pytest.mark.parametrize("workload", [W, BF16])

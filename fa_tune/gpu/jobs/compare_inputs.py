@@ -6,7 +6,6 @@ Between two items the clock may change, so times of two items are never compared
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -15,8 +14,9 @@ from typing import Any
 from fa_tune.core import codec
 from fa_tune.core.jobs import CompareInputsJob, InputsItem, InputsResult
 from fa_tune.core.workload import Workload
-from fa_tune.gpu.jobs.time_events import Subject, input_sets_of_each, prepare_alike, warm_up
-from fa_tune.gpu.kernels import Problem, guarded, launchers, use_device
+from fa_tune.gpu.guard import guarded, use_device
+from fa_tune.gpu.jobs.time_events import Subject, prepare_alike, problems_of_each, warm_up
+from fa_tune.gpu.runners import runner_of
 from fa_tune.workers.main import Report
 
 ROUNDS = 15
@@ -38,13 +38,10 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
 def _compare(item: InputsItem, seed: int) -> InputsResult:
     workload = Workload.from_key(item.workload)
     specs = (item.inputs, item.own_inputs) if item.own_inputs else (item.inputs,)
-    inputs, *own_inputs = input_sets_of_each(workload, specs, seed)
-    problem = Problem.of(workload, inputs)
-    compared = [Subject(launchers(kernel, problem), []) for kernel in item.kernels]
-    on_own = [
-        Subject(launchers(item.kernels[0], dataclasses.replace(problem, inputs=own)), [])
-        for own in own_inputs
-    ]
+    problems, *own_problems = problems_of_each(workload, specs, seed)
+    runners = [runner_of(kernel) for kernel in item.kernels]
+    compared = [Subject(runner, problems) for runner in runners]
+    on_own = [Subject(runners[0], own) for own in own_problems]
     subjects = [*compared, *on_own]
     prepare_alike(*subjects)
     settled = time.monotonic() + SETTLE_S

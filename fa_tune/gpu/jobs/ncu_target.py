@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 
-from fa_tune.core.inputs import InputSpec
 from fa_tune.core.jobs import ProfileItem, ProfileJob
 from fa_tune.core.model import is_reference
 from fa_tune.core.workload import Workload
-from fa_tune.gpu.kernels import Launch, Problem, guarded, launchers, use_device
+from fa_tune.gpu.guard import guarded, use_device
 from fa_tune.gpu.launch import profiler_start, profiler_stop, unload_modules
-from fa_tune.gpu.reference import make_inputs
-from fa_tune.gpu.versions import library_versions
+from fa_tune.gpu.runners import Runner, outputs_of, runner_of
+from fa_tune.operations.base import Launch, Problem
+from fa_tune.operations.torch_side import torch_side_of
 from fa_tune.workers.main import Report
 
 
@@ -51,10 +51,9 @@ class _Profiled:
     ) -> None:
         self._job, self._items, self._report = job, items, report
         self._before, self._last = before, ""
-        self._workload = Workload.from_key(next(iter(items.values())).workload)
-        spec = InputSpec.parse(job.inputs)
-        inputs = make_inputs(self._workload, seed=job.seed, spec=spec)
-        self._problem = Problem.of(self._workload, (inputs,))
+        workload = Workload.from_key(next(iter(items.values())).workload)
+        inputs = torch_side_of(workload).inputs(workload, job.inputs, seed=job.seed)
+        self._problem = Problem(workload, inputs, outputs_of(workload))
 
     def run(self) -> str:
         """The subject that was launched last."""
@@ -66,39 +65,40 @@ class _Profiled:
 
     def _measure(self, names: Sequence[str]) -> None:
         """All rounds of these."""
-        launches = self._prepared(names)
+        runners = self._prepared(names)
         profiler_start()
         for round_ in range(self._job.rounds):
             last = "" if round_ else self._before
-            for name in self._job.order(round_, list(launches), last=last):
+            for name in self._job.order(round_, list(runners), last=last):
                 self._report.begin(name)
                 subject = self._items[name].subject
                 if is_reference(subject) and subject == self._before and not self._last:
                     raise _CannotTell
-                if guarded(self._report, name, launches[name]) is None:
-                    del launches[name]
+                if guarded(self._report, name, runners[name][1]) is None:
+                    del runners[name]
                     continue
                 self._report.partial(name, round_)
                 self._last = subject
         profiler_stop()
-        for name in launches:
-            self._report.done(name, library_versions(self._items[name].subject))
-        launches.clear()
+        for name, (runner, _) in runners.items():
+            self._report.done(name, dict(runner.versions))
+        runners.clear()
         unload_modules()
 
-    def _prepared(self, names: Sequence[str]) -> dict[str, Launch]:
+    def _prepared(self, names: Sequence[str]) -> dict[str, tuple[Runner, Launch]]:
         """A launch of each that could be launched once."""
-        launches: dict[str, Launch] = {}
+        runners: dict[str, tuple[Runner, Launch]] = {}
 
-        def prepare(item: ProfileItem) -> Launch:
-            (launch,) = launchers(item, self._problem)
+        def prepare(item: ProfileItem) -> tuple[Runner, Launch]:
+            runner = runner_of(item)
+            launch = runner.bind(self._problem)
             launch()
-            return launch
+            return runner, launch
 
         for name in names:
             self._report.begin(name)
-            launch = guarded(self._report, name, partial(prepare, self._items[name]))
-            if launch is not None:
-                launches[name] = launch
+            prepared = guarded(self._report, name, partial(prepare, self._items[name]))
+            if prepared is not None:
+                runners[name] = prepared
         torch.cuda.synchronize()
-        return launches
+        return runners

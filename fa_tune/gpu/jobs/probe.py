@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fa_tune.core.jobs import ProbeJob
-from fa_tune.gpu.kernels import use_device
+from fa_tune.gpu.guard import use_device
 from fa_tune.workers.main import Report
 
 

@@ -22,26 +22,15 @@ from typing import Any
 import torch
 
 from fa_tune.core import codec
-from fa_tune.core.inputs import InputSpec
-from fa_tune.core.jobs import KernelItem, TimeJob, TimeResult
-from fa_tune.core.model import Outcome, is_reference
+from fa_tune.core.jobs import TimeJob, TimeResult
+from fa_tune.core.model import CaseError, Outcome, is_reference
 from fa_tune.core.workload import Workload
 from fa_tune.gpu import telemetry
-from fa_tune.gpu.judged import Judged, judge, judged_forward
-from fa_tune.gpu.kernels import (
-    Launch,
-    Problem,
-    first_line,
-    guarded,
-    launch_args,
-    launchers,
-    load,
-    use_device,
-)
-from fa_tune.gpu.reference import Inputs, make_inputs
-from fa_tune.gpu.versions import library_versions
-from fa_tune.operations.base import CheckCase
+from fa_tune.gpu.guard import first_line, guarded, use_device
+from fa_tune.gpu.runners import Runner, outputs_of, results_of, runner_of
+from fa_tune.operations.base import CheckCase, Problem
 from fa_tune.operations.flops import input_bytes, read_bytes
+from fa_tune.operations.torch_side import Judged, judge, torch_side_of
 from fa_tune.operations.verification import fault
 from fa_tune.search.stopping import StoppingRule
 from fa_tune.workers.main import Report
@@ -61,14 +50,15 @@ SETTLE_S = 1.0  # of rounds that do not count: a power limit takes that long to 
 
 
 class Subject:
-    """One kernel with a launch per input set."""
+    """One runner with a launch for each problem, which differ in their inputs."""
 
     def __init__(
-        self, launches: list[Launch], samples: list[float], *, busy_cycles: int = BUSY_CYCLES
+        self, runner: Runner, problems: Sequence[Problem], *, busy_cycles: int = BUSY_CYCLES
     ) -> None:
-        self.launches = launches
+        self.runner = runner
+        self.launches = [runner.bind(problem) for problem in problems]
         self._busy_cycles = busy_cycles
-        self.samples = samples
+        self.samples: list[float] = []
         self.relative: list[float] = []
         self.held_out: list[tuple[float, float | None]] = []  # seconds, ratio to the baseline
         self.clocks_hz: list[float] = []
@@ -157,9 +147,9 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
     job = TimeJob.read(shared, items)
     use_device(job.device)
     workload = Workload.from_key(job.workload)
-    problem = Problem.of(workload, input_sets_of(workload, job.inputs, job.seed))
+    problems = problems_of(workload, job.inputs, job.seed)
     warm_up()
-    subjects, estimates_s = prepare_subjects(job, problem, report)
+    subjects, estimates_s = prepare_subjects(job, problems, report)
     if job.sustained_s:
         launches = burst_launches(estimates_s.values())
         for subject in subjects.values():
@@ -169,25 +159,25 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
     no_graph = choose_samples(subjects, launches, report)
     rounds = Rounds(job, subjects, report, no_graph=no_graph)
     rounds.run()
-    check = FinalCheck(problem)
-    for name in subjects:
+    check = FinalCheck(problems[0])
+    for name, subject in subjects.items():
         report.begin(name)
-        item = job.items[name]
-        if job.check and not is_reference(item.subject) and not check.passes(name, item, report):
+        judged = job.check and not is_reference(subject.runner.subject)
+        if judged and not check.passes(name, subject, report):
             continue
-        report.done(name, codec.dump(rounds.result(name, n_sets=len(problem.inputs))))
+        report.done(name, codec.dump(rounds.result(name, n_sets=len(problems))))
 
 
 def prepare_subjects(
-    job: TimeJob, problem: Problem, report: Report
+    job: TimeJob, problems: Sequence[Problem], report: Report
 ) -> tuple[dict[str, Subject], dict[str, float]]:
     """Every item ready to be sampled, with the samples of workers before, and about how many
     seconds a launch takes; those that cannot be launched have failed."""
     estimates_s: dict[str, float] = {}
 
     def prepare(name: str) -> Subject:
-        launches = launchers(job.items[name], problem)
-        subject = Subject(launches, [float(seconds) for seconds, _ in job.partials[name]])
+        subject = Subject(runner_of(job.items[name]), problems)
+        subject.samples += [float(seconds) for seconds, _ in job.partials[name]]
         subject.relative = [float(ratio) for _, ratio in job.partials[name] if ratio is not None]
         estimates_s[name] = subject.estimate()
         return subject
@@ -333,7 +323,7 @@ class Rounds:
             stop_reason=stop_reason.value if stop_reason is not None else "",
             flagged=self._log.flagged,
             rounds=self._log.reported if name == self._job.baseline else (),
-            versions=library_versions(self._job.items[name].subject),
+            versions=dict(subject.runner.versions),
             held_out_s=tuple(seconds for seconds, _ in subject.held_out),
             held_out_relative=tuple(r for _, r in subject.held_out if r is not None)
             if self._beside
@@ -423,17 +413,19 @@ class FinalCheck:
     @cached_property
     def _expected(self) -> Mapping[str, Judged]:
         p = self._problem
-        return judged_forward(p.inputs[0], p.workload, precise=torch.float32)
+        side = torch_side_of(p.workload)
+        return side.expected(p.workload, p.inputs, precise=torch.float32)
 
-    def passes(self, name: str, item: KernelItem, report: Report) -> bool:
+    def passes(self, name: str, subject: Subject, report: Report) -> bool:
         """Whether the outputs are right; a failure is reported."""
         p, expected = self._problem, self._expected
-        outputs = {"o": p.out} if p.lse is None else {"o": p.out, "lse": p.lse}
-        for out in outputs.values():
-            out.fill_(float("nan"))
-        args = launch_args(p.inputs[0], p.out, p.lse)
-        load(item).launch(p.workload, args, torch.cuda.current_stream().cuda_stream)
-        case = guarded(report, name, partial(judge, CheckCase(p.workload), expected, outputs))
+
+        def found() -> CaseError:
+            for out in p.outputs.values():
+                out.fill_(float("nan"))
+            return judge(CheckCase(p.workload), expected, results_of(p, subject.launches[0]))
+
+        case = guarded(report, name, found)
         if case is None:
             return False
         if not case.ok:
@@ -451,21 +443,19 @@ def input_sets(workload: Workload, kinds: int = 1) -> int:
     return max(1, min(needed, MAX_SETS, fitting))
 
 
-def input_sets_of(workload: Workload, spec: str, seed: int) -> list[Inputs]:
-    """Inputs to rotate through; `spec` is an InputSpec's text."""
-    (drawn,) = input_sets_of_each(workload, (spec,), seed)
-    return drawn
+def problems_of(workload: Workload, inputs: str, seed: int) -> list[Problem]:
+    """Problems to rotate through, which share their outputs; `inputs` is an InputSpec's text."""
+    (found,) = problems_of_each(workload, (inputs,), seed)
+    return found
 
 
-def input_sets_of_each(workload: Workload, specs: Sequence[str], seed: int) -> list[list[Inputs]]:
-    """The same of several kinds, equally many of each."""
-    n = input_sets(workload, len(specs))
-
-    def drawn(spec: str) -> list[Inputs]:
-        draw = partial(make_inputs, workload, spec=InputSpec.parse(spec))
-        return [draw(seed=seed + i) for i in range(n)]
-
-    return [drawn(spec) for spec in specs]
+def problems_of_each(workload: Workload, inputs: Sequence[str], seed: int) -> list[list[Problem]]:
+    """The same with several kinds of inputs, equally many of each."""
+    n, outputs = input_sets(workload, len(inputs)), outputs_of(workload)
+    draw = partial(torch_side_of(workload).inputs, workload)
+    return [
+        [Problem(workload, draw(text, seed=seed + i), outputs) for i in range(n)] for text in inputs
+    ]
 
 
 def warm_up() -> None:

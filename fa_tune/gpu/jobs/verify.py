@@ -14,13 +14,12 @@ from fa_tune.core import codec
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.inputs import InputSpec
 from fa_tune.core.jobs import VerifyItem, VerifyJob
-from fa_tune.core.model import CaseError, Verdict
+from fa_tune.core.model import CaseError, Variant, Verdict
 from fa_tune.core.workload import Workload
-from fa_tune.gpu.judged import Judged, judge, reference_of
-from fa_tune.gpu.kernels import check_kernels, named_args
-from fa_tune.gpu.launch import Kernel
-from fa_tune.gpu.reference import Inputs, empty_outputs
-from fa_tune.operations.base import NORMAL, CheckCase
+from fa_tune.gpu.guard import check_runners
+from fa_tune.gpu.runners import Runner, outputs_of, results_of
+from fa_tune.operations.base import NORMAL, CheckCase, Problem, Tensors
+from fa_tune.operations.torch_side import Judged, judge, torch_side_of
 from fa_tune.operations.verification import verdict
 from fa_tune.workers.main import Report
 
@@ -31,30 +30,30 @@ MEAN = 0.25  # off zero, so that a row that is lost or counted twice shows
 class _Known:
     """Inputs, and what must come out."""
 
-    inputs: Inputs
+    inputs: Tensors
     judged: Mapping[str, Judged]
 
 
 @lru_cache(maxsize=32)
 def _known(case: CheckCase, seed: int) -> _Known:
     # Every second batch of shapes comes with strides that are not the natural ones.
-    reference = reference_of(case.workload)
-    inputs = reference.inputs(case, seed=seed, mean=MEAN, extra_heads=seed % 2, device="cuda")
-    return _Known(inputs, reference.judged(inputs, case.workload))
+    w, side = case.workload, torch_side_of(case.workload)
+    inputs = side.inputs(w, case.inputs, seed=seed, mean=MEAN, extra_heads=seed % 2)
+    return _Known(inputs, side.expected(w, inputs))
 
 
-def check(kernel: Kernel, case: CheckCase, seed: int) -> CaseError:
+def check(runner: Runner, case: CheckCase, seed: int) -> CaseError:
     """One case: outputs filled with NaN, one call, and what is wrong with it."""
     known = _known(case, seed)
-    outputs = empty_outputs(case.workload, fill=float("nan"))
-    stream = torch.cuda.current_stream().cuda_stream
-    kernel.launch(case.workload, named_args({**known.inputs.tensors, **outputs}), stream)
+    outputs = outputs_of(case.workload, fill=float("nan"))
+    problem = Problem(case.workload, known.inputs, outputs)
+    found = results_of(problem, runner.bind(problem))
     torch.cuda.synchronize()
-    return judge(case, known.judged, outputs)
+    return judge(case, known.judged, found)
 
 
 def check_all(
-    kernel: Kernel, cases: Sequence[CheckCase], seed: int, inputs: Sequence[str] = ()
+    runner: Runner, cases: Sequence[CheckCase], seed: int, inputs: Sequence[str] = ()
 ) -> Verdict:
     """The verdict over all cases, each with inputs of its own, and then over those with normal
     inputs with each of `inputs` in their place, where the softmax scale allows such."""
@@ -64,7 +63,7 @@ def check_all(
         for i, case in enumerate(cases)
         if case.inputs == NORMAL and _allows(case.workload, text)
     ]
-    return verdict([check(kernel, case, seed + i) for i, case in (*enumerate(cases), *also)])
+    return verdict([check(runner, case, seed + i) for i, case in (*enumerate(cases), *also)])
 
 
 def _allows(workload: Workload, inputs: str) -> bool:
@@ -99,11 +98,11 @@ def verify_items(
     """Report the verdict of every item on the verification's own inputs and those of `inputs`,
     `thorough` on more cases."""
 
-    def check_item(kernel: Kernel, name: str) -> Any:
-        item = items[name]
-        cases = families.verification_cases(kernel.variant, item.traits, thorough=thorough)
+    def check_item(runner: Runner, name: str) -> Any:
+        item, variant = items[name], Variant.from_key(runner.subject)
+        cases = families.verification_cases(variant, item.traits, thorough=thorough)
         if item.workload:
             cases = (*cases, CheckCase(Workload.from_key(item.workload)))
-        return codec.dump(check_all(kernel, cases, seed, inputs))
+        return codec.dump(check_all(runner, cases, seed, inputs))
 
-    check_kernels(device, items, report, check_item, item_timeout_s=item_timeout_s)
+    check_runners(device, items, report, check_item, item_timeout_s=item_timeout_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fa_tune.core.dtypes import E4M3, FP32, INT32
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import FORWARD, DType, Workload
 from fa_tune.operations.base import CheckCase, Figures, TensorSpec, reference_limits
@@ -25,32 +26,33 @@ class Forward:
         queries = (batch, rows_q, w.heads, w.d_head)
         keys = (*cache_extents(w), w.kv_heads, w.d_head)
         values = (*keys[:3], w.d_v)
-        narrow = 1 if w.kv_e4m3 else 0
+        element = w.dtype.element
+        of_keys = E4M3 if w.kv_e4m3 else element
         # Where only the device knows lengths, those that stand for them may be a little more.
         unread = max(0, keys[0] * keys[1] - keys_seen(w)) * w.kv_heads
-        unread *= narrow or w.dtype.size_bytes
+        unread *= of_keys.size_bytes
         found = [
-            TensorSpec("q", queries, w.dtype),
-            TensorSpec("k", keys, w.dtype, unread_bytes=unread * w.d_head, element_bytes=narrow),
-            TensorSpec("v", values, w.dtype, unread_bytes=unread * w.d_v, element_bytes=narrow),
-            TensorSpec("o", (*queries[:3], w.d_v), w.dtype, output=True),
+            TensorSpec("q", queries, element),
+            TensorSpec("k", keys, of_keys, unread_bytes=unread * w.d_head),
+            TensorSpec("v", values, of_keys, unread_bytes=unread * w.d_v),
+            TensorSpec("o", (*queries[:3], w.d_v), element, output=True),
         ]
         if w.lse:
             rows = (batch, w.heads, rows_q)
-            found.append(TensorSpec("lse", rows, None, output=True, tolerance=LSE_TOLERANCE))
+            found.append(TensorSpec("lse", rows, FP32, output=True, tolerance=LSE_TOLERANCE))
         if w.sink:
-            found.append(TensorSpec("sink", (w.heads,), None))
+            found.append(TensorSpec("sink", (w.heads,), FP32))
         if w.alibi:
-            found.append(TensorSpec("alibi_slopes", (w.batch, w.heads), None))
+            found.append(TensorSpec("alibi_slopes", (w.batch, w.heads), FP32))
         if w.kv_e4m3:
-            found += [TensorSpec(n, (w.batch, w.kv_heads), None) for n in ("k_scale", "v_scale")]
+            found += [TensorSpec(n, (w.batch, w.kv_heads), FP32) for n in ("k_scale", "v_scale")]
         if w.packed:
             beginnings = (w.batch + 1,)
-            found += [TensorSpec(n, beginnings, None) for n in ("cu_seqlens_q", "cu_seqlens_kv")]
+            found += [TensorSpec(n, beginnings, INT32) for n in ("cu_seqlens_q", "cu_seqlens_kv")]
         if w.cached:
-            found.append(TensorSpec("cache_seqlens", (w.batch,), None))
+            found.append(TensorSpec("cache_seqlens", (w.batch,), INT32))
         if w.page_size:
-            found.append(TensorSpec("page_table", (w.batch, pages_of(w, rows_kv)), None))
+            found.append(TensorSpec("page_table", (w.batch, pages_of(w, rows_kv)), INT32))
         return tuple(found)
 
     # Work -----------------------------------------------------------------------------------

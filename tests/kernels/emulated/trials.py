@@ -1,5 +1,5 @@
 """Problems with all that a launch is given besides, judged by the product's own criterion
-(`fa_tune.gpu.judged`) and by what must be left as it was."""
+(`fa_tune.operations.torch_side`) and by what must be left as it was."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ import torch
 
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.launch import LaunchDevice
-from fa_tune.gpu import judged
-from fa_tune.gpu.judged import Judged
-from fa_tune.gpu.reference import Inputs
-from fa_tune.operations.base import CheckCase
+from fa_tune.operations.base import CheckCase, Tensors
+from fa_tune.operations.forward.torch_side import exact
+from fa_tune.operations.torch_side import Judged, judge
 from fa_tune.operations.verification import fault
 from tests.gpu.score_hooks import HOOKS
 from tests.kernels.emulated.cached_problems import Cache
 from tests.kernels.emulated.emulation import Emulated, Schedule
 from tests.kernels.emulated.packed_problems import PackedProblem
 from tests.kernels.emulated.problems import GUARD, Bits, Problem, Room, to_float
+from tests.tensors import qkv
 
-# Of each hook, as `fa_tune.gpu.hook_twin.largest_term` has it.
+# Of each hook, as `fa_tune.operations.forward.torch_side.hook_twin.largest_term` has it.
 LARGEST_TERMS = dict(zip(HOOKS, (0.0, 0.0, 100.0, 2.0), strict=True))
 TORCH = {DType.FP16: torch.float16, DType.BF16: torch.bfloat16}
 
@@ -70,28 +70,28 @@ def tensor_of(bits: Bits, dtype: DType) -> torch.Tensor:
     return torch.from_numpy(np.array(bits, order="C").view(np.int16)).view(TORCH[dtype])
 
 
-def inputs_of(problem: Problem, workload: Workload) -> Inputs:
+def inputs_of(problem: Problem, workload: Workload) -> Tensors:
     """A problem's, as far as the workload has them."""
-    return Inputs(
+    return qkv(
         *(tensor_of(t, workload.dtype) for t in (problem.q, problem.k, problem.v)),
         sink=torch.from_numpy(problem.sink) if workload.sink else None,
         alibi_slopes=torch.from_numpy(problem.slopes) if workload.alibi else None,
     )
 
 
-def _must_be(workload: Workload, inputs: Inputs) -> Mapping[str, Judged]:
+def _must_be(workload: Workload, inputs: Tensors) -> Mapping[str, Judged]:
     """What every output must be.  What a hook says of itself only a GPU is asked."""
-    with mock.patch.object(judged, "largest_term", LARGEST_TERMS.__getitem__):
-        return judged.judged_forward(inputs, workload)
+    with mock.patch.object(exact, "largest_term", LARGEST_TERMS.__getitem__):
+        return exact.expected(workload, inputs)
 
 
-def by_criterion(workload: Workload, inputs: Inputs, o: Bits, lse: np.ndarray) -> Said:
+def by_criterion(workload: Workload, inputs: Tensors, o: Bits, lse: np.ndarray) -> Said:
     """What the product says of O [batch, seq, heads, d_v] and the log-sum-exp."""
     outputs = {"o": tensor_of(o, workload.dtype)}
     if workload.lse:
         outputs["lse"] = torch.from_numpy(np.ascontiguousarray(lse))
     must_be = _must_be(workload, inputs)
-    case = judged.judge(CheckCase(workload), must_be, outputs)
+    case = judge(CheckCase(workload), must_be, outputs)
     said = fault(case)
     if said and workload.lse:
         off = must_be["lse"].errors(outputs["lse"])

@@ -3,17 +3,18 @@ text itself, compiled as a kernel of one score per thread."""
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
 import torch
 
-from fa_tune.core import hooks
-from fa_tune.families.sources import closure, flattened
-from fa_tune.gpu.streams import stream_of
+from fa_tune.core import hooks, paths
+from fa_tune.core.streams import stream_of
 
 _HEADERS = ("common/score_hook.cuh", "common/scores.cuh")
 _THREADS = 256
+_INCLUDE = re.compile(r'#include "([^"]+)"')
 # What a softmax would see of a score, whichever form the hook has.
 _KERNEL = """
 extern "C" __global__ void hooked(const float* scores, const int* places, float* found,
@@ -51,7 +52,21 @@ def source_of(digest: str) -> str:
             _KERNEL,
         )
     )
-    return flattened({**closure(*_HEADERS), "entry": entry}, "entry")
+    return _in_one(entry, set())
+
+
+def _in_one(text: str, there: set[str]) -> str:
+    """A text with the files of `kernels/` that it includes, each once."""
+    lines = []
+    for line in text.splitlines():
+        if found := _INCLUDE.match(line):
+            if found[1] not in there:
+                there.add(found[1])
+                file = paths.kernels_dir() / found[1]
+                lines.append(_in_one(file.read_text(encoding="utf-8"), there))
+        elif line != "#pragma once":
+            lines.append(line)
+    return "\n".join(lines)
 
 
 @cache

@@ -1,5 +1,5 @@
-"""What an operation must give, in fp64; what the same computation in a kernel's own precision makes
-of it; and how far fp32 scores leave it open.  `reference_of` has it under the operation's name.
+"""What a forward pass must give, in fp64; what the same computation in a kernel's own precision
+makes of it; and how far fp32 scores leave it open.
 
 The reference is softmax as torch computes it with fp32 scores: probabilities that sum up to 1,
 rounded to the dtype for the second product, and one rounding of the output.  It does not round
@@ -24,140 +24,23 @@ decides who has more.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
-from fa_tune.core import inputs
-from fa_tune.core.model import CaseError
-from fa_tune.core.workload import FORWARD, Workload
-from fa_tune.gpu.caches import sequence
-from fa_tune.gpu.hook_twin import largest_term
-from fa_tune.gpu.reference import (
-    Inputs,
-    changed_scores,
-    hidden_pairs,
-    make_inputs,
-    parts,
-    places,
-)
-from fa_tune.operations.base import NORMAL, SINK_FIRST, SINK_LAST, SINK_NATS, CheckCase, Figures
+from fa_tune.core.workload import Workload
+from fa_tune.operations.base import Figures, Tensors
 from fa_tune.operations.forward.spec import LSE_TOLERANCE
-from fa_tune.operations.verification import case_error
+from fa_tune.operations.forward.torch_side.all_inputs import wide
+from fa_tune.operations.forward.torch_side.caches import sequence
+from fa_tune.operations.forward.torch_side.hook_twin import largest_term
+from fa_tune.operations.forward.torch_side.scores import changed_scores, hidden_pairs, places
+from fa_tune.operations.torch_side import Judged
 
 ADDED_AT_ONCE = 16  # products, by a tensor core
 OTHER_ROUNDINGS = 8  # scaling, and what a run of luck adds to the mean
 SCORES_AT_ONCE = 2**26  # half a GiB in fp64, several times over
-SINK_QUERY = 4.0  # the channel of every query that a sink answers to
-
-
-@dataclass(frozen=True)
-class Judged:
-    """An output that must come out, fp64; how far each element is open; and the errors of the
-    same-precision reference beyond that (None: nothing more is allowed)."""
-
-    exact: torch.Tensor
-    open: torch.Tensor
-    reference: Figures | None = None
-
-    @property
-    def size(self) -> Figures:
-        """Of what must come out."""
-        return Figures(float(self.exact.abs().max()), float(self.exact.square().mean().sqrt()))
-
-    def errors(self, out: torch.Tensor) -> Figures:
-        """How far an output is off, beyond what is open; NaN if an element was never written, or
-        is NaN.  −inf is right where it must come out.  A row is what the last dimension holds."""
-        excess = (out.double() - self.exact).abs_().sub_(self.open).clamp_(min=0)
-        infinite = self.exact.isinf()
-        excess = torch.where(infinite & (out == self.exact), 0.0, excess)
-        of_rows = excess.square().mean(-1)
-        return Figures(float(excess.max()), float(of_rows.mean().sqrt()), _alike(of_rows))
-
-
-def _alike(shares: torch.Tensor) -> float:
-    """How many equal shares vary as much in their sum as these: all of them if they are alike, 1 if
-    all but one are nothing."""
-    largest = float(shares.max())
-    if not largest > 0:
-        return float(shares.numel())
-    shares = shares / largest
-    return float(shares.sum().square() / shares.square().sum())
-
-
-def judge(
-    case: CheckCase, judged: Mapping[str, Judged], outputs: Mapping[str, torch.Tensor]
-) -> CaseError:
-    """Whether outputs are right.  One that has no reference and is further off than is open counts
-    as an infinite error."""
-    worst = Figures(0.0, 0.0)
-    reference = size = Figures(0.0, 0.0)
-    for name, out in outputs.items():
-        found = judged[name].errors(out)
-        theirs = judged[name].reference
-        if theirs is not None:
-            reference, size = theirs, judged[name].size
-        elif found.largest > 0:
-            found = Figures(math.inf, math.inf)
-        worst = Figures(_larger(worst.largest, found.largest), _larger(worst.rms, found.rms))
-    return case_error(case, worst, reference, size)
-
-
-def _larger(a: float, b: float) -> float:
-    """The larger of two; NaN if one is."""
-    return math.nan if math.isnan(a) or math.isnan(b) else max(a, b)
-
-
-class Reference(Protocol):
-    """What torch knows of an operation."""
-
-    def inputs(
-        self, case: CheckCase, *, seed: int, mean: float, extra_heads: int, device: str
-    ) -> Inputs:
-        """Random inputs of a case, see `make_inputs`.  Raises InvalidConfig for an unknown word."""
-
-    def judged(self, inputs: Inputs, workload: Workload) -> Mapping[str, Judged]:
-        """What every output must be, by its name."""
-
-
-class ForwardReference:
-    """The forward pass: `o` and `lse`."""
-
-    def inputs(
-        self, case: CheckCase, *, seed: int, mean: float, extra_heads: int, device: str
-    ) -> Inputs:
-        own = case.inputs in (NORMAL, SINK_FIRST, SINK_LAST)
-        drawn = make_inputs(
-            case.workload,
-            seed=seed,
-            device=device,
-            mean=mean if own else 0.0,
-            extra_heads=extra_heads,
-            spec=inputs.NORMAL if own else inputs.InputSpec.parse(case.inputs),
-        )
-        if case.inputs not in (SINK_FIRST, SINK_LAST):
-            return drawn
-        drawn = drawn.wide()
-        drawn.q[..., 0] = SINK_QUERY
-        sink = 0 if case.inputs == SINK_FIRST else -1
-        drawn.k[:, sink, :, 0] = SINK_NATS / (SINK_QUERY * case.workload.scale)
-        return drawn.narrow() if case.workload.kv_e4m3 else drawn
-
-    def judged(self, inputs: Inputs, workload: Workload) -> Mapping[str, Judged]:
-        return judged_forward(inputs, workload)
-
-
-_REFERENCES: Mapping[str, Reference] = {FORWARD: ForwardReference()}
-
-
-def reference_of(workload: Workload) -> Reference:
-    """The reference of a workload's operation."""
-    return _REFERENCES[workload.op]
-
-
-# The forward pass -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -183,31 +66,36 @@ def _parts(w: Workload) -> Iterator[_Part]:
                 yield _Part(batch, queries, kv, heads)
 
 
-def judged_forward(
-    inputs: Inputs, w: Workload, *, precise: torch.dtype = torch.float64
+def expected(
+    workload: Workload, inputs: Tensors, *, precise: torch.dtype | None = None
 ) -> dict[str, Judged]:
     """What `o` and `lse` must be, in blocks that fit the memory at any length.
 
     `precise` float32 takes a fraction of the time on GPUs that are slow in fp64.  It is near
     enough while scores are some tens of nats, where its errors are 1e-2 of the dtype's rounding.
     """
-    inputs = inputs.wide()
-    if w.packed:
-        return _judged_packed(inputs, w, precise)
-    if w.cached:
-        return _judged_cache(inputs, w, precise)
-    device, shape = inputs.q.device, (*inputs.q.shape[:3], inputs.v.shape[3])
+    precise = precise or torch.float64
+    inputs = wide(inputs)
+    if workload.packed or workload.cached:
+        return _of_sequences(workload, inputs, precise)
+    return _dense(workload, inputs, precise)
+
+
+def _dense(w: Workload, inputs: Tensors, precise: torch.dtype, first: int = 0) -> dict[str, Judged]:
+    """Those of a batch of one length; hooks count its elements from `first` on."""
+    q, v = inputs["q"], inputs["v"]
+    device, shape = q.device, (*q.shape[:3], v.shape[3])
     exact = torch.empty(shape, dtype=precise, device=device)
     open_ = torch.empty(shape, dtype=torch.float32, device=device)
     cut = torch.empty(shape, dtype=torch.float32, device=device)
-    same = torch.empty(shape, dtype=inputs.q.dtype, device=device)
+    same = torch.empty(shape, dtype=q.dtype, device=device)
     rows = (w.batch, w.heads, w.seq_len_q)
     lse = torch.empty(rows, dtype=precise, device=device)
     lse_open = torch.empty(rows, dtype=torch.float64, device=device)
     for part in _parts(w):
         where = (part.batch, part.rows, part.heads)
         by_head = (part.batch, part.heads, part.rows)
-        found = _forward_part(inputs, w, part, precise)
+        found = _forward_part(w, inputs, part, precise, first)
         exact[where] = found.exact.flatten(0, 1).transpose(0, 1)
         open_[where] = found.open.flatten(0, 1).transpose(0, 1).float()
         cut[where] = found.cut.flatten(0, 1).transpose(0, 1).float()
@@ -220,60 +108,61 @@ def judged_forward(
     }
 
 
-def _judged_packed(inputs: Inputs, w: Workload, precise: torch.dtype) -> dict[str, Judged]:
+@dataclass(frozen=True)
+class _Sequence:
+    """One of a packed batch or a cache, as a problem of its own."""
+
+    workload: Workload
+    inputs: Tensors
+    number: int
+    batch: slice  # of O and the log-sum-exp
+    rows: slice
+
+
+def _sequences(w: Workload, inputs: Tensors) -> Iterator[_Sequence]:
+    """Those that have queries and keys."""
+    q_end = kv_end = 0
+    for i, (q, kv) in enumerate(w.members):
+        q_start, kv_start = q_end, kv_end
+        q_end, kv_end = q_start + q, kv_start + kv
+        if not (q and kv):
+            continue
+        one, whole = slice(i, i + 1), slice(None)
+        batch, rows = (whole, slice(q_start, q_end)) if w.packed else (one, whole)
+        if w.packed:
+            k, v = (inputs[name][:, kv_start:kv_end] for name in ("k", "v"))
+        else:
+            table = inputs.get("page_table")
+            k, v = (sequence(inputs[name], table, i, kv) for name in ("k", "v"))
+        own = {"q": inputs["q"][batch, rows], "k": k, "v": v}
+        own |= {"sink": inputs["sink"]} if w.sink else {}
+        own |= {"alibi_slopes": inputs["alibi_slopes"][one]} if w.alibi else {}
+        yield _Sequence(w.dense(1, q, kv), own, i, batch, rows)
+
+
+def _of_sequences(w: Workload, inputs: Tensors, precise: torch.dtype) -> dict[str, Judged]:
     """Sequence by sequence; rows without keys are 0, their log-sum-exp is -inf or the sink.  The
     reference's errors are those of all sequences together."""
-    device, shape = inputs.q.device, (*inputs.q.shape[:3], inputs.v.shape[3])
+    (batch, rows, heads, _), d_v = inputs["q"].shape, inputs["v"].shape[3]
+    device, shape = inputs["q"].device, (batch, rows, heads, d_v)
     exact = torch.zeros(shape, dtype=precise, device=device)
     open_ = torch.zeros(shape, dtype=torch.float32, device=device)
-    lse = torch.full((1, w.heads, w.total_q), -torch.inf, dtype=precise, device=device)
-    if inputs.sink is not None:
-        lse[:] = inputs.sink[:, None]
+    lse = torch.full((batch, heads, rows), -torch.inf, dtype=precise, device=device)
+    if w.sink:
+        lse[:] = inputs["sink"][:, None]
     lse_open = torch.full(lse.shape, LSE_TOLERANCE, dtype=torch.float64, device=device)
-    theirs = []
-    for part in parts(inputs, w):
-        found = judged_forward(part.inputs, part.workload, precise=precise)
-        exact[:, part.rows], open_[:, part.rows] = found["o"].exact, found["o"].open
-        lse[..., part.rows], lse_open[..., part.rows] = found["lse"].exact, found["lse"].open
-        if (reference := found["o"].reference) is not None:
-            theirs.append((reference, part.rows.stop - part.rows.start))
-    rows = sum(n for _, n in theirs)
-    squares = sum(figures.rms**2 * n for figures, n in theirs)
-    largest = max((figures.largest for figures, _ in theirs), default=0.0)
-    alike = sum(figures.rows for figures, _ in theirs)
+    largest = squares = alike = 0.0
+    for one in _sequences(w, inputs):
+        found = _dense(one.workload, one.inputs, precise, one.number)
+        o, of_rows = found["o"], found["lse"]
+        exact[one.batch, one.rows], open_[one.batch, one.rows] = o.exact, o.open
+        lse[one.batch, :, one.rows], lse_open[one.batch, :, one.rows] = of_rows.exact, of_rows.open
+        if o.reference is not None:
+            largest = max(largest, o.reference.largest)
+            squares += o.reference.rms**2 * one.workload.seq_len_q
+            alike += o.reference.rows
     # Of all rows, those without keys too, which are exact.
-    rms = math.sqrt(squares / max(1, w.total_q)) if rows else 0.0
-    return {
-        "o": Judged(exact, open_, Figures(largest, rms, max(1.0, alike))),
-        "lse": Judged(lse, lse_open),
-    }
-
-
-def _judged_cache(inputs: Inputs, w: Workload, precise: torch.dtype) -> dict[str, Judged]:
-    """Sequence by sequence, as `_judged_packed`; one without keys has rows without."""
-    device, shape = inputs.q.device, (*inputs.q.shape[:3], inputs.v.shape[3])
-    exact = torch.zeros(shape, dtype=precise, device=device)
-    open_ = torch.zeros(shape, dtype=torch.float32, device=device)
-    lse = torch.full((w.batch, w.heads, w.seq_len_q), -torch.inf, dtype=precise, device=device)
-    if inputs.sink is not None:
-        lse[:] = inputs.sink[:, None]
-    lse_open = torch.full(lse.shape, LSE_TOLERANCE, dtype=torch.float64, device=device)
-    theirs = []
-    for number, (q, kv) in enumerate(w.members):
-        if not kv:
-            continue
-        one = slice(number, number + 1)
-        k, v = (sequence(t, inputs.page_table, number, kv) for t in (inputs.k, inputs.v))
-        slopes = None if inputs.alibi_slopes is None else inputs.alibi_slopes[one]
-        own = Inputs(inputs.q[one], k, v, sink=inputs.sink, alibi_slopes=slopes)
-        found = judged_forward(own, w.dense(1, q, kv), precise=precise)
-        exact[one], open_[one] = found["o"].exact, found["o"].open
-        lse[one], lse_open[one] = found["lse"].exact, found["lse"].open
-        if (reference := found["o"].reference) is not None:
-            theirs.append(reference)
-    largest = max((figures.largest for figures in theirs), default=0.0)
-    rms = math.sqrt(sum(figures.rms**2 for figures in theirs) / w.batch)
-    alike = sum(figures.rows for figures in theirs)
+    rms = math.sqrt(squares / max(1, batch * rows))
     return {
         "o": Judged(exact, open_, Figures(largest, rms, max(1.0, alike))),
         "lse": Judged(lse, lse_open),
@@ -292,13 +181,17 @@ class _Found:
     score_open: torch.Tensor
 
 
-def _forward_part(inputs: Inputs, w: Workload, part: _Part, precise: torch.dtype) -> _Found:
+def _forward_part(
+    w: Workload, inputs: Tensors, part: _Part, precise: torch.dtype, first: int
+) -> _Found:
     group = w.heads // w.kv_heads
-    q = inputs.q[part.batch, part.rows, part.heads].transpose(0, 1).unflatten(0, (-1, group))
-    k, v = (t[part.batch, :, part.kv_heads].transpose(0, 1)[:, None] for t in (inputs.k, inputs.v))
+    q = inputs["q"][part.batch, part.rows, part.heads].transpose(0, 1).unflatten(0, (-1, group))
+    k, v = (
+        inputs[name][part.batch, :, part.kv_heads].transpose(0, 1)[:, None] for name in ("k", "v")
+    )
     hidden = hidden_pairs(w, q.device, rows=part.rows)
     exact_v = v.to(precise)
-    sink, slopes = inputs.sink, inputs.alibi_slopes
+    sink, slopes = inputs.get("sink"), inputs.get("alibi_slopes")
     if sink is not None:
         sink = sink[part.heads].unflatten(0, (-1, group))[..., None, None]
     if slopes is not None:
@@ -307,7 +200,7 @@ def _forward_part(inputs: Inputs, w: Workload, part: _Part, precise: torch.dtype
     heads = torch.arange(w.heads, device=q.device)[part.heads]
     heads = heads.unflatten(0, (-1, group))[..., None, None]
 
-    element = inputs.first_element + part.batch
+    element = first + part.batch
 
     def scores(dtype: torch.dtype) -> torch.Tensor:
         products = (q.to(dtype) @ k.to(dtype).transpose(-1, -2)).mul_(w.scale)

@@ -1,7 +1,6 @@
 """K and V as a cache: as many keys of each sequence as the device says, in one piece or in pages.
 
-What no sequence owns is NaN, which spoils every result that it comes into.  Imported by workers and
-CPU tests only.
+What no sequence owns is NaN, which spoils every result that it comes into.
 """
 
 from __future__ import annotations

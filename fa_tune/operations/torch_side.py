@@ -1,0 +1,103 @@
+"""What torch knows of operations: inputs, what must come out, and whether it did.  Children import
+it alone."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import torch
+
+from fa_tune import operations
+from fa_tune.core.model import CaseError
+from fa_tune.core.workload import Workload
+from fa_tune.operations.base import NORMAL, CheckCase, Figures, Tensors
+from fa_tune.operations.verification import case_error
+
+
+@dataclass(frozen=True)
+class Judged:
+    """An output that must come out, fp64; how far each element is open; and the errors of the
+    same-precision reference beyond that (None: nothing more is allowed)."""
+
+    exact: torch.Tensor
+    open: torch.Tensor
+    reference: Figures | None = None
+
+    @property
+    def size(self) -> Figures:
+        """Of what must come out."""
+        return Figures(float(self.exact.abs().max()), float(self.exact.square().mean().sqrt()))
+
+    def errors(self, out: torch.Tensor) -> Figures:
+        """How far an output is off, beyond what is open; NaN if an element was never written, or
+        is NaN.  −inf is right where it must come out.  A row is what the last dimension holds."""
+        excess = (out.double() - self.exact).abs_().sub_(self.open).clamp_(min=0)
+        infinite = self.exact.isinf()
+        excess = torch.where(infinite & (out == self.exact), 0.0, excess)
+        of_rows = excess.square().mean(-1)
+        return Figures(float(excess.max()), float(of_rows.mean().sqrt()), _alike(of_rows))
+
+
+def _alike(shares: torch.Tensor) -> float:
+    """How many equal shares vary as much in their sum as these: all of them if they are alike, 1 if
+    all but one are nothing."""
+    largest = float(shares.max())
+    if not largest > 0:
+        return float(shares.numel())
+    shares = shares / largest
+    return float(shares.sum().square() / shares.square().sum())
+
+
+class TorchSide(Protocol):
+    """The module `torch_side` beside that of an operation's class."""
+
+    def inputs(
+        self,
+        workload: Workload,
+        text: str = NORMAL,
+        *,
+        seed: int,
+        mean: float = 0.0,
+        extra_heads: int = 0,
+        device: str = "cuda",
+    ) -> Tensors:
+        """Random inputs, the same for one seed: those of a CheckCase, `mean` added to every element
+        of those that are verification's own, or those of an `InputSpec`'s text.  `extra_heads`
+        above 0: no stride is the natural one.  Raises InvalidConfig for an unknown text."""
+
+    def expected(
+        self, workload: Workload, inputs: Tensors, *, precise: torch.dtype | None = None
+    ) -> Mapping[str, Judged]:
+        """What every output must be, by its name, computed in torch's dtype `precise` (None:
+        float64)."""
+
+
+def torch_side_of(workload: Workload) -> TorchSide:
+    """That of a workload's operation."""
+    package, _, _ = type(operations.get(workload.op)).__module__.rpartition(".")
+    return cast(TorchSide, importlib.import_module(f"{package}.torch_side"))
+
+
+def judge(case: CheckCase, judged: Mapping[str, Judged], outputs: Tensors) -> CaseError:
+    """Whether outputs are right.  One that has no reference and is further off than is open counts
+    as an infinite error."""
+    worst = Figures(0.0, 0.0)
+    reference = size = Figures(0.0, 0.0)
+    for name, out in outputs.items():
+        found = judged[name].errors(out)
+        theirs = judged[name].reference
+        if theirs is not None:
+            reference, size = theirs, judged[name].size
+        elif found.largest > 0:
+            found = Figures(math.inf, math.inf)
+        worst = Figures(_larger(worst.largest, found.largest), _larger(worst.rms, found.rms))
+    return case_error(case, worst, reference, size)
+
+
+def _larger(a: float, b: float) -> float:
+    """The larger of two; NaN if one is."""
+    return math.nan if math.isnan(a) or math.isnan(b) else max(a, b)
