@@ -16,6 +16,16 @@ from fa_tune.workers.main import Report
 
 REFERENCE_S = [9e-3, 9.5e-3]
 HANG_S = 3600
+VALUE: dict[str, Any] = {  # of an item, beside its samples
+    "sm_clock_hz": None,
+    "host_s": 2.5e-5,
+    "sets": 3,
+    "launches_per_sample": 1,
+    "relative": [],
+    "stop_reason": "the order was decided",
+    "flagged": {},
+    "rounds": [],
+}
 
 
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
@@ -38,18 +48,8 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
         if behaviours[name].get("do") == "wrong":
             report.failed(name, "wrong_result", "after timing: error 0.5 exceeds 0.001")
             continue
-        value = {
-            "samples_s": samples_s,
-            "sm_clock_hz": behaviours[name].get("clock_hz"),
-            "host_s": 2.5e-5,
-            "sets": 3,
-            "launches_per_sample": 1,
-            "relative": [],
-            "stop_reason": "the order was decided",
-            "flagged": {},
-            "rounds": [],
-        }
-        report.done(name, value)
+        clock_hz = behaviours[name].get("clock_hz")
+        report.done(name, {**VALUE, "samples_s": samples_s, "sm_clock_hz": clock_hz})
 
 
 def _strike(name: str, what: str, report: Report) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from fa_tune.profile.base import MeasurePlan
 from fa_tune.profile.events import EventsProfiler
 from fa_tune.profile.ncu.metrics import SM_CLOCK
 from fa_tune.workers.supervisor import ItemResult
+from tests.profile import events_child
 
 WORKLOAD = Workload(1, 2, 2, 128, 128, 64, DType.FP16)
 RESOURCES = Resources(168, 0, 0, 0, 0, 49152, 128, 2)
@@ -103,26 +104,9 @@ def test_every_sample_is_a_step_and_none_is_taken_twice() -> None:
     assert sorted(steps) == ["sm80:a", "sm80:a", "sm80:b", "sm80:c", "sm80:c"]
 
 
-def test_sustained_is_a_method_with_a_second_of_each_subject(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen: dict[str, Any] = {}
-
-    def run_items(handler: str, shared: Any, items: Any, **more: Any) -> list[Any]:
-        seen.update(shared)
-        return []
-
-    monkeypatch.setattr(events, "run_items", run_items)
-    wanted = replace(plan(a={}), keep=("sm80:a",))
-    assert list(events.of_regime("sustained").measure(wanted, lambda _: None)) == []
-    assert seen["sustained_s"] >= 1.0
-    assert seen["baseline"] == "", "each is as long as the clock takes to settle"
-    assert list(events.of_regime("isolated").measure(wanted, lambda _: None)) == []
-    assert (seen["sustained_s"], seen["baseline"]) == (0.0, "sm80:a")
-    assert events.of_regime("sustained").method != EventsProfiler.method
-
-
-def test_what_the_worker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What a worker would be given; none is started."""
     seen: dict[str, Any] = {}
 
     def run_items(handler: str, shared: Any, items: Any, **more: Any) -> list[Any]:
@@ -130,11 +114,22 @@ def test_what_the_worker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         return []
 
     monkeypatch.setattr(events, "run_items", run_items)
-    wanted = plan(("fa2",), a={})
-    wanted = MeasurePlan(
-        WORKLOAD,
-        wanted.artifacts,
-        ("fa2",),
+    return seen
+
+
+def test_sustained_is_a_method_with_a_second_of_each_subject(told: dict[str, Any]) -> None:
+    wanted = replace(plan(a={}), keep=("sm80:a",))
+    assert list(events.of_regime("sustained").measure(wanted, lambda _: None)) == []
+    assert told["shared"]["sustained_s"] >= 1.0
+    assert told["shared"]["baseline"] == "", "each is as long as the clock takes to settle"
+    assert list(events.of_regime("isolated").measure(wanted, lambda _: None)) == []
+    assert (told["shared"]["sustained_s"], told["shared"]["baseline"]) == (0.0, "sm80:a")
+    assert events.of_regime("sustained").method != EventsProfiler.method
+
+
+def test_what_the_worker_is_told(told: dict[str, Any]) -> None:
+    wanted = replace(
+        plan(("fa2",), a={}),
         runs=7,
         seed=3,
         keep=("sm80:a",),
@@ -142,110 +137,20 @@ def test_what_the_worker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         inputs=InputSpec.parse("falling"),
     )
     assert list(EventsProfiler(check=False).measure(wanted, lambda _: None)) == []
-    assert seen["shared"] == {
+    expected = {
         "device": 1,
         "workload": WORKLOAD.key,
         "runs": 7,
         "seed": 3,
         "keep": ["sm80:a"],
         "baseline": "sm80:a",
-        "adaptive": True,
-        "order": [],
-        "margin": 0.01,
         "check": False,
         "inputs": "falling",
-        "sustained_s": 0.0,
     }
-    assert list(seen["items"]) == ["ref:fa2", "sm80:a"]
-    assert seen["items"]["sm80:a"]["symbol"] == "a"
-    assert seen["item_timeout_s"] == wanted.item_timeout_s
-
-
-def _round(number: int, opening_s: float, flags: tuple[str, ...] = ()) -> dict[str, Any]:
-    reading = {"sm_clock_hz": 1.8e9, "power_w": 600.0, "temperature_c": 60.0, "reasons": []}
-    return {
-        "number": number,
-        "opening_s": opening_s,
-        "closing_s": opening_s,
-        "reading": reading,
-        "flags": list(flags),
-    }
-
-
-def test_flags_and_drift_are_conditions_and_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = [_round(i, 1e-3 * (1 + 0.005 * i)) for i in range(9)]
-    value = {
-        "samples_s": [1e-3],
-        "sm_clock_hz": None,
-        "sets": 3,
-        "host_s": 2.5e-5,
-        "launches_per_sample": 1,
-        "relative": [],
-        "stop_reason": "the order was decided",
-        "flagged": {"4": "the clock is off by -5.0 %"},
-        "rounds": told,
-    }
-    result = ItemResult("sm80:a", Outcome.OK, value, "")
-    monkeypatch.setattr(events, "run_items", lambda *_, **__: [result])
-    profiler = EventsProfiler(check=False)
-    wanted = replace(plan(a={}), keep=("sm80:a",))
-    (attempt,) = profiler.measure(wanted, lambda _: None)
-    assert attempt.measurement is not None
-    conditions = attempt.measurement.conditions
-    assert conditions["flagged_rounds"] == "4: the clock is off by -5.0 %"
-    assert json.loads(conditions["rounds"]) == told
-    assert conditions["drift"] == "+0.0299"
-    flagged, drifted = profiler.notes.warnings
-    assert (
-        "1 of 9 rounds are flagged (the clock is off by -5.0 %); their samples were kept" in flagged
-    )
-    assert "the run drifted, sm80:a took +3.0 % at its end" in drifted
-
-
-def test_single_launches_where_graphs_were_due_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    value = {
-        "samples_s": [1e-5],
-        "sm_clock_hz": None,
-        "sets": 3,
-        "host_s": 2.5e-5,
-        "launches_per_sample": 1,
-        "relative": [],
-        "stop_reason": "the order was decided",
-        "flagged": {},
-        "rounds": [],
-        "no_graph": "sm80:a cannot be captured in a graph: it allocates",
-    }
-    results = [ItemResult(name, Outcome.OK, value, "") for name in ("sm80:a", "sm80:b")]
-    monkeypatch.setattr(events, "run_items", lambda *_, **__: results)
-    profiler = EventsProfiler(check=False)
-    found = list(profiler.measure(plan(a={}, b={}), lambda _: None))
-    assert {a.measurement.conditions["no_graph"] for a in found if a.measurement} == {
-        value["no_graph"]
-    }
-    (warning,) = profiler.warnings
-    assert WORKLOAD.key in warning
-    assert "sm80:a cannot be captured in a graph: it allocates" in warning
-
-
-def test_of_very_many_rounds_all_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the first and the last are told."""
-    value = {
-        "samples_s": [1e-3],
-        "sm_clock_hz": None,
-        "sets": 3,
-        "host_s": 2.5e-5,
-        "launches_per_sample": 1,
-        "relative": [],
-        "stop_reason": "the order was decided",
-        "flagged": {str(i): "hardware power brake" for i in range(900)},
-        "rounds": [_round(i, 1e-3) for i in (*range(100), *range(900, 1000))],
-    }
-    result = ItemResult("sm80:a", Outcome.OK, value, "")
-    monkeypatch.setattr(events, "run_items", lambda *_, **__: [result])
-    profiler = EventsProfiler(check=False)
-    list(profiler.measure(plan(a={}), lambda _: None))
-    (flagged,) = profiler.notes.warnings
-    assert "900 of 1000 rounds are flagged" in flagged
+    assert told["shared"].items() >= expected.items()
+    assert list(told["items"]) == ["ref:fa2", "sm80:a"]
+    assert told["items"]["sm80:a"]["symbol"] == "a"
+    assert told["item_timeout_s"] == wanted.item_timeout_s
 
 
 @pytest.mark.parametrize(
@@ -258,17 +163,72 @@ def test_of_very_many_rounds_all_are_counted(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_the_baseline_is_measured_here(
-    monkeypatch: pytest.MonkeyPatch, keep: tuple[str, ...], baseline: str
+    told: dict[str, Any], keep: tuple[str, ...], baseline: str
 ) -> None:
-    seen: dict[str, Any] = {}
-
-    def run_items(handler: str, shared: Any, items: Any, **more: Any) -> list[Any]:
-        seen.update(shared)
-        return []
-
-    monkeypatch.setattr(events, "run_items", run_items)
     list(EventsProfiler().measure(replace(plan(a={}, b={}), keep=keep), lambda _: None))
-    assert seen["baseline"] == baseline
+    assert told["shared"]["baseline"] == baseline
+
+
+def _round(number: int, opening_s: float) -> dict[str, Any]:
+    reading = {"sm_clock_hz": 1.8e9, "power_w": 600.0, "temperature_c": 60.0, "reasons": []}
+    times = {"opening_s": opening_s, "closing_s": opening_s}
+    return {"number": number, **times, "reading": reading, "flags": []}
+
+
+@dataclass
+class Worker:
+    """In the place of one that has measured: each item has the same value."""
+
+    monkeypatch: pytest.MonkeyPatch
+
+    def says(self, *names: str, **value: Any) -> EventsProfiler:
+        whole = {**events_child.VALUE, "samples_s": [1e-3], **value}
+        results = [ItemResult(f"sm80:{name}", Outcome.OK, whole, "") for name in names]
+        self.monkeypatch.setattr(events, "run_items", lambda *_, **__: results)
+        return EventsProfiler(check=False)
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
+    return Worker(monkeypatch)
+
+
+def test_flags_and_drift_are_conditions_and_warnings(worker: Worker) -> None:
+    rounds = [_round(i, 1e-3 * (1 + 0.005 * i)) for i in range(9)]
+    why = "the clock is off by -5.0 %"
+    profiler = worker.says("a", flagged={"4": why}, rounds=rounds)
+    wanted = replace(plan(a={}), keep=("sm80:a",))
+    (attempt,) = profiler.measure(wanted, lambda _: None)
+    assert attempt.measurement is not None
+    conditions = attempt.measurement.conditions
+    assert conditions["flagged_rounds"] == f"4: {why}"
+    assert json.loads(conditions["rounds"]) == rounds
+    assert conditions["drift"] == "+0.0299"
+    flagged, drifted = profiler.notes.warnings
+    assert f"1 of 9 rounds are flagged ({why})" in flagged
+    assert "sm80:a took +3.0 %" in drifted
+
+
+def test_single_launches_where_graphs_were_due_are_told(worker: Worker) -> None:
+    why = "sm80:a cannot be captured in a graph: it allocates"
+    profiler = worker.says("a", "b", no_graph=why)
+    found = list(profiler.measure(plan(a={}, b={}), lambda _: None))
+    assert {a.measurement.conditions["no_graph"] for a in found if a.measurement} == {why}
+    (warning,) = profiler.warnings
+    assert WORKLOAD.key in warning
+    assert why in warning
+
+
+def test_of_very_many_rounds_all_are_counted(worker: Worker) -> None:
+    """Only the first and the last are told."""
+    profiler = worker.says(
+        "a",
+        flagged={str(i): "hardware power brake" for i in range(900)},
+        rounds=[_round(i, 1e-3) for i in (*range(100), *range(900, 1000))],
+    )
+    list(profiler.measure(plan(a={}), lambda _: None))
+    (flagged,) = profiler.notes.warnings
+    assert "900 of 1000 rounds are flagged" in flagged
 
 
 def test_drift_needs_enough_rounds() -> None:

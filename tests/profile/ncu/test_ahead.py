@@ -116,16 +116,6 @@ def test_one_that_was_made_early_is_the_one_that_measures(fake: FakeNcu) -> None
         assert ncu_profiler(ncu=fake.path) is not early
 
 
-def test_each_command_line_is_the_recorded_one(profiler: NcuProfiler, fake: FakeNcu) -> None:
-    profiler.warm_up()
-    measure(profiler, plan("5000"))
-    call = fake.profiled[0]
-    log = call["arguments"][call["arguments"].index("--log-file") + 1]
-    assert Path(log).parent == Path(call["TMPDIR"])
-    recorded = [log if word == "LOG" else word for word in profiler.arguments]
-    assert call["arguments"][: len(recorded)] == recorded
-
-
 def test_the_gpu_is_told_with_the_job(profiler: NcuProfiler) -> None:
     profiler.warm_up()
     gone = measure_refused(profiler)

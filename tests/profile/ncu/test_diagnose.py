@@ -15,51 +15,47 @@ from fa_tune.profile.ncu.diagnose import diagnose_log
 
 FAILURES = Path(__file__).parent / "data" / "failures"
 
-# name, ncu's exit status, words the advice must contain, error, fatal
-ROWS: list[tuple[str, int | None, tuple[str, ...], type[FaTuneError] | None, bool]] = [
-    (
-        "counters-forbidden",
-        0,
-        ("NVreg_RestrictProfilingToAdminUsers=0", "SYS_ADMIN", "--profiler events"),
-        ToolMissing,
-        True,
-    ),
-    ("counter-library", 9, ("newer ncu", "container", "--profiler events"), ToolMissing, True),
-    ("counters-in-use", 9, ("dcgmi profile --pause", "--resume"), ToolMissing, True),
-    ("no-kernels", 0, ("flash_fwd_kernel", "cudnn_generated"), NoUsableVariant, True),
-    ("driver-too-old", 11, ("update the driver",), ToolMissing, True),
-    ("lock-file", 9, ("TMPDIR",), ToolMissing, True),
-    ("clocks-not-lockable", 9, ("--clock-control none",), ToolMissing, True),
-    ("memory-not-saved", 9, ("--profiler events", "smaller"), NoUsableVariant, True),
-    ("unknown-metric", 1, ("flop_count_sp, sm__no_such_cycles.avg;",), InvalidConfig, True),
-    ("metrics-unavailable", 0, ("6 metrics", "ctc__rx_bytes_data_user.sum"), None, False),
-    ("ended-early", 1, ("stderr",), NoUsableVariant, True),
-    ("injection-conflict", 9, ("CUDA_INJECTION64_PATH=none",), ToolMissing, True),
-    ("timed-out", None, ("did not end in time",), NoUsableVariant, True),
-    ("unknown-option", 1, ("--pipeline-boost-state", "newer ncu"), ToolMissing, True),
-    ("profiling-failed", 9, ("CUDA release",), ToolMissing, True),
-    ("clocks-were-locked", 0, ("left the GPU's clocks locked",), None, False),
-    ("failed", 134, ("error code (134)",), NoUsableVariant, True),
+# name, ncu's exit status, error; a note has no error
+ROWS: list[tuple[str, int | None, type[FaTuneError] | None]] = [
+    ("counters-forbidden", 0, ToolMissing),
+    ("counter-library", 9, ToolMissing),
+    ("counters-in-use", 9, ToolMissing),
+    ("no-kernels", 0, NoUsableVariant),
+    ("driver-too-old", 11, ToolMissing),
+    ("lock-file", 9, ToolMissing),
+    ("clocks-not-lockable", 9, ToolMissing),
+    ("memory-not-saved", 9, NoUsableVariant),
+    ("unknown-metric", 1, InvalidConfig),
+    ("metrics-unavailable", 0, None),
+    ("ended-early", 1, NoUsableVariant),
+    ("injection-conflict", 9, ToolMissing),
+    ("timed-out", None, NoUsableVariant),
+    ("unknown-option", 1, ToolMissing),
+    ("profiling-failed", 9, ToolMissing),
+    ("clocks-were-locked", 0, None),
+    ("failed", 134, NoUsableVariant),
 ]
+# What a message must hold, since nobody could act on it otherwise.
+ADVICE = {
+    "counters-forbidden": ("NVreg_RestrictProfilingToAdminUsers=0", "SYS_ADMIN", "events"),
+    "no-kernels": ("flash_fwd_kernel", "cudnn_generated"),
+    "unknown-metric": ("flop_count_sp, sm__no_such_cycles.avg;",),
+    "metrics-unavailable": ("ctc__rx_bytes_data_user.sum",),
+    "unknown-option": ("--pipeline-boost-state",),
+}
 
 
-@pytest.mark.parametrize(("name", "exit_code", "words", "error", "fatal"), ROWS)
+@pytest.mark.parametrize(("name", "exit_code", "error"), ROWS)
 def test_each_failure_is_recognised_in_its_log(
-    name: str,
-    exit_code: int | None,
-    words: tuple[str, ...],
-    error: type[FaTuneError] | None,
-    fatal: bool,
+    name: str, exit_code: int | None, error: type[FaTuneError] | None
 ) -> None:
     diagnosis = diagnose_log((FAILURES / f"{name}.log").read_text(), exit_code=exit_code)
     assert diagnosis is not None
     assert diagnosis.name == name
-    assert diagnosis.fatal is fatal
+    assert diagnosis.fatal is (error is not None)
     assert "\n" not in diagnosis.message
-    for word in words:
-        assert word in diagnosis.message
+    assert all(word in diagnosis.message for word in ADVICE.get(name, ()))
     if error is not None:
-        assert diagnosis.error is error
         assert type(diagnosis.exception()) is error
         assert str(diagnosis.exception()) == diagnosis.message
 
@@ -123,23 +119,3 @@ def test_the_program_talking_of_memory_is_not_ncu_failing_to_save_it() -> None:
     assert (
         diagnose_log("torch: CUDA out of memory, retrying\nlock file taken\n", exit_code=0) is None
     )
-
-
-def test_an_unrecognised_error_is_quoted() -> None:
-    diagnosis = diagnose_log("==ERROR== Something new happened.\n", exit_code=1)
-    assert diagnosis is not None
-    assert diagnosis.message == "ncu ended with status 1: Something new happened."
-
-
-def test_a_long_list_of_kernels_is_shortened() -> None:
-    kernels = "".join(f"{i}. kernel_{i}\n" for i in range(1, 31))
-    log = f"==WARNING== No kernels were profiled.\nAvailable Kernels:\n{kernels}"
-    diagnosis = diagnose_log(log, exit_code=0)
-    assert diagnosis is not None
-    assert diagnosis.message.endswith("kernel_8 and 22 more")
-
-
-def test_no_kernels_and_no_list() -> None:
-    diagnosis = diagnose_log("==WARNING== No kernels were profiled.\n", exit_code=0)
-    assert diagnosis is not None
-    assert "profiler start and stop" in diagnosis.message

@@ -123,13 +123,6 @@ def test_a_call_of_several_kernels_takes_as_long_as_they_do_together() -> None:
     assert measurement("split:c", "w", launches[:3], 2, (), {}) is None, "a part is missing"
 
 
-def test_a_library_kernel_that_nobody_knows_is_known_by_its_place() -> None:
-    assert places(["ref:fa2", "sm80:a"], ["renamed_in_a_new_release", "_Z1a"]) == {
-        "ref:fa2": [0],
-        "sm80:a": [1],
-    }
-
-
 @pytest.mark.parametrize("length", range(6))
 def test_any_prefix_may_be_all_there_is(length: int) -> None:
     order = ["sm80:a", "ref:fa2", "sm80:b", "sm80:b", "ref:cudnn"]

@@ -7,86 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.units import parse_unit
-from fa_tune.profile.ncu.display_names import IDENTIFIERS
 from fa_tune.profile.ncu.metrics import (
-    DRAM_CLOCK,
     DURATION,
-    EXPLAIN,
-    FALLBACKS,
     FULL,
-    METRICS,
     RANK,
-    REQUESTS,
-    SM_CLOCK,
-    STALL_REASONS,
     TENSOR_PIPE,
-    expected_unit,
     is_whole,
-    label,
-    metric_request,
     parse_query_metrics,
     resolve_metrics,
-    stall_metric,
 )
 from fa_tune.profile.ncu.parse import read_profile
 
 DATA = Path(__file__).parent / "data"
 
 
-def test_rank_has_what_every_duration_is_read_with() -> None:
-    needed = {
-        "gpu__time_duration.sum", "sm__cycles_elapsed.max", "sm__cycles_elapsed.avg.per_second",
-        "dram__cycles_elapsed.avg.per_second", "lts__t_sector_hit_rate.pct",
-        "launch__registers_per_thread",
-    }  # fmt: skip
-    assert needed <= set(RANK)
-
-
-def test_each_list_contains_the_smaller_one() -> None:
-    assert set(RANK) < set(EXPLAIN) < set(FULL)
-    for names in (RANK, EXPLAIN, FULL):
-        assert len(set(names)) == len(names)
-    assert {stall_metric(r) for r in STALL_REASONS} <= set(EXPLAIN)
-    assert len(STALL_REASONS) == 19
-
-
 def test_traps_are_not_asked_for() -> None:
     """Cycles of one pass only, and no instruction rate under the name of utilisation."""
     assert not [m for m in FULL if m.startswith("gpc__cycles")]
     assert not [m for m in FULL if re.match(r"sm__inst_executed_pipe_tensor_op_", m)]
-    for metric, replacements in FALLBACKS.items():
-        for replacement in replacements:
-            same = label(replacement) == label(metric)
-            assert same == ("inst_executed" not in replacement or "inst_executed" in metric)
-
-
-def test_requests_by_name() -> None:
-    assert metric_request("rank").metrics == RANK
-    assert metric_request("rank").section_set is None
-    assert metric_request("full").section_set == "full"
-    assert set(REQUESTS) == {"rank", "explain", "full"}
-    with pytest.raises(InvalidConfig, match="'all'; allowed: rank, explain, full"):
-        metric_request("all")
-
-
-def test_every_metric_we_ask_for_has_a_name_for_people() -> None:
-    for metric in FULL:
-        assert label(metric) != metric
-    assert label(TENSOR_PIPE) == "tensor pipe busy"
-    assert label("sm__never_heard_of.sum") == "sm__never_heard_of.sum"
-
-
-def test_units_we_rely_on() -> None:
-    assert expected_unit(DURATION) == "s"
-    assert expected_unit("gpu__time_duration.avg") == "s"
-    assert expected_unit(SM_CLOCK) == expected_unit(DRAM_CLOCK) == "hz"
-    assert expected_unit("launch__registers_per_thread") is None
-    assert expected_unit("sm__never_heard_of.sum") is None
-    for metric, info in METRICS.items():
-        if ".pct" in metric:
-            assert info.unit == "%"
 
 
 @pytest.mark.parametrize(
@@ -149,12 +88,6 @@ def test_unknown_availability_keeps_everything() -> None:
     assert resolve_metrics((*RANK, *RANK), None) == (RANK, ())
 
 
-def test_two_wishes_with_one_fulfilment_are_asked_once() -> None:
-    replacement = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
-    names, _ = resolve_metrics((TENSOR_PIPE, replacement), {replacement})
-    assert names == (replacement,)
-
-
 def test_names_in_a_query() -> None:
     text = """Device NVIDIA H100 80GB HBM3 (GH100)
 ------------------------------------- ------- -----------------------------------
@@ -169,10 +102,3 @@ sm__pipe_tensor_op_hmma_cycles_active cycle   # of cycles where HMMA tensor pipe
         "gpu__time_duration.sum",
         "sm__pipe_tensor_op_hmma_cycles_active",
     }
-
-
-def test_display_names_lead_to_identifiers() -> None:
-    assert IDENTIFIERS["GPU Speed Of Light Throughput", "Duration"] == DURATION
-    assert IDENTIFIERS["Memory Workload Analysis", "L2 Hit Rate"] == "lts__t_sector_hit_rate.pct"
-    for identifier in IDENTIFIERS.values():
-        assert re.fullmatch(r"[a-z0-9]+__[a-z0-9_.]+", identifier)

@@ -53,21 +53,9 @@ FACTS: dict[str, tuple[str, Value]] = {
 }
 
 
-class FakeMetric:
-    def __init__(self, unit: str, value: Value) -> None:
-        self._unit, self._value = unit, value
-
-    def unit(self) -> str:
-        return self._unit
-
-    def value(self) -> Value:
-        return self._value
-
-    def has_value(self) -> bool:
-        return self._value is not None
-
-
 class FakeAction:
+    """A launch as ncu's module has it, with metrics by name."""
+
     def __init__(self, metrics: dict[str, tuple[str, Value]]) -> None:
         self.metrics = metrics
 
@@ -77,30 +65,18 @@ class FakeAction:
     def metric_names(self) -> tuple[str, ...]:
         return tuple(self.metrics)
 
-    def __getitem__(self, name: str) -> FakeMetric:
-        return FakeMetric(*self.metrics[name])
+    def __getitem__(self, name: str) -> SimpleNamespace:
+        unit, value = self.metrics[name]
+        return SimpleNamespace(
+            unit=lambda: unit, value=lambda: value, has_value=lambda: value is not None
+        )
 
 
-class FakeRange:
-    def __init__(self, actions: list[FakeAction]) -> None:
-        self.actions = actions
-
-    def num_actions(self) -> int:
-        return len(self.actions)
-
-    def action_by_idx(self, i: int) -> FakeAction:
-        return self.actions[i]
-
-
-class FakeReport:
-    def __init__(self, *ranges: list[FakeAction]) -> None:
-        self.ranges = [FakeRange(r) for r in ranges]
-
-    def num_ranges(self) -> int:
-        return len(self.ranges)
-
-    def range_by_idx(self, i: int) -> FakeRange:
-        return self.ranges[i]
+def fake_report(*ranges: list[FakeAction]) -> SimpleNamespace:
+    made = [
+        SimpleNamespace(num_actions=lambda r=r: len(r), action_by_idx=r.__getitem__) for r in ranges
+    ]
+    return SimpleNamespace(num_ranges=lambda: len(made), range_by_idx=made.__getitem__)
 
 
 def fake_module(report: Any) -> Any:
@@ -119,7 +95,7 @@ def action(**changed: tuple[str, Value]) -> FakeAction:
 
 
 def read(*ranges: list[FakeAction], names: str = "demangled") -> tuple[Launch, ...]:
-    module = fake_module(FakeReport(*ranges))
+    module = fake_module(fake_report(*ranges))
     profile = ncu_rep.read_report("x.ncu-rep", module=module, names=names)
     assert profile.form == "report"
     return profile.launches
@@ -189,7 +165,7 @@ def test_units_are_checked(unit: str) -> None:
         read([action(**{"gpu__time_duration.sum": (unit, 5)})])
 
 
-@pytest.mark.parametrize("report", [RuntimeError("bad magic"), None, FakeReport()])
+@pytest.mark.parametrize("report", [RuntimeError("bad magic"), None, fake_report()])
 def test_what_cannot_be_loaded_is_one_line(report: Any) -> None:
     with pytest.raises(ProfileFormatError, match=r"^x\.ncu-rep: ") as caught:
         ncu_rep.read_report("x.ncu-rep", module=fake_module(report))
@@ -207,7 +183,7 @@ def test_read_profile_uses_the_module_where_there_is_one(
 ) -> None:
     path = tmp_path / "x.ncu-rep"
     path.write_bytes(b"NVR\x00\x10\x00")
-    monkeypatch.setattr(ncu_rep, "find_module", lambda: fake_module(FakeReport([action()])))
+    monkeypatch.setattr(ncu_rep, "find_module", lambda: fake_module(fake_report([action()])))
     assert read_profile(path).form == "report"
 
 

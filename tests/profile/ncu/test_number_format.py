@@ -51,11 +51,6 @@ def test_two_readings_are_refused_by_name(texts: list[str]) -> None:
     assert repr(texts[0]) in str(caught.value)
 
 
-def test_the_refusal_names_both_readings() -> None:
-    with pytest.raises(ProfileFormatError, match=r"'1\.234' may mean 1234 or 1\.234"):
-        decide_style(cells("1.234"))
-
-
 @pytest.mark.parametrize(
     "texts",
     [["80.72", "80,72"], ["1,234.5", "1.234,5"], ["0.5", "1.234.567"], ["1'234.5", "1,234,567.5"]],

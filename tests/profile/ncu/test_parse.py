@@ -7,16 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune.core.errors import ProfileFormatError, StorageError, UnknownUnit
+from fa_tune.core.errors import ProfileFormatError, StorageError
 from fa_tune.core.model import Quantity
 from fa_tune.profile.ncu.launches import Missing
 from fa_tune.profile.ncu.parse import read_profile
 from tests.profile.ncu.ncu_text import (
     DATA,
     DURATION,
-    SOL,
-    details,
-    identity,
 )
 
 # Golden files --------------------------------------------------------------------------------
@@ -132,24 +129,7 @@ def test_a_failed_run_says_why_there_are_no_launches(name: str) -> None:
 # Files ---------------------------------------------------------------------------------------
 
 
-def test_errors_name_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "bad.csv"
-    path.write_text(details((identity(), [(SOL, "Duration", "aeon", "12.50")])))
-    with pytest.raises(UnknownUnit, match=rf"^{path}: line 2, {DURATION}: 'aeon'"):
-        read_profile(path)
-
-
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     for path in (tmp_path / "absent.csv", tmp_path):
         with pytest.raises(StorageError, match=rf"^cannot read {path}: "):
             read_profile(path)
-
-
-def test_a_report_without_the_module_says_how_to_print_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "x.ncu-rep"
-    path.write_bytes(b"NVR\x00\x10\x00")
-    monkeypatch.setattr("fa_tune.profile.ncu.ncu_rep.find_module", lambda: None)
-    with pytest.raises(ProfileFormatError, match=rf"^{path}: this is an ncu report.*--import FILE"):
-        read_profile(path)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from fa_tune.core.errors import ProfileFormatError
@@ -91,17 +89,6 @@ def test_a_row_that_names_nothing_is_damaged() -> None:
 # Raw page ------------------------------------------------------------------------------------
 
 
-def test_a_raw_page_as_wide_as_the_full_set() -> None:
-    names = [f"sm__counter_{i}.sum" for i in range(2238 - len(IDENTITY))]
-    launches = [(identity(i), [f"{i + 1:,}.25"] * len(names)) for i in range(20)]
-    text = raw([(n, "inst") for n in names], *launches)
-    start = time.monotonic()
-    profile = parse_ncu_csv(text)
-    assert time.monotonic() - start < 10
-    assert len(profile.launches) == 20
-    assert profile.launches[3].metrics["sm__counter_77.sum"] == Quantity(4.25, "inst")
-
-
 def test_a_raw_page_needs_its_units() -> None:
     text = line([*IDENTITY, DURATION]) + line([*identity().values(), "10,240"])
     with pytest.raises(ProfileFormatError, match="no row of units under the header of line 1"):
@@ -154,13 +141,6 @@ def test_one_identifier_shown_in_two_sections() -> None:
 
 
 # Launches ------------------------------------------------------------------------------------
-
-
-def test_one_kernel_launched_three_times_is_three_launches() -> None:
-    rows = [(identity(i), [(SOL, "Duration", "us", f"{10 + i}.25")]) for i in range(3)]
-    launches = parse_ncu_csv(details(*rows)).launches
-    assert [x.launch_id for x in launches] == [0, 1, 2]
-    assert [seconds(x) for x in launches] == [10.25e-6, 11.25e-6, 12.25e-6]
 
 
 @pytest.mark.parametrize("page", ["details", "raw"])

@@ -165,45 +165,10 @@ def test_unknown_and_unfitting_units_are_refused(name: str, unit: str) -> None:
 # Separators and encodings --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("duration", "clock"),
-    [
-        ("21,248", "1,764,804,248.31"),
-        ("21.248", "1.764.804.248,31"),
-        ("21\u202f248", "1\u202f764\u202f804\u202f248,31"),
-        ("21\u00a0248", "1\u00a0764\u00a0804\u00a0248,31"),
-        ("21\u2009248", "1\u2009764\u2009804\u2009248,31"),
-        ("21 248", "1 764 804 248,31"),
-        ("21'248", "1'764'804'248.31"),
-        ("21\u2019248", "1\u2019764\u2019804\u2019248.31"),
-        ("21248", "1764804248.31"),
-        ("21248", "1764804248,31"),
-        ("2.124800e+04", "1.76480424831e+09"),
-    ],
-)
-def test_separator_styles(duration: str, clock: str) -> None:
-    launch = one((SOL, "Duration", "ns", duration), (SOL, "SM Frequency", "hz", clock))
-    assert seconds(launch) == 21248e-9
-    assert launch.metrics["sm__cycles_elapsed.avg.per_second"] == Quantity(1764804248.31, "hz")
-
-
-def test_an_ambiguous_value_is_refused_unless_the_mark_is_known() -> None:
-    metric: Metric = (SOL, "Duration", "us", "1.234")
-    with pytest.raises(ProfileFormatError, match=r"'1\.234' may mean 1234 or 1\.234"):
-        one(metric)
-    assert seconds(one(metric, decimal=".")) == 1.234e-6
-    assert seconds(one(metric, decimal=",")) == 1234e-6
-
-
 def test_a_single_time_in_nanoseconds_is_not_ambiguous() -> None:
     """The commonest request of all prints one number, and there are no parts of a ns."""
     assert seconds(one((CLI, DURATION, "ns", "21,248"))) == 21248e-9
     assert seconds(one((CLI, DURATION, "nsecond", "21.248"))) == 21248e-9
-
-
-def test_mixed_separators_are_refused() -> None:
-    with pytest.raises(ProfileFormatError, match=r"two styles in one file: '80\.72' and '80,72'"):
-        one((SOL, "Memory Throughput", "%", "80.72"), ("x", "y", "%", "80,72"))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -162,10 +161,6 @@ def test_as_many_workloads_as_a_batch_takes(fake: FakeNcu, monkeypatch: pytest.M
 # Libraries --------------------------------------------------------------------------------------
 
 
-def test_references_alone_can_be_measured(fake: FakeNcu) -> None:
-    assert samples_ns(measure(NcuProfiler(ncu=fake.path), plan(references=("fa2",)))["ref:fa2"])
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_a_reference_that_ends_a_round_and_begins_the_next(fake: FakeNcu, seed: int) -> None:
     """With few subjects that is soon the case, whatever the seed."""
@@ -272,30 +267,12 @@ def test_a_path_that_is_no_program(tmp_path: Path) -> None:
         _ = NcuProfiler(ncu=tmp_path / "nowhere").version
 
 
-def test_without_ncu_the_advice_names_what_works_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nowhere() -> Path:
-        raise ToolMissing("ncu not found; use --profiler events")
-
-    monkeypatch.setattr(ncu, "find_ncu", nowhere)
-    with pytest.raises(ToolMissing, match="--profiler events"):
-        NcuProfiler()
-
-
 def test_clock_and_cache_policy_are_passed_on_and_stated(fake: FakeNcu) -> None:
     profiler = NcuProfiler(ncu=fake.path, clock_control="base", cache_control="none")
     assert profiler.clock_policy == "base, boost stable"
     assert profiler.cache_policy == "flush none"
     given = dict(zip(profiler.arguments, profiler.arguments[1:], strict=False))
     assert (given["--clock-control"], given["--cache-control"]) == ("base", "none")
-
-
-def test_a_measurement_given_up_leaves_no_process(fake: FakeNcu) -> None:
-    attempts: Iterator[Attempt] = NcuProfiler(ncu=fake.path).measure(
-        plan("5000", "6000"), lambda _: None
-    )
-    next(attempts)
-    attempts.close()  # type: ignore[attr-defined]
-    assert len(fake.profiled) == 1
 
 
 def test_a_plan_for_one_board_pins_the_program_to_it(fake: FakeNcu) -> None:

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fa_tune.core.errors import ProfileFormatError
+from fa_tune.core.errors import ProfileFormatError, UnknownUnit
 from fa_tune.core.model import Quantity
 from fa_tune.core.units import to_base
 from fa_tune.profile.ncu.launches import Missing
 from fa_tune.profile.ncu.log_tables import BLOCK_ROWS
 from fa_tune.profile.ncu.parse import parse_ncu_csv
-from tests.profile.ncu.ncu_text import DURATION, identity, raw
+from tests.profile.ncu.ncu_text import CLI, DURATION, details, identity, raw
 
 COLUMNS = [
     (DURATION, "ns"),
@@ -51,6 +51,36 @@ def test_one_bad_cell_among_many_is_refused_with_its_line(text: str) -> None:
     rows[bad][1][0] = text
     with pytest.raises(ProfileFormatError, match=rf"line {bad + 3}, {DURATION}|{text}"):
         parse_ncu_csv(raw(COLUMNS, *rows))
+
+
+@pytest.mark.parametrize("unit", ["hz", "%", "inst", "minute", ""])
+def test_the_unit_of_a_column_must_be_one_of_the_metric(unit: str) -> None:
+    with pytest.raises(UnknownUnit, match=DURATION):
+        parse_ncu_csv(raw([(DURATION, unit)], (identity(0), ["5.5"]), (identity(1), ["7.5"])))
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        (DURATION, "ns"),
+        ("dram__bytes_read.sum", "byte"),
+        ("lts__t_sector_hit_rate.pct", "%"),
+        ("sm__cycles_elapsed.avg.per_second", "Ghz"),
+    ],
+)
+def test_no_time_size_or_rate_is_negative(name: str, unit: str) -> None:
+    rows = (identity(0), ["1.5"]), (identity(1), ["-1.5"])
+    with pytest.raises(ProfileFormatError, match="negative"):
+        parse_ncu_csv(raw([(name, unit)], *rows))
+    with pytest.raises(ProfileFormatError, match="negative"):
+        parse_ncu_csv(details(*((launch, [(CLI, name, unit, t)]) for launch, (t,) in rows)))
+
+
+@pytest.mark.parametrize("other", ["flash_forward_kernel", "another_kernel"])
+def test_one_number_of_one_process_stands_for_one_launch(other: str) -> None:
+    rows = (identity(3), ["1.5"]), (identity(4), ["2.5"]), (identity(3, kernel=other), ["3.5"])
+    with pytest.raises(ProfileFormatError, match="launch 3 of process 455"):
+        parse_ncu_csv(raw([(DURATION, "us")], *rows))
 
 
 @given(st.decimals(0, 10**12, places=3), st.sampled_from(["ns", "us", "ms", "s"]))

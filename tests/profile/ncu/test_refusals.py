@@ -23,13 +23,7 @@ from tests.profile.ncu.ncu_bench import (
     [
         ("counters-forbidden", False, "--profiler events"),
         ("counters-forbidden", True, "--profiler events"),
-        ("counter-library", True, "--profiler events"),
-        ("counters-in-use", True, "dcgmi profile --pause"),
-        ("driver-too-old", False, "update the driver"),
         ("lock-file", True, "TMPDIR"),
-        ("clocks-not-lockable", True, "--clock-control none"),
-        ("injection-conflict", True, "CUDA_INJECTION64_PATH=none"),
-        ("profiling-failed", True, "--profiler events"),
     ],
 )
 def test_what_ncu_lacks_is_one_line_and_nobodys_fault(
