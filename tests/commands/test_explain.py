@@ -63,15 +63,6 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "2000")
 
 
-def test_sentences_fit_the_terminal(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
-    wide = console("explain", "--from", RECORDED).out
-    monkeypatch.setenv("COLUMNS", "80")
-    narrow = console("explain", "--from", RECORDED).out
-    words = max(map(len, narrow.split()))
-    assert max(map(len, narrow.splitlines())) <= max(80, words + 4)
-    assert narrow.split() == wide.split()
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -171,10 +162,6 @@ def test_on_a_gpu_one_alone_is_compared_with_the_default(
     assert "as long as cuDNN" in out
     assert "as long as FA2" in out
     assert gpu.calls == [([PLAIN, SWIZZLED], ()), ([SWIZZLED], ("fa2", "cudnn"))]
-
-
-def test_references_may_be_named(console: Console) -> None:
-    assert "FA2 takes" in console("explain", "fa2", "cudnn", "--from", RECORDED).out
 
 
 def test_json_has_the_findings(console: Console) -> None:

@@ -14,7 +14,7 @@ from fa_tune.core.model import Outcome, Quantity
 from fa_tune.core.paths import profiles_dir
 from fa_tune.evaluate import default_check
 from fa_tune.profile.ncu.metrics import INSTRUCTIONS, L2_HIT_RATE, TENSOR_PIPE
-from fa_tune.report.fitted import Legend, fitted
+from fa_tune.report.fitted import fitted
 from fa_tune.report.load import load_report_source
 from fa_tune.report.wrap import folded
 from fa_tune.store import recordings
@@ -112,37 +112,10 @@ def test_numbers_are_the_same_in_table_counters_and_legend(
     assert re.split(r" {2,}", line)[names.index(fast)] == "61.3 %"
 
 
-def test_what_failed_is_said_under_the_table(
-    console: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fa_tune.tune.single.bench", _counted())
-    out = console("bench").out
-    (why,) = re.findall(r"^(#\d+): crashed: (.*)$", out, re.MULTILINE)
-    assert why[1] == "the GPU reported an illegal address"
-    assert re.search(rf"^  {why[0]} ", out, re.MULTILINE)
-
-
-def test_a_kernel_of_nobody_s_is_in_the_legend() -> None:
-    legend = Legend()
-    assert legend.number(":void other<int, 3>(float *)") == "#1"
-    assert legend.lines(20) == ["  #1 void other<int,", "      3>(float *)"]
-
-
 def test_spare_columns_go_first_and_empty_ones_always() -> None:
     headings, rows = ("name", "a", "b", "none"), [("x", "1234567890", "22", "")]
     assert fitted(headings, rows, 80)[0].split() == ["name", "a", "b"]
     assert fitted(headings, rows, 12, spare=("a", "b"))[0].split() == ["name", "b"]
-
-
-def test_long_headings_of_a_table_that_is_too_wide_get_several_lines() -> None:
-    headings, rows = ("", "Spill st (B)", "time"), [("#1", "16", "1.25 ms")]
-    assert fitted(headings, rows, 25)[0] == "    Spill st (B)     time"
-    assert fitted(headings, rows, 24) == [
-        "    Spill",
-        "       st",
-        "      (B)     time",
-        "#1     16  1.25 ms",
-    ]
 
 
 def test_rows_that_are_too_long_are_broken_between_the_same_columns() -> None:
@@ -158,16 +131,6 @@ def test_rows_that_are_too_long_are_broken_between_the_same_columns() -> None:
     ]
     one = fitted(headings, rows, 20, left=("name",), fold=True)
     assert len(one) == 3, "no line is wide enough for the last column"
-
-
-def test_several_tables_share_a_legend_but_say_once_what_all_have() -> None:
-    legend = Legend()
-    for config in (CONFIG, OTHER):
-        legend.number(f"sm80:{config}")
-    lines = legend.lines(80)
-    assert lines[0] == "sm80, all with async+eager+swizzled"
-    assert sum(line.count("swizzled") for line in lines) == 1
-    assert legend.lines(80, after=1)[0].startswith("  #2 ")
 
 
 def test_a_table_that_fits_is_drawn_and_a_wider_one_keeps_every_cell(

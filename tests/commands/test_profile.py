@@ -92,21 +92,6 @@ def test_counters_stand_side_by_side(console: Console, profile: Profile) -> None
     assert "FA2 =" not in out
 
 
-def test_says_if_the_counters_explain_nothing(console: Console, profile: Profile) -> None:
-    found = (
-        fakes.attempt(fakes.key(fakes.FAST), (5.0,), counters={L2_HIT_RATE: COUNTERS[TENSOR_PIPE]}),
-    )
-    profile.result = fakes.profile_result(found)
-    assert (
-        "hold no counters that explain" in console("profile", fakes.FAST, "--metrics", "full").err
-    )
-    assert "explain" not in console("profile", fakes.FAST).err
-
-
-def test_ranking_needs_no_counter_table(console: Console, profile: Profile) -> None:
-    assert "Counters at" not in console("profile", fakes.FAST).out
-
-
 def test_json_has_samples_and_counters(console: Console, profile: Profile) -> None:
     done = console("profile", fakes.FAST, "--json")
     document: dict[str, Any] = json.loads(done.out)
@@ -122,11 +107,6 @@ def test_csv_goes_to_a_file_beside_the_table(
     done = console("profile", fakes.FAST, "--csv", "t.csv", "--wide")
     assert "Dur (ms)" in done.out
     assert len((tmp_path / "t.csv").read_text().splitlines()) == 4
-
-
-def test_csv_to_stdout_alone(console: Console, profile: Profile) -> None:
-    out = console("profile", fakes.FAST, "--csv", "-", "--metrics", "explain").out
-    assert len(out.splitlines()) == 4
 
 
 def test_same_label_of_two_metrics_is_told_apart(console: Console, profile: Profile) -> None:

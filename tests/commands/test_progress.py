@@ -108,15 +108,6 @@ def test_what_was_said_is_not_said_again(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err == "warning: mind the clock\nsomething else\n"
 
 
-def test_rich_is_loaded_only_for_a_bar() -> None:
-    script = (
-        "import sys\nfrom fa_tune.commands.shared.progress import watching\n"
-        "with watching(False) as p: p.note('x')\nprint('rich' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout == "False\n"
-
-
 SEVERAL = """
 import time
 from fa_tune.commands.shared.progress import watching
@@ -148,12 +139,6 @@ def test_boards_at_work_have_a_bar_each(tmp_path: Path) -> None:
     assert "warning: mind the clock" in seen
     last = seen[seen.rindex("confirm") :]
     assert "GPU" not in last, "the next stage of all takes their place"
-
-
-def test_without_a_terminal_boards_say_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = PlainProgress()
-    progress.lane("GPU 1").warn("mind the clock")
-    assert capsys.readouterr().err == "warning: mind the clock\n"
 
 
 def test_stages_are_timed_and_those_of_one_name_together(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,6 @@ from fa_tune.core.workload import DType, benchmark_workload
 from fa_tune.operations import flops
 from fa_tune.store.registry.file import load, save
 from fa_tune.store.registry.schema import (
-    Confirmation,
     Entry,
     Gpu,
     InputFigures,
@@ -94,26 +93,6 @@ def test_show_lists_entries_as_speeds(console: Console, registry: Path) -> None:
     assert done.out.endswith(f"1 of 3 entries in {registry}.\n")
 
 
-def test_show_says_all_of_it_in_words(console: Console, tmp_path: Path) -> None:
-    chosen, default = Variant("sm80", fakes.FAST), Variant("sm80", fakes.SLOW)
-    path = tmp_path / "one.json"
-    confirmed = Confirmation(chosen, default, Ratio(0.96, (0.95, 0.97)), 40, True)
-    save(path, Registry.of([dataclasses.replace(entry(4096), confirmation=confirmed)]))
-    done = console("registry", "show", "--wide", "--registry", str(path))
-    (words,) = [line for line in done.out.splitlines() if line.startswith("FP16 s4096")]
-    for part in (
-        "Its median is 5 ms (95 %: 4.9 ms to 5.1 ms) of 5 samples by ncu, 440 TFLOP/s",
-        "in the same rounds it took 50.00 % less time than the default",
-        "it runs at 1.25 times the speed of FA2",
-        "Run once more as a program runs it, in a fresh process and 40 pairs, it took 4.00 % "
-        "less time than the default (95 %: 3.00 to 5.00): confirmed.",
-        f"The measurements cannot tell it from {fakes.SLOW}.",
-        f"on an {H200}, driver ",
-        "its result was right in 4 cases",
-    ):
-        assert part in words, part
-
-
 A, B, C = (Variant("sm80", c) for c in (fakes.FAST, fakes.SLOW, fakes.FAST + "+buffer"))
 
 
@@ -145,37 +124,19 @@ def test_ties_are_with_the_fastest_whether_it_was_chosen_or_not(
     assert sentence.count(A.config) <= 1 + (C in tied), "no config is told from itself"
 
 
-def test_show_says_what_was_not_confirmed(console: Console, tmp_path: Path) -> None:
-    chosen, default = Variant("sm80", fakes.FAST), Variant("sm80", fakes.SLOW)
-    path = tmp_path / "one.json"
-    confirmed = Confirmation(chosen, default, Ratio(1.02, None), 40, False)
-    plain = entry(4096)
-    kept = dataclasses.replace(plain, chosen=default, confirmation=confirmed)
-    save(path, Registry.of([kept, entry(1024)]))
-    out = console("registry", "show", "--wide", "--registry", str(path)).out
-    assert f"{fakes.FAST} took 2.00 % more time than the default: not confirmed" in out
-    assert "It was not compared with the default again after the search." in out
-
-
 @pytest.mark.parametrize(
     ("figures", "told"),
     [
-        ({}, "It was measured on normal inputs alone."),
         (
             {"normal": InputFigures(5e-3, None, 1.0), "falling": InputFigures(5e-3, None, 1.25)},
-            "It takes most time on falling inputs, 1.25 times that on normal ones.",
-        ),
-        (  # as older versions kept them
-            {"normal": InputFigures(5e-3, None), "falling": InputFigures(6e-3, None)},
-            "It was measured on another kind of inputs at other moments, so what they cost is not "
-            "known.",
+            "falling inputs, 1.25 times",
         ),
         (
             {
                 "normal": InputFigures(5e-3, Ratio(0.9, None)),
                 "falling": InputFigures(6e-3, Ratio(0.95, None)),
             },
-            "Of 2 kinds of inputs it does worst on falling: 5.00 % less time than the default.",
+            "worst on falling: 5.00 % less time",
         ),
     ],
 )
@@ -186,8 +147,6 @@ def test_show_says_what_inputs_cost_if_it_is_known(
     save(path, Registry.of([dataclasses.replace(entry(4096), per_inputs=figures)]))
     out = console("registry", "show", "--wide", "--registry", str(path)).out
     assert told in out
-    other = {"It takes most time", "inputs alone", "at other moments"}
-    assert not [text for text in other if text in out and text not in told]
 
 
 def test_show_json_is_a_registry(console: Console, registry: Path, tmp_path: Path) -> None:
@@ -198,40 +157,16 @@ def test_show_json_is_a_registry(console: Console, registry: Path, tmp_path: Pat
     assert [e.workload for e in load(copy).entries] == [workload]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [("--method", "events"), ("--d-head", "64"), ("--seq-len", "17")],
-)
+@pytest.mark.parametrize("option", [("--method", "events"), ("--gpu", H100)])
 def test_show_of_nothing_is_status_4(
-    console: Console, registry: Path, arguments: tuple[str, str]
+    console: Console, registry: Path, option: tuple[str, str]
 ) -> None:
-    done = console("registry", "show", *arguments)
-    assert done.status == 4
-    assert done.lines == [f"error: none of the 3 entries in {registry} is like that"]
-
-
-def test_show_of_another_gpu_says_whose_entries_there_are(console: Console, registry: Path) -> None:
-    done = console("registry", "show", "--gpu", H100)
-    assert done.status == 4
-    assert len(done.lines) == 1
-    assert {e.gpu.name for e in load(registry).entries} == {"NVIDIA H200"}
-    assert "NVIDIA H200" in done.lines[0]
+    done = console("registry", "show", *option)
+    assert (done.status, len(done.lines)) == (4, 1)
 
 
 @pytest.mark.parametrize("command", [("show",), ("best", "--seq-len", "4096")])
-def test_an_empty_registry_says_how_to_fill_it(
-    console: Console, tmp_path: Path, command: tuple[str, ...]
-) -> None:
-    path = tmp_path / "none.json"
-    done = console("registry", *command, "--registry", str(path))
-    assert done.status == 4
-    assert done.lines == [
-        f"error: there is nothing in the registry {path} yet; fa-tune search fills it"
-    ]
-
-
-@pytest.mark.parametrize("command", [("show",), ("best", "--seq-len", "4096")])
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}', '{"schema": 99}', "\0"])
+@pytest.mark.parametrize("text", ["", "[]", '{"schema": 99}'])
 def test_a_damaged_registry_is_status_5_and_stays(
     console: Console, tmp_path: Path, command: tuple[str, ...], text: str
 ) -> None:
@@ -256,13 +191,6 @@ def test_best_takes_a_key_alone(console: Console, registry: Path, beside: tuple[
     done = console(*key, *beside)
     assert (done.status, done.out) == (2, "")
     assert beside[0] in done.err
-
-
-def test_best_says_that_it_is_the_nearest(console: Console, registry: Path) -> None:
-    done = console("registry", "best", "--seq-len", "3000", "--batch", "16")
-    assert done.out == f"{fakes.FAST}\n"
-    (line,) = done.lines
-    assert line.startswith("note: no entry for b16_h16_kv16_q3000_k3000_d128_fp16_full; nearest is")
 
 
 def test_best_as_json_says_whether_it_is_exact(console: Console, registry: Path) -> None:
@@ -358,16 +286,6 @@ def test_merge_never_overwrites_what_it_did_not_read(console: Console, tmp_path:
     assert (tmp_path / "precious.json").read_bytes() == before
 
 
-@pytest.mark.parametrize("output", ["/dev/null", "/dev/stdout"])
-def test_merge_does_not_advise_to_remove_a_device(
-    console: Console, tmp_path: Path, output: str
-) -> None:
-    save(tmp_path / "a.json", Registry.of([entry(1024)]))
-    done = console("registry", "merge", "a.json", "-o", output)
-    assert done.status == 2
-    assert "remove" not in done.err
-
-
 def test_merge_of_a_damaged_or_missing_file_writes_nothing(
     console: Console, tmp_path: Path
 ) -> None:
@@ -418,19 +336,6 @@ def test_check_of_recordings_and_of_nothing(console: Console, registry: Path) ->
     nothing = console("registry", "check", "--gpu", "NVIDIA Z")
     assert nothing.status == 4
     assert nothing.err == f"error: no choice to check in {registry}\n"
-
-
-def test_check_fits_a_narrow_terminal(console: Console, registry: Path) -> None:
-    """No heading is broken, and none is alone on a line."""
-    slow = dataclasses.replace(entry(2048), ratio_to_default=Ratio(1.05, (1.04, 1.06)))
-    confirmed = Confirmation(slow.chosen, entry().default or A, Ratio(0.96, (0.95, 0.97)), 40, True)
-    save(registry, Registry.of([dataclasses.replace(slow, confirmation=confirmed)]))
-    lines = console("registry", "check").out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert not any(line.strip() in ("/", "from") for line in lines)
-    shipped = ("--recordings", str(profiles_dir()))
-    lines = console("registry", "check", *shipped).out.splitlines()
-    assert not any(line.strip() in ("/", "from") for line in lines)
 
 
 def test_best_prints_nothing_that_is_no_config(console: Console, registry: Path) -> None:

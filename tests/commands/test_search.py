@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from fa_tune.core.errors import StorageError
-from fa_tune.core.model import Outcome
 from fa_tune.core.options import Progress, SearchOptions
 from fa_tune.core.workload import DType
-from fa_tune.search.decide import decide
 from fa_tune.tune.results import SearchResult, WorkloadResult
 from tests.commands import fakes
 from tests.commands.console import Console, words
@@ -45,60 +43,11 @@ def search(monkeypatch: pytest.MonkeyPatch) -> Search:
     return fake
 
 
-def test_defaults_are_those_of_the_options(console: Console, search: Search) -> None:
-    assert console("search").status == 0
-    (options,) = search.options
-    assert options.workloads == type(options.workloads)()
-    assert options.measure == type(options.measure)()
-    assert options.kernels == "fast"
-    assert options.resume
-    assert (options.csv, options.record, options.registry) == (None, None, None)
-    assert (options.machine.arch, options.machine.jobs, options.machine.ncu) == (None, None, None)
-
-
 def test_every_option_reaches_the_search(console: Console, search: Search, tmp_path: Path) -> None:
     done = console(
-        *[
-            "search",
-            "--seq-lens",
-            "1024,4096",
-            "--d-head",
-            "64,128",
-            "--dtype",
-            "bf16",
-            "--batch",
-            "3",
-            "--heads",
-            "5",
-        ],
-        *[
-            "--kernels",
-            "64,32",
-            "--profiler",
-            "events",
-            "--runs",
-            "7",
-            "--ref",
-            "fa2",
-            "--seed",
-            "9",
-            "--arch",
-            "90",
-            "--jobs",
-            "2",
-        ],
-        *[
-            "--device",
-            "1",
-            "--ncu",
-            "/opt/ncu",
-            "--clock-control",
-            "base",
-            "--fresh",
-            "--limit",
-            "3",
-            "--quiet",
-        ],
+        *words("search --seq-lens 1024,4096 --d-head 64,128 --dtype bf16 --batch 3 --heads 5"),
+        *words("--kernels 64,32 --profiler events --runs 7 --ref fa2 --seed 9 --arch 90 --jobs 2"),
+        *words("--device 1 --ncu /opt/ncu --clock-control base --fresh --limit 3 --quiet"),
         *words(f"--csv {tmp_path}/t.csv --registry {tmp_path}/r.json --record {tmp_path}/rec"),
         *words(f"--cache-dir {tmp_path}/c --recordings {tmp_path}/p"),
     )
@@ -174,13 +123,6 @@ def test_says_whose_measurements_first_and_last(console: Console, search: Search
     assert done.out.splitlines()[-1] == f"Measurements: {fakes.WHOSE}."
 
 
-def test_says_whose_even_if_the_search_did_not(
-    console: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fa_tune.tune.flow.search", lambda *_: fakes.search_result())
-    assert console("search").lines[0] == fakes.WHOSE
-
-
 def test_summary_names_winner_ratios_failures_and_place(console: Console, search: Search) -> None:
     search.result = fakes.search_result([fakes.workload_result(n) for n in (1024, 4096)])
     done = console("search", "--wide")
@@ -197,24 +139,6 @@ def test_summary_names_winner_ratios_failures_and_place(console: Console, search
     assert "Kept in kept/registry.json." in lines
     assert "Not tried: 1 config that cannot run here (1 by smem_fits)." in lines
     assert done.out.count("| * |") == 2
-
-
-def test_summary_counts_ties(console: Console, search: Search) -> None:
-    w = fakes.workload()
-    tied = (
-        fakes.attempt(fakes.key(fakes.FAST), (5.0, 5.0, 5.0)),
-        fakes.attempt(fakes.key(fakes.SLOW), (5.001, 5.001, 5.001)),
-    )
-    decision = decide([a.measurement for a in tied if a.measurement], None)
-    search.result = fakes.search_result([WorkloadResult(w, tied, decision)])
-    assert "; tied with 1 other." in console("search", "--wide").out
-
-
-def test_a_reference_without_time_is_named(console: Console, search: Search) -> None:
-    one = fakes.workload_result()
-    lost = fakes.failed("ref:fa3", Outcome.NOT_RECORDED, "no recording holds it")
-    search.result = fakes.search_result([replace(one, attempts=(*one.attempts, lost))])
-    assert "FA3 was not measured (no recording holds it)" in console("search", "--wide").out
 
 
 def test_json_is_all_that_stdout_gets(console: Console, search: Search) -> None:
@@ -263,17 +187,6 @@ def test_a_workload_without_a_choice_warns_and_the_others_count(
     assert done.status == 0
     assert f"warning: {fakes.workload(512).key}: no recording holds it" in done.lines
     assert f"{fakes.workload(512).key}: nothing chosen: no recording holds it." in done.out
-
-
-def test_a_workload_that_nobody_recorded_has_no_table(console: Console, search: Search) -> None:
-    w = fakes.workload(512)
-    missing = (fakes.failed(fakes.key(fakes.FAST), Outcome.NOT_RECORDED, "not there", w),)
-    lost = WorkloadResult(w, missing, None, "not there")
-    search.result = fakes.search_result([lost, fakes.workload_result()])
-    out = console("search").out
-    assert out.startswith("seq_len 4096")
-    assert "not_recorded" not in out
-    assert "seq_len 512, d_head 128, FP16, full, batch 16, 16 heads: nothing chosen" in out
 
 
 def test_no_choice_at_all_is_status_4(console: Console, search: Search) -> None:

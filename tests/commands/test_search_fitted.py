@@ -96,16 +96,6 @@ def test_a_config_that_another_begins_with_keeps_its_number() -> None:
     assert legend.number(subjects[0]) != legend.number(subjects[1])
 
 
-def test_columns_without_values_are_left_out(
-    console: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fa_tune.tune.flow.search", lambda *_: fakes.search_result())
-    out = console("search").out
-    (header,) = [line for line in out.splitlines() if line.startswith("   config")]
-    assert "L2 %" not in header
-    assert "regs" in header
-
-
 def test_the_chosen_one_and_the_default_are_shown_whatever_the_limit() -> None:
     w = fakes.workload()
     tied = (

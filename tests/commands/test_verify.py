@@ -144,14 +144,6 @@ def test_nothing_to_verify_is_status_4(console: Console, verify: Verify) -> None
     assert not done.out
 
 
-def test_a_verdict_without_cases_says_why(console: Console, verify: Verify) -> None:
-    key = f"{fakes.key(fakes.FAST)} @ ragged"
-    verify.report = fakes.verify_report(**{key: Verdict(False, (), "no case ran")})
-    done = console("verify")
-    assert f"| ✗ | {fakes.FAST} @ ragged " in done.out
-    assert "no case ran" in done.out
-
-
 def test_inputs_beside_its_own(console: Console, verify: Verify) -> None:
     console("verify")
     assert verify.inputs == ()

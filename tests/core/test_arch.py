@@ -18,11 +18,6 @@ def test_spellings_of_an_arch(text: str) -> None:
     assert parse_arch(text).arch == "sm_90"
 
 
-def test_three_digit_archs() -> None:
-    assert parse_arch("sm_120").compute_capability == (12, 0)
-    assert parse_arch("10.3").compute_capability == (10, 3)
-
-
 @pytest.mark.parametrize("text", ["", "hopper", "sm_", "sm-90", "9.0.1", "90b", "9.10", "9" * 5000])
 def test_no_arch(text: str) -> None:
     with pytest.raises(InvalidConfig, match="not an architecture"):

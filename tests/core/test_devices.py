@@ -209,8 +209,3 @@ def test_what_the_machine_knows(nvml: FakeNvml) -> None:
     assert (alone.gpu_uuid, [g.label for g in alone.pool.gpus]) == ("GPU-bb33", ["GPU 2"])
     with pytest.raises(InvalidConfig, match="give one of them"):
         open_machine(MachineOptions(device=1, devices=(0, 1)), Silent())
-
-
-def test_a_pinned_process_sees_one_gpu() -> None:
-    assert device.pinned_to("GPU-aa11") == {"CUDA_VISIBLE_DEVICES": "GPU-aa11"}
-    assert device.pinned_to("") == {}

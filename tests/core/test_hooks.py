@@ -6,7 +6,6 @@ import dataclasses
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -112,10 +111,3 @@ def test_names_of_older_kernels_have_fewer_traits() -> None:
     for values in ("1, 0", ", ".join("1" * (len(dataclasses.fields(Traits)) + 1))):
         with pytest.raises(InvalidConfig, match="not traits"):
             Traits.in_kernel_name(f"WorkloadTraits{{{values}}}")
-
-
-@pytest.mark.parametrize("given", ["0" * 16, TEXT, "hook.cuh", 5, [TEXT]])
-def test_what_was_never_registered_ends_in_one_line(given: Any) -> None:
-    with pytest.raises(InvalidConfig) as caught:
-        hooks.hook_of(given)
-    assert "\n" not in str(caught.value)

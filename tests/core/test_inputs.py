@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import struct
 from collections.abc import Mapping
@@ -20,7 +19,6 @@ from fa_tune.core import input_files
 from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError
 from fa_tune.core.inputs import (
     BUILT_IN,
-    DEFAULT,
     MAX_SIGMA,
     MIN_SIGMA,
     NORMAL,
@@ -77,12 +75,6 @@ def test_the_usual_sigma_goes_unsaid() -> None:
 def test_what_means_nothing_is_refused(text: str, says: str) -> None:
     with pytest.raises(InvalidConfig, match=says):
         InputSpec.parse(text)
-
-
-def test_the_built_in_ones_are_distinct_and_hold_the_default() -> None:
-    assert DEFAULT == TRAINED == BUILT_IN[0]
-    assert NORMAL in BUILT_IN
-    assert len(set(BUILT_IN)) == len({str(spec) for spec in BUILT_IN}) == len(BUILT_IN)
 
 
 @pytest.mark.parametrize("spec", BUILT_IN, ids=str)
@@ -159,17 +151,6 @@ def test_a_file_that_holds_something_else(
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="no such file"):
         check(tmp_path / "x.safetensors")
-
-
-def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = saved(tmp_path / "x.safetensors", **qkv())
-
-    def refuse(name: Any, *_: Any, **__: Any) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", str(name))
-
-    monkeypatch.setattr("builtins.open", refuse)
-    with pytest.raises(StorageError, match="Permission denied"):
-        check(path)
 
 
 @given(st.data())

@@ -39,20 +39,6 @@ def test_unknown_dtype_lists_the_known(text: str) -> None:
         DType.from_string(text)
 
 
-def test_dtype_values_and_spellings() -> None:
-    assert (DType.FP16, DType.BF16) == (5, 15)
-    assert [d.to_cpp_str() for d in DType] == ["torch::kFloat16", "torch::kBFloat16"]
-    assert [d.size_bytes for d in DType] == [2, 2]
-    for dtype in DType:
-        assert DType.from_string(dtype.name) is DType.from_string(str(int(dtype))) is dtype
-
-
-def test_dtype_in_torch() -> None:
-    torch = pytest.importorskip("torch")
-    assert DType.FP16.to_torch_dtype() is torch.float16
-    assert DType.BF16.to_torch_dtype() is torch.bfloat16
-
-
 # Workload -------------------------------------------------------------------------------------
 
 
@@ -138,11 +124,6 @@ def test_scales_that_fp32_cannot_multiply_by_are_refused(scale: float) -> None:
 def test_without_a_mask_there_is_nothing_to_align() -> None:
     with pytest.raises(InvalidConfig, match="this workload has no mask"):
         Workload(1, 1, 1, 1, 2, 64, DType.FP16, bottom_right=True)
-
-
-def test_workload_key() -> None:
-    workload = Workload(4, 32, 8, 1, 4096, 128, DType.BF16, causal=True)
-    assert workload.key == "b4_h32_kv8_q1_k4096_d128_bf16_causal"
 
 
 @pytest.mark.parametrize(

@@ -9,24 +9,16 @@ import pytest
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import (
-    FIELDS,
     OPTIONAL,
-    READING_ORDER,
-    USUAL,
     DType,
     Effect,
     Workload,
     benchmark_workload,
     labels,
 )
-from fa_tune.core.workload_parts import PARTS, WorkloadParts, parts_of
+from fa_tune.core.workload_parts import WorkloadParts, parts_of
 
 PLAIN = benchmark_workload(4096, 128, DType.FP16)
-
-
-def test_the_parts_are_the_fields() -> None:
-    assert [f.name for f in dataclasses.fields(WorkloadParts)] == list(PARTS)
-    assert set(READING_ORDER) == set(FIELDS)
 
 
 @pytest.mark.parametrize("changes", [{}, {"causal": True, "lse": True}, {"op": "backward"}])
@@ -61,14 +53,6 @@ def test_fields_by_what_they_mean_for_a_choice() -> None:
     changed = dataclasses.replace(PLAIN, lse=True)
     assert PLAIN.values(Effect.KIND, Effect.SIZE) == changed.values(Effect.KIND, Effect.SIZE)
     assert PLAIN.values(*Effect) != changed.values(*Effect)
-
-
-def test_what_is_not_usual_is_told() -> None:
-    workload = dataclasses.replace(PLAIN, lse=True, softmax_scale=0.5)
-    assert workload.unusual == {"lse": True, "softmax_scale": 0.5}
-    assert labels(workload) == ("with log-sum-exp", "scale 0.5")
-    assert labels(workload, short=True) == ("lse", "scale 0.5")
-    assert {name: getattr(PLAIN, name) for name in OPTIONAL} == {n: USUAL[n] for n in OPTIONAL}
 
 
 def test_the_head_dimension_of_values() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 import shutil
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,16 +61,6 @@ def test_committed_files_are_current(header: Header) -> None:
         assert committed == generated_texts()[name], "run `python -m fa_tune.export.config_headers`"
 
 
-def test_a_header_is_of_its_family() -> None:
-    header = Header("sm1", LaterConfig, "\n    int rows() const { return B_r; }\n\n", ("x.cuh",))
-    text = struct_header(header.config_class, header)
-    assert text.startswith("// One point of the sm1 family's knobs")
-    assert "fa_tune/families/sm1/config.py" in text
-    assert "struct LaterConfig {" in text
-    assert "int rows() const" in text
-    assert "num_ctas_per_sm" not in text
-
-
 def test_files_are_rewritten_in_a_checkout_only(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="is not a source checkout"):
         write_generated_files(tmp_path)
@@ -80,24 +71,6 @@ def test_files_are_rewritten_in_a_checkout_only(tmp_path: Path) -> None:
     assert {p.relative_to(tmp_path).as_posix(): p.read_text("utf-8") for p in written} == (
         generated_texts()
     )
-
-
-def test_whoever_reads_a_header_meanwhile_sees_all_of_it(tmp_path: Path) -> None:
-    (tmp_path / "kernels" / "sm80").mkdir(parents=True)
-    header = tmp_path / "csrc" / "dtype.h"
-    header.parent.mkdir()
-    header.write_text("before", "utf-8")
-    with header.open(encoding="utf-8") as reader:
-        write_generated_files(tmp_path)
-        assert reader.read() == "before"
-    assert header.read_text("utf-8") == dtype_header()
-
-
-def test_an_unwritable_file_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "kernels" / "sm80").mkdir(parents=True)
-    (tmp_path / "csrc" / "flash_forward_kernel_config.h").mkdir(parents=True)
-    with pytest.raises(StorageError, match=r"cannot write .*flash_forward_kernel_config\.h"):
-        write_generated_files(tmp_path)
 
 
 def run_cpp(folder: Path, source: str) -> str:
@@ -147,26 +120,6 @@ def test_struct_compares_and_sizes_like_python(tmp_path: Path) -> None:
     ]
 
 
-def test_struct_is_a_template_argument(tmp_path: Path) -> None:
-    best, other = sample(2)
-    (tmp_path / "config.h").write_text(struct_header(), "utf-8")
-    output = run_cpp(
-        tmp_path,
-        f"""
-        #include "config.h"
-        #include <cstdio>
-        using namespace fa_tune;
-        template <FlashForwardKernelConfig CFG>
-        int smem() {{ static_assert(CFG == CFG); return CFG.smem_bytes(); }}
-        int main() {{
-            std::printf("%d\\n", smem<{best.to_cpp_struct()}>());
-            std::printf("%d\\n", smem<{other.to_cpp_struct()}>());
-        }}
-        """,
-    )
-    assert output.split() == [str(best.smem_bytes), str(other.smem_bytes)]
-
-
 @dataclass(frozen=True, order=True)
 class LaterConfig(FlashForwardKernelConfig):
     """What the class looks like once a knob has been added."""
@@ -196,42 +149,46 @@ def test_later_fields_have_initialisers(tmp_path: Path) -> None:
     assert output == "1 2 1"
 
 
-@pytest.mark.parametrize(
-    ("more", "bytes_wanted"),
-    [
-        ("", (64 + 2 * 32) * 96 * 2),
-        (", 3", (64 + 6 * 32) * 96 * 2),
-        (", 2, 8, true", (64 + 4 * 32) * 96 * 2),
+def test_shared_memory_by_stages_and_panels(tmp_path: Path) -> None:
+    wanted = {
+        "": (64 + 2 * 32) * 96 * 2,
+        ", 3": (64 + 6 * 32) * 96 * 2,
+        ", 2, 8, true": (64 + 4 * 32) * 96 * 2,
         # O has rows of its own, 96 columns take up two panels of 64, and the barriers follow.
-        (", 2, 8, false, true", (2 * 64 + 4 * 32) * 128 * 2 + 1024),
-        (", 3, 0, false, true", (2 * 64 + 6 * 32) * 128 * 2 + 1024),
-    ],
-)
-def test_shared_memory_by_stages_and_panels(tmp_path: Path, more: str, bytes_wanted: int) -> None:
-    values = "DType::FP16, 96, 64, 32, 4, true, true, true, 0, 1, 1, false, true"
-    literal = f"FlashForwardKernelConfig{{{values}{more}}}"
-    config = parse_demangled(literal)
-    assert config.smem_bytes == bytes_wanted
-    assert parse_demangled(config.to_cpp_struct()) == config
+        ", 2, 8, false, true": (2 * 64 + 4 * 32) * 128 * 2 + 1024,
+        ", 3, 0, false, true": (2 * 64 + 6 * 32) * 128 * 2 + 1024,
+    }
+    asserted = []
+    for more, bytes_wanted in wanted.items():
+        values = "DType::FP16, 96, 64, 32, 4, true, true, true, 0, 1, 1, false, true"
+        literal = f"FlashForwardKernelConfig{{{values}{more}}}"
+        config = parse_demangled(literal)
+        assert config.smem_bytes == bytes_wanted
+        assert parse_demangled(config.to_cpp_struct()) == config
+        asserted.append(f"static_assert({literal} == {config.to_cpp_struct()});")
+        asserted.append(f"static_assert({literal}.smem_bytes() == {bytes_wanted});")
     (tmp_path / "config.h").write_text(struct_header(), "utf-8")
-    output = run_cpp(
-        tmp_path,
-        f"""
-        #include "config.h"
-        #include <cstdio>
-        using namespace fa_tune;
-        constexpr FlashForwardKernelConfig kShort = {literal};
-        constexpr FlashForwardKernelConfig kFull = {config.to_cpp_struct()};
-        static_assert(kShort == kFull && kShort.smem_bytes() == {bytes_wanted});
-        int main() {{ std::printf("%d", kFull.smem_bytes()); }}
-        """,
-    )
-    assert int(output) == bytes_wanted
+    text = "\n".join(asserted)
+    run_cpp(tmp_path, f'#include "config.h"\nusing namespace fa_tune;\n{text}\nint main() {{}}')
+
+
+def compiled(source: str, files: Mapping[str, str], arch: str) -> str:
+    """The log of a compilation, which must succeed."""
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
+    texts, names = ([text.encode() for text in part] for part in (files.values(), files))
+    error, program = nvrtc.nvrtcCreateProgram(source.encode(), b"k.cu", len(names), texts, names)
+    assert error == nvrtc.nvrtcResult.NVRTC_SUCCESS
+    options = [b"-std=c++20", f"-arch={arch}".encode()]
+    (error,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    _, size = nvrtc.nvrtcGetProgramLogSize(program)
+    log = b" " * size
+    nvrtc.nvrtcGetProgramLog(program, log)
+    assert error == nvrtc.nvrtcResult.NVRTC_SUCCESS, log.decode()
+    return log.strip(b"\0 \n").decode()
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_nvrtc_takes_the_header_as_it_is(arch: str) -> None:
-    nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
     config = sample(1)[0]
     source = f"""
     #include "config.h"
@@ -244,22 +201,12 @@ def test_nvrtc_takes_the_header_as_it_is(arch: str) -> None:
     }}
     template __global__ void kernel<{config.to_cpp_struct()}>(int*);
     """
-    headers = [struct_header().encode(), dtype_header().encode()]
-    names = [b"config.h", b"dtype.h"]
-    error, program = nvrtc.nvrtcCreateProgram(source.encode(), b"k.cu", 2, headers, names)
-    assert error == nvrtc.nvrtcResult.NVRTC_SUCCESS
-    options = [b"-std=c++20", f"-arch={arch}".encode()]
-    (error,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-    _, size = nvrtc.nvrtcGetProgramLogSize(program)
-    log = b" " * size
-    nvrtc.nvrtcGetProgramLog(program, log)
-    assert error == nvrtc.nvrtcResult.NVRTC_SUCCESS, log.decode()
-    assert not log.strip(b"\0 \n"), log.decode()
+    files = {"config.h": struct_header(), "dtype.h": dtype_header()}
+    assert compiled(source, files, arch) == ""
 
 
 def test_both_families_share_a_translation_unit() -> None:
     """Their headers define nothing twice, and nothing outside the namespace."""
-    nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
     files: dict[str, str] = {}
     for family in families.all_families():
         files |= family.source_files()
@@ -272,16 +219,4 @@ def test_both_families_share_a_translation_unit() -> None:
         out[0] = sizeof(fa_tune::sm80::ForwardParams) + sizeof(fa_tune::sm90::ForwardParams);
     }
     """
-    error, program = nvrtc.nvrtcCreateProgram(
-        source.encode(),
-        b"k.cu",
-        len(files),
-        [text.encode() for text in files.values()],
-        [name.encode() for name in files],
-    )
-    assert error == nvrtc.nvrtcResult.NVRTC_SUCCESS
-    (error,) = nvrtc.nvrtcCompileProgram(program, 2, [b"-std=c++20", b"-arch=sm_90a"])
-    _, size = nvrtc.nvrtcGetProgramLogSize(program)
-    log = b" " * size
-    nvrtc.nvrtcGetProgramLog(program, log)
-    assert error == nvrtc.nvrtcResult.NVRTC_SUCCESS, log.decode()
+    compiled(source, files, "sm_90a")

@@ -12,7 +12,7 @@ import pytest
 from fa_tune import families
 from fa_tune.build.native.core import KernelImage
 from fa_tune.core.arch import limits
-from fa_tune.core.errors import InvalidConfig, NoUsableVariant
+from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import DType, Workload
 from fa_tune.export.project import Export, ExportedKernel, choose
@@ -261,13 +261,6 @@ def test_configs_beside_those_that_were_chosen() -> None:
     assert MMA in {r.variant.config for r in select(Registry.of(), stated_by_option).kernels}
     with pytest.raises(InvalidConfig, match="no-such-set"):
         select(Registry.of(), options(kernels="no-such-set", archs=("sm_80",)))
-
-
-def test_nothing_to_export_is_one_sentence() -> None:
-    with pytest.raises(NoUsableVariant, match=r"nothing in the registry registry\.json.*--arch"):
-        select(Registry.of(), options())
-    with pytest.raises(NoUsableVariant, match="no default"):
-        select(Registry.of(), options(archs=("sm_80",), d_heads=(1000,)))
 
 
 def test_an_entry_of_few_queries_brings_the_defaults_for_what_is_far_from_it() -> None:

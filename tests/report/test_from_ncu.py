@@ -221,16 +221,6 @@ def test_what_rates_rest_on_is_said() -> None:
     assert not notes
 
 
-def test_a_duration_of_zero_is_named_as_such() -> None:
-    notes: list[str] = []
-    launches = [_launch(OURS % (BARE, "0, 0, 0"), (8, 4, 2), us) for us in (0.0, 100.0)]
-    row = _only(rows_from_launches(launches, on_note=notes.append))
-    assert row.n == 1
-    assert any("1 of 2 launches" in note for note in notes)
-    row = _only(rows_from_launches(launches[:1]))
-    assert "not collected" not in row.reason
-
-
 @pytest.mark.parametrize(
     "family", [family for family in families.all_families() if hasattr(family, "name_expression")]
 )
@@ -239,16 +229,3 @@ def test_base_names_are_refused_with_what_to_do(family: Any) -> None:
     base = family.name_expression(config, "plain").partition("<")[0]
     with pytest.raises(ProfileFormatError, match="--print-kernel-base demangled"):
         rows_from_launches([_launch(CUDNN, (132, 1, 1)), _launch(base, (8, 4, 2))])
-
-
-def test_strangers_are_named_without_a_cut_word() -> None:
-    notes: list[str] = []
-    long = "some::kernel<" + "a_word, " * 20 + "1>"
-    rows_from_launches([_launch(long, (1, 1, 1))], on_note=notes.append)
-    (note,) = notes
-    assert "1 kernel is" in note
-    shown = note.partition(": ")[2]
-    assert set(shown.removeprefix("some::kernel<").split()) <= {"a_word,", "…"}
-    notes.clear()
-    rows_from_launches([_launch("f()", (1, 1, 1))], on_note=notes.append)
-    assert "…" not in notes[0]

@@ -16,7 +16,6 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Outcome
 from fa_tune.core.workload import DType
 from fa_tune.report.load import Stated, load_report_source
-from fa_tune.report.summary import sentences, summarise
 from fa_tune.store.table.rows import Row, best
 
 DATA = Path(__file__).parent / "data"
@@ -146,15 +145,3 @@ def test_options_do_not_replace_what_name_and_grid_say(stated: dict[str, Any]) -
         _load(SEQ_1024, **stated)
     said = {"batch": 16, "seq_len": 1024, "d_head": 128, "heads": 16, "dtype": DType.FP16}
     assert _load(SEQ_1024, **said) == _load(SEQ_1024)
-
-
-def test_summary_in_words() -> None:
-    (summary,) = summarise(_load(SEQ_1024))
-    assert summary.timed == 45
-    assert summary.near == 1
-    assert summary.speed_over["FA2"] == pytest.approx(417.728 / 398.24)
-    assert summary.speed_over["cuDNN"] == pytest.approx(233.952 / 398.24)
-    text = " ".join(sentences(summary))
-    assert "fastest of 45 configs" in text
-    assert "398.2 µs (345 TFLOP/s)" in text
-    assert "1.05x that of FA2, 0.59x that of cuDNN" in text

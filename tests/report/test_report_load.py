@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -127,11 +126,6 @@ def test_folder_compares_each_file_in_itself(tmp_path: Path) -> None:
     assert rows[3].duration_percent_of_baseline == pytest.approx(100 * 0.5 / 2.438304)
 
 
-def test_folder_of_one_mixes_nothing(tmp_path: Path) -> None:
-    shutil.copy(DATA / "raw_h200_seq4096.csv", tmp_path)
-    assert {row.source for row in load_report_source(tmp_path)} == {""}
-
-
 def test_folder_of_folders_is_not_mixed(tmp_path: Path) -> None:
     (tmp_path / "nvidia_h200").mkdir()
     (tmp_path / "nvidia_h200" / "a.csv").write_text(CLASSIC)
@@ -140,11 +134,6 @@ def test_folder_of_folders_is_not_mixed(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"no \.csv file in .*name one of .*nvidia_h200") as told:
         load_report_source(tmp_path)
     assert ".venv" not in str(told.value)
-
-
-def test_missing_path(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="no such file or folder"):
-        load_report_source(tmp_path / "nothing.csv")
 
 
 @pytest.mark.parametrize(

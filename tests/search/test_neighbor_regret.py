@@ -22,15 +22,6 @@ def test_regret_is_the_time_above_the_leaders() -> None:
     assert found.regret("not there") == math.inf
 
 
-def test_references_lead_nobody() -> None:
-    (reference,) = measured(x=0.1)
-    ours = measured(a=1.0)
-    found = neighbour([Measurement("ref:fa2", "w", "events", reference.samples_s, {}, {}), *ours])
-    assert found is not None
-    assert found.regrets == {"a": 0.0}
-    assert neighbour([]) is None
-
-
 @pytest.mark.parametrize(
     ("regret", "steps"),
     [

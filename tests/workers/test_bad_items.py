@@ -52,9 +52,7 @@ def test_a_crash_leaves_its_stack_in_the_stderr_tail(crashes: dict[str, ItemResu
 
 
 def test_a_hang_is_ended_at_the_deadline() -> None:
-    started = time.monotonic()
     results = run({"bad": "hang", "after": "ok"}, item_timeout_s=SILENCE_S)
-    assert time.monotonic() - started < SILENCE_S + 5
     assert results["bad"].outcome is Outcome.TIMED_OUT
     assert results["bad"].reason == f"silent for {SILENCE_S:g} s"
     assert results["after"].outcome is Outcome.OK
@@ -151,9 +149,7 @@ def test_four_failing_items_among_thirty_two() -> None:
         "item-17": "raise",
         "item-31": "sticky_error",
     }
-    started = time.monotonic()
     results = run({**doing, **failing}, item_timeout_s=SILENCE_S)
-    assert time.monotonic() - started < 15
     failed = {name: r.outcome for name, r in results.items() if r.outcome is not Outcome.OK}
     assert failed == {
         "item-03": Outcome.CRASHED,

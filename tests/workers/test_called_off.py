@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextvars import copy_context
 from pathlib import Path
 
-import pytest
-
 from fa_tune.core.model import Outcome
 from fa_tune.workers.supervisor import CALLED_OFF, CalledOff, ItemResult, run_items
 
@@ -59,9 +57,3 @@ def test_work_that_is_called_off_ends_with_its_process() -> None:
     assert not thread.is_alive()
     assert len(ended) == 1
     assert CALLED_OFF.get() is None, "of that thread alone"
-
-
-def test_without_the_event_nothing_is_called_off() -> None:
-    assert [r.outcome for r in start({"a": "ok"}, retry_after_sigkill=False)] == [Outcome.OK]
-    with pytest.raises(LookupError):
-        copy_context()[CALLED_OFF]

@@ -34,9 +34,3 @@ def test_the_end_of_a_child_that_crashed(tmp_path: Path) -> None:
     assert end.failed_item == "b"
     assert list(end.results) == ["a", "b"]
     assert end.results["b"].outcome is Outcome.CRASHED
-
-
-def test_a_folder_can_be_used_again(tmp_path: Path) -> None:
-    child(tmp_path, {"a": "ok"})
-    end = child(tmp_path, {"b": "ok"})
-    assert list(end.results) == ["b"]
