@@ -35,37 +35,10 @@ def quiet() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(("n_q", "n_kv"), [(7, 7), (3, 9)])
-def test_dense(n_q: int, n_kv: int) -> None:
-    q, k, v = draw(2, n_q, 4, 16), draw(2, n_kv, 2, 16), draw(2, n_kv, 2, 16)
-    assert torch.allclose(flash_attn_func(q, k, v), by_torch(q, k, v), atol=1e-5)
-    causal = by_torch(q, k, v, attn_mask=torch.ones(n_q, n_kv).tril(n_kv - n_q).bool())
-    assert torch.allclose(flash_attn_func(q, k, v, causal=True), causal, atol=1e-5)
-    out, lse, probabilities = flash_attn_func(q, k, v, softmax_scale=0.5, return_attn_probs=True)
-    assert torch.allclose(out, by_torch(q, k, v, scale=0.5), atol=1e-5)
-    scores = twins.scores_of(q, k, Traits(scale=0.5))
-    assert torch.allclose(lse, scores.logsumexp(-1).float(), atol=1e-5)
-    assert probabilities is None
-
-
-def test_windows_softcap_and_alibi() -> None:
-    q, k, v = draw(1, 6, 2, 16), draw(1, 8, 2, 16), draw(1, 8, 2, 16)
-    place = torch.arange(6)[:, None] + 2 - torch.arange(8)  # how far a key lies behind
-    near = (place <= 3) & (place >= -1)
-    found = flash_attn_func(q, k, v, window_size=(3, 1))
-    assert torch.allclose(found, by_torch(q, k, v, attn_mask=near), atol=1e-5)
-    found = flash_attn_func(q, k, v, causal=True, window_size=(3, -1))
-    seen = (place <= 3) & (place >= 0)
-    assert torch.allclose(found, by_torch(q, k, v, attn_mask=seen), atol=1e-5)
-    slopes = torch.tensor([0.5, 0.25])
-    bias = -slopes[None, :, None, None] * place.abs()
-    found = flash_attn_func(q, k, v, alibi_slopes=slopes)
-    assert torch.allclose(found, by_torch(q, k, v, attn_mask=bias), atol=1e-5)
-    scores = 5 * torch.tanh(torch.einsum("bqhd,bkhd->bhqk", q, k) / 4 / 5)
-    expected = torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v)
-    assert torch.allclose(flash_attn_func(q, k, v, softcap=5.0), expected, atol=1e-5)
-    kept = flash_attn_func(q, k, v, dropout_p=0.5)
-    assert not torch.allclose(kept, by_torch(q, k, v), atol=1e-3)
+def test_dropout_drops() -> None:
+    """What the other options mean is in test_flash_attn_meaning."""
+    q, k = draw(1, 6, 2, 16), draw(1, 8, 2, 16)
+    assert not torch.allclose(flash_attn_func(q, k, k, dropout_p=0.5), by_torch(q, k, k), atol=1e-3)
 
 
 def test_rows_without_keys_are_zero() -> None:
@@ -79,23 +52,6 @@ def test_rows_without_keys_are_zero() -> None:
     assert q.grad is not None
     assert q.grad.isfinite().all()
     assert (q.grad[:, :2] == 0).all()
-
-
-def test_packed_sequences() -> None:
-    lengths_q, lengths_k = [3, 1, 5], [4, 6, 5]
-    starts_q = torch.tensor([0, 3, 4, 9], dtype=torch.int32)
-    starts_k = torch.tensor([0, 4, 10, 15], dtype=torch.int32)
-    q, k, v = draw(9, 4, 16), draw(15, 2, 16), draw(15, 2, 16)
-    out, lse, _ = flash_attn_varlen_func(
-        q, k, v, starts_q, starts_k, 5, 6, causal=True, return_attn_probs=True
-    )
-    assert lse.shape == (4, 9)
-    parts = zip(q.split(lengths_q), k.split(lengths_k), v.split(lengths_k), strict=True)
-    alone = [flash_attn_func(a[None], b[None], c[None], causal=True)[0] for a, b, c in parts]
-    assert torch.allclose(out, torch.cat(alone), atol=1e-6)
-    single = flash_attn_varlen_func(q, k, v, starts_q[[0, 3]], starts_k[[0, 3]], 9, 15, causal=True)
-    expected = flash_attn_func(q[None], k[None], v[None], causal=True)[0]
-    assert torch.allclose(single, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("sequences", [[(0, 5)], [(2, 6)], [(0, 3), (3, 7)]])

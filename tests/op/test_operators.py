@@ -134,36 +134,17 @@ def grads(run: Callable[..., torch.Tensor], tensors: Any, seed: torch.Tensor) ->
 LENGTHS = ((8, 8), (5, 9), (9, 5), (20, 4), (1, 6))
 
 
-@pytest.mark.parametrize(("n_q", "n_kv"), LENGTHS)
-@pytest.mark.parametrize(("causal", "bottom_right"), MASKS)
-def test_gradients(n_q: int, n_kv: int, causal: bool, bottom_right: bool) -> None:
-    """In fp64, against autograd through the scores; rows without keys, fewer kv heads."""
-    torch.manual_seed(0)
-    q = draw(2, n_q, 4, 16, dtype=torch.float64)
-    k, v = (draw(2, n_kv, 2, 16, dtype=torch.float64) for _ in range(2))
-    seed = draw(2, n_q, 4, 16, dtype=torch.float64)
-
-    def plain(*tensors: torch.Tensor) -> torch.Tensor:
-        return twins.defined(*tensors, Traits(causal, bottom_right, 0.3))[0]
-
-    def ours(*tensors: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = attention(
-            *tensors, causal=causal, bottom_right=bottom_right, softmax_scale=0.3
-        )
-        return found
-
-    for found, right in zip(
-        grads(ours, (q, k, v), seed), grads(plain, (q, k, v), seed), strict=True
-    ):
-        assert torch.allclose(found, right, atol=1e-6)  # the log-sum-exp is fp32
-
-
 WINDOWS = ((None, None), (3, None), (None, 2), (2, 1), (0, 0), (4, 12), (30, 0))
 
 
 @pytest.mark.parametrize(("n_q", "n_kv"), LENGTHS)
-@pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("scores", ["masks", "sink", "softcap", "alibi", "all"])
+@pytest.mark.parametrize(
+    ("window", "scores"),
+    [
+        *itertools.product(WINDOWS, ("masks", "all")),
+        *itertools.product(WINDOWS[:2], ("sink", "softcap", "alibi")),
+    ],
+)
 def test_gradients_of_all_traits(
     n_q: int, n_kv: int, window: tuple[int | None, int | None], scores: str
 ) -> None:

@@ -11,8 +11,16 @@ from hypothesis import strategies as st
 
 from fa_tune.core.errors import FaTuneError, InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Measurement
-from fa_tune.core.stats import paired_ratio
-from fa_tune.search.decide import Decision, Rule, decide
+from fa_tune.core.stats import Interval, Ratio, paired_ratio
+from fa_tune.search.decide import (
+    Confirmation,
+    Decision,
+    Rule,
+    beats,
+    decide,
+    is_near,
+    is_tied,
+)
 
 W = "b16_h16_kv16_q4096_k4096_d128_fp16_full"
 DEFAULT = "sm80:default"
@@ -203,6 +211,56 @@ def test_a_tied_candidate_that_may_be_no_faster_than_the_default_gives_way() -> 
     d = decide([steady("b", 0.987), noisy, steady(DEFAULT, 1.0)], DEFAULT)
     assert d.tie_set == ("a", "b")
     check(d, "b", Rule.TIE_BREAK)
+
+
+# By ratios to a baseline of the same round
+
+
+def test_ratios_are_compared_as_they_are() -> None:
+    """Who left the race early did so at another clock, which times have in them and ratios do not:
+    what levels the times must leave the ratios alone."""
+    given = [
+        dataclasses.replace(m("a", *[1.0] * 20), relative=(1.1,) * 4 + (0.9,) * 16),
+        dataclasses.replace(m("b", *[1.0] * 4), relative=(0.95,) * 4),
+    ]
+    assert [s.subject for s in decide(given, None).standings] == ["a", "b"]
+    times = [m("a", *(1.1,) * 4, *(0.9,) * 16), m("b", *(0.95,) * 4)]
+    assert [s.subject for s in decide(times, None).standings] == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("value", "interval", "upheld"),
+    [
+        (0.99, None, True),
+        (1.0, None, False),
+        (1.01, None, False),
+        (1.01, (0.99, 1.03), True),  # which contradicts it only by chance
+        (1.01, (1.0, 1.03), False),
+        (1.02, (1.01, 1.03), False),
+    ],
+)
+def test_a_confirmation_is_contradicted_by_no_gain_that_is_sure(
+    value: float, interval: tuple[float, float] | None, upheld: bool
+) -> None:
+    ratio = Ratio(value, interval and Interval(*interval))
+    assert Confirmation("a", DEFAULT, ratio, 40).upheld is upheld
+
+
+@pytest.mark.parametrize(("value", "near"), [(1.005, True), (1.0050001, False), (0.9, True)])
+def test_a_tie_ends_at_its_bound(value: float, near: bool) -> None:
+    assert is_near(Ratio(value, None)) is near
+    assert is_tied(Ratio(value, None)) is (near and value > 0.9)
+    assert is_tied(Ratio(value, Interval(0.5, 1.0))), "an interval that ends at 1 holds it"
+
+
+@pytest.mark.parametrize(
+    ("value", "high", "is_gain"),
+    [(0.9899, 0.9999, True), (0.99, 0.9999, False), (0.9899, 1.0, False)],
+)
+def test_a_gain_is_more_than_the_margin_and_surely_one(
+    value: float, high: float, is_gain: bool
+) -> None:
+    assert beats(Ratio(value, Interval(0.9, high)), 0.01) is is_gain
 
 
 # Refusals
