@@ -18,7 +18,7 @@ from fa_tune.core.workload import DType, benchmark_workload
 from fa_tune.families.sm80.sets import PROGRESSION
 from fa_tune.operations import flops
 from fa_tune.store.recordings import Recording, load
-from fa_tune.store.table.columns import L2_HIT, REGISTERS, SM_CLOCK
+from fa_tune.store.table.columns import REGISTERS
 from fa_tune.store.table.from_attempts import CYCLES
 from recorded_files import days, table
 from recorded_grid import H200
@@ -39,11 +39,9 @@ _SHARED = "l1tex__data_{}_mem_shared.sum"
 # By the word of a figure: what it is, the metric, its scale and decimals.
 COUNTERS: dict[str, tuple[str, str, float, int]] = {
     "cycles": ("elapsed cycles, millions", CYCLES[0], 1e-6, 2),
-    "clock": ("SM clock, GHz", SM_CLOCK, 1e-9, 2),
     "registers": ("registers per thread", REGISTERS, 1, 0),
     "warps": ("warps active, % of the most", f"sm__warps_active.{_ACTIVE}", 1, 1),
     "instructions": ("warp instructions, millions", "smsp__inst_executed.sum", 1e-6, 0),
-    "issue": ("issue slots used, %", f"smsp__issue_active.{_ACTIVE}", 1, 1),
     "tensor": ("tensor pipe active, %", f"sm__pipe_tensor_op_hmma_cycles_active.{_ACTIVE}", 1, 1),
     "conflicts": (
         "bank conflicts, shared memory, millions",
@@ -57,13 +55,9 @@ COUNTERS: dict[str, tuple[str, str, float, int]] = {
         1e-6,
         0,
     ),
-    "dram": ("DRAM read, MB", "dram__bytes_read.sum", 1e-6, 0),
-    "l2": ("L2 hit rate, %", L2_HIT, 1, 1),
     "long": ("stalled: long scoreboard (global)", _STALL.format("long_scoreboard"), 1, 2),
     "short": ("stalled: short scoreboard (shared)", _STALL.format("short_scoreboard"), 1, 2),
-    "mio": ("stalled: MIO throttle", _STALL.format("mio_throttle"), 1, 2),
     "barrier": ("stalled: barrier", _STALL.format("barrier"), 1, 2),
-    "math": ("stalled: math pipe throttle", _STALL.format("math_pipe_throttle"), 1, 2),
     "wait": ("stalled: wait (fixed latency)", _STALL.format("wait"), 1, 2),
     "spills": ("local loads, millions", "smsp__sass_inst_executed_op_local_ld.sum", 1e-6, 1),
     BUSY: ("shared memory busy, %", "", 1, 0),
