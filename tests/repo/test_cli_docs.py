@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import click
 import pytest
 
 import cli_docs
-from fa_tune.commands.shared.grouped_help import GroupedCommand
 from tests.project_files import ROOT
 
 cli = pytest.importorskip("fa_tune.cli", reason="the command line does not exist yet")
@@ -74,38 +72,6 @@ def test_reference_page_is_up_to_date(tmp_path: Path) -> None:
     tool = [sys.executable, str(ROOT / "tools" / "pages" / "cli_docs.py"), str(page)]
     subprocess.run(tool, env=environment, check=True)
     assert path.read_text(encoding="utf-8") == page.read_text(encoding="utf-8"), "run: ./check fix"
-
-
-def test_the_page_has_every_option_of_every_command() -> None:
-    """Described with the command, or once for all that have it and named by each."""
-    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-    parts = {part.partition("\n")[0].lstrip("# "): part for part in text.split("\n#")}
-    shared = cli_docs.shared_options([context for _, context in COMMANDS])
-    assert shared
-    for words, context in COMMANDS:
-        if not isinstance(context.command, GroupedCommand):
-            continue
-        part = parts[" ".join(words)]
-        for heading, records in context.command.sections(context).items():
-            for names, described in records:
-                name = cli_docs.long_name((names, described))
-                if name == "--help":  # of all commands, and click keeps how it was first asked for
-                    continue
-                assert name in part, (words, name)
-                once = (names, described) in shared.get(heading, ())
-                where = parts["Options of several commands"] if once else part
-                assert names in where, (words, names)
-                assert set(described.split()[:1]) <= set(where.split())
-
-
-def test_help_is_quick(tmp_path: Path) -> None:
-    """Well under a second on an idle machine; the best of five forgives a busy one."""
-    times_s = []
-    for _ in range(5):
-        start = time.perf_counter()
-        _fa_tune("--help", cwd=tmp_path)
-        times_s.append(time.perf_counter() - start)
-    assert min(times_s) < 1.0
 
 
 @pytest.mark.parametrize(

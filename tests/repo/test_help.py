@@ -13,12 +13,10 @@ import pytest
 
 from fa_tune.build.cache import ArtifactStore, default_cache_dir
 from fa_tune.cli import cli
-from fa_tune.commands.shared.grouped_help import HEADINGS, OWN, GroupedCommand
+from fa_tune.commands.shared.grouped_help import HEADINGS, GroupedCommand
 from tests.commands.console import Console
 from tests.conftest import lend_kernels
 from tests.project_files import ROOT
-
-MANY = 16  # options, from which on a list of them needs headings
 
 # What has to run on the GPU, or reads files that the reader has; these are only parsed.
 NEEDS_MORE = {
@@ -75,15 +73,6 @@ def test_help_fits_80_columns(name: str, command: click.Command) -> None:
 
 
 @pytest.mark.parametrize(("name", "command"), COMMANDS)
-def test_many_options_have_headings(name: str, command: click.Command) -> None:
-    options = [p for p in command.params if isinstance(p, click.Option)]
-    if len(options) < MANY:
-        return
-    assert isinstance(command, GroupedCommand)
-    assert len(set(_headings(command)) & HEADINGS.keys()) > 2
-
-
-@pytest.mark.parametrize(("name", "command"), COMMANDS)
 def test_every_option_is_in_the_help_once(name: str, command: click.Command) -> None:
     if not isinstance(command, GroupedCommand):
         return
@@ -94,12 +83,6 @@ def test_every_option_is_in_the_help_once(name: str, command: click.Command) -> 
             assert len(re.findall(pattern, text, re.MULTILINE)) == 1, option.name
     order = [heading for heading in _headings(command) if heading in HEADINGS]
     assert order == sorted(order, key=list(HEADINGS).index)
-
-
-def test_no_option_has_two_headings() -> None:
-    names = [name for names in HEADINGS.values() for name in names]
-    assert len(names) == len(set(names))
-    assert not HEADINGS[OWN]
 
 
 @pytest.mark.parametrize("name", [name for name, command in COMMANDS if len(command.params) > 3])
@@ -165,7 +148,3 @@ def test_examples_run_without_a_gpu(
     done = console(*_words(line))
     assert done.status == 0, done.err
     assert done.out
-
-
-def test_most_examples_of_what_needs_no_gpu_are_run() -> None:
-    assert {line.split()[1] for line in RUN} >= {"search", "profile", "explain", "report"}
