@@ -3,7 +3,7 @@
 //     host_cost PLAN CUBIN [ROUNDS]
 //
 // PLAN: a text file of the plan's integers, in the order of fa_tune_plan, of its one launch, in
-// that of fa_tune_launch_plan, and the kernel's symbol.  Prints JSON: medians over rounds of the
+// that of fa_tune_launch_plan, a name and integers, and the kernel's symbol.  Prints JSON: medians over rounds of the
 // nanoseconds per launch, of rounds that alternate, with an idle GPU before each and without the
 // queue ever being full, and the time of the first launch, the kernel's loading in it.
 #include <algorithm>
@@ -22,6 +22,7 @@
 #include "driver.h"
 #include "fa_tune.hpp"
 #include "launch.h"
+#include "tensor_maps.h"
 
 namespace {
 
@@ -46,17 +47,19 @@ void expect(const Status& status) {
 struct Kernel {
     fa_tune_plan plan{};
     fa_tune_launch_plan launch{};
+    std::string params;
     std::string symbol;
     std::vector<char> image;
 
     Kernel(const char* plan_file, const char* cubin) {
         std::ifstream text(plan_file);
-        const auto read = [&](auto& integers) {
-            auto* words = reinterpret_cast<std::int32_t*>(&integers);
-            for (std::size_t i = 0; i < sizeof integers / sizeof *words; ++i) text >> words[i];
+        const auto read = [&](std::int32_t* first, const std::int32_t* last) {
+            while (first <= last) text >> *first++;
         };
-        read(plan);
-        read(launch);
+        read(&plan.operation, &plan.portability);
+        text >> params;
+        launch.params = params.c_str();
+        read(&launch.grid, &launch.dependent);
         text >> symbol;
         if (!text) fail(std::string(plan_file) + " is no plan");
         std::ifstream binary(cubin, std::ios::binary);
@@ -95,16 +98,17 @@ void* allocate(const Driver& driver, std::int64_t bytes) {
 
 fa_tune_tensors allocate(const Driver& driver, const fa_tune_problem& problem) {
     fa_tune_tensors made{};
-    for (fa_tune_tensor* tensor : {&made.q, &made.k, &made.v, &made.o}) {
-        const bool keys = tensor == &made.k || tensor == &made.v;
+    for (int role = FA_TUNE_TENSOR_Q; role <= FA_TUNE_TENSOR_O; ++role) {
+        fa_tune_tensor* const tensor = &made.of[role];
+        const bool keys = role == FA_TUNE_TENSOR_K || role == FA_TUNE_TENSOR_V;
         const std::int64_t rows = keys ? problem.seq_len_kv : problem.seq_len_q;
-        const bool values = tensor == &made.v || tensor == &made.o;
+        const bool values = role == FA_TUNE_TENSOR_V || role == FA_TUNE_TENSOR_O;
         const std::int32_t columns = values ? problem.d_head_v : problem.d_head;
         tensor->address = allocate(driver, 2 * rows * columns);
         tensor->seq_stride = tensor->head_stride = columns;
         tensor->batch_stride = rows * columns;
     }
-    made.lse = allocate(driver, 4 * problem.seq_len_q);
+    made.of[FA_TUNE_TENSOR_LSE].address = allocate(driver, 4 * problem.seq_len_q);
     return made;
 }
 
@@ -163,14 +167,24 @@ int run(const Kernel& given, int rounds) {
         "cuKernelSetAttribute"));
     CUdeviceptr counters = 0;
     expect(context->slots.of_stream(driver, stream, &counters));
-    LaunchStep step;
-    expect(make_step(driver, given.launch, {problem, tensors, *context->device}, step));
-    set_counters(given.launch, counters, step);
+    Launchable launchable{};
+    expect(check_plan(given.launch, &launchable));
+    const Device& device = *context->device;
+    fa_tune_description step{};
+    expect(describe(launchable, {problem, tensors, device.multiprocessors, device.l2_bytes}, step));
+    set_counters(launchable, reinterpret_cast<void*>(counters), step);
+    CUtensorMap maps[4];
+    void* pointers[5] = {step.params};
+    for (std::uint32_t i = 0; i < step.map_count; ++i) {
+        expect(encode_map(driver, step.maps[i], maps[i]));
+        pointers[i] = &maps[i];
+    }
+    pointers[step.map_count] = step.params;
 
     const auto bare_launch = [&] {
         expect(driver.check(
-            driver.cuLaunchKernel(bare, step.grid[0], step.grid[1], step.grid[2], step.threads, 1,
-                                  1, step.shared_bytes, stream, step.pointers, nullptr),
+            driver.cuLaunchKernel(bare, step.grid[0], step.grid[1], step.grid[2], step.block[0], 1,
+                                  1, step.shared_bytes, stream, pointers, nullptr),
             "cuLaunchKernel"));
     };
     const auto core_launch = [&] {

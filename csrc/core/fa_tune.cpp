@@ -88,11 +88,28 @@ fa_tune_status fa_tune_kernel_create(const fa_tune_kernel_info* info, fa_tune_ke
     });
 }
 
+fa_tune_status fa_tune_kernel_adopt(const fa_tune_kernel_info* info, void* const* functions,
+                                    int device, fa_tune_kernel** kernel) {
+    return guarded([=] {
+        if (info == nullptr || kernel == nullptr) return missing("info or kernel");
+        return with_device(device, [=](const Device& here) {
+            std::unique_ptr<fa_tune_kernel> made;
+            Status status = fa_tune_kernel::adopt(*info, functions, here.ordinal, &made);
+            if (status.ok()) *kernel = made.release();
+            return status;
+        });
+    });
+}
+
 void fa_tune_kernel_destroy(fa_tune_kernel* kernel) { delete kernel; }
 
-const char* fa_tune_kernel_config(const fa_tune_kernel* kernel) { return kernel->config().c_str(); }
+const char* fa_tune_kernel_config(const fa_tune_kernel* kernel) {
+    return kernel == nullptr ? "" : kernel->config().c_str();
+}
 
-const fa_tune_plan* fa_tune_kernel_plan(const fa_tune_kernel* kernel) { return &kernel->plan(); }
+const fa_tune_plan* fa_tune_kernel_plan(const fa_tune_kernel* kernel) {
+    return kernel == nullptr ? nullptr : &kernel->plan();
+}
 
 fa_tune_status fa_tune_prepare(fa_tune_kernel* kernel, int device) {
     return guarded([=] { return kernel == nullptr ? missing("kernel") : kernel->prepare(device); });
@@ -122,6 +139,18 @@ fa_tune_status fa_tune_launch(fa_tune_kernel* kernel, const fa_tune_problem* pro
             return missing("kernel, problem or tensors");
         }
         return kernel->launch(*problem, *tensors, device, static_cast<CUstream>(stream));
+    });
+}
+
+fa_tune_status fa_tune_describe(const fa_tune_kernel* kernel, const fa_tune_problem* problem,
+                                const fa_tune_tensors* tensors, const fa_tune_device_facts* device,
+                                int launch, fa_tune_description* description) {
+    return guarded([=] {
+        if (kernel == nullptr || problem == nullptr || tensors == nullptr || device == nullptr ||
+            description == nullptr) {
+            return missing("kernel, problem, tensors, device or description");
+        }
+        return kernel->describe(*problem, *tensors, *device, launch, description);
     });
 }
 

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 
-#include "launch.h"
+#include "operands.h"
 #include "problem.h"
 #include "slots.h"
+#include "tensor_maps.h"
 
 using namespace fa_tune::core;
 
@@ -21,7 +23,6 @@ Status check_plan(const fa_tune_plan& plan) {
         const char* name;
         std::int32_t value, least, most;
     } ranges[] = {
-        {"operation", plan.operation, FA_TUNE_OPERATION_FORWARD, FA_TUNE_OPERATION_FORWARD},
         {"launches", plan.launches, 1, kMaxLaunches},
         {"d_head", plan.d_head, 1, kMaxHead},
         {"d_v", plan.d_v, 1, kMaxHead},
@@ -42,6 +43,9 @@ Status check_plan(const fa_tune_plan& plan) {
                            least, most, value);
         }
     }
+    if (!is_operation(plan.operation)) {
+        return failure(FA_TUNE_INVALID, "unknown operation %d of a plan", plan.operation);
+    }
     if (plan.dtype != FA_TUNE_DTYPE_FP16 && plan.dtype != FA_TUNE_DTYPE_BF16) {
         return failure(FA_TUNE_INVALID, "dtype of a plan must be %d or %d, not %d",
                        FA_TUNE_DTYPE_FP16, FA_TUNE_DTYPE_BF16, plan.dtype);
@@ -49,26 +53,33 @@ Status check_plan(const fa_tune_plan& plan) {
     return {};
 }
 
-Status enqueue(const Driver& driver, LaunchStep& step, CUkernel kernel, CUstream stream) {
-    if (!step.has_cluster() && !step.dependent) {
-        return driver.check(
-            driver.cuLaunchKernel(kernel, step.grid[0], step.grid[1], step.grid[2], step.threads, 1,
-                                  1, step.shared_bytes, stream, step.pointers, nullptr),
-            "cuLaunchKernel");
+bool has_cluster(const fa_tune_description& launch) {
+    return launch.cluster[0] * launch.cluster[1] * launch.cluster[2] > 1;
+}
+
+Status enqueue_with(const Driver& driver, const fa_tune_description& launch, CUkernel kernel,
+                    CUstream stream, void** pointers) {
+    if (!has_cluster(launch) && launch.dependent == 0) {
+        return driver.check(driver.cuLaunchKernel(kernel, launch.grid[0], launch.grid[1],
+                                                  launch.grid[2], launch.block[0], 1, 1,
+                                                  launch.shared_bytes, stream, pointers, nullptr),
+                            "cuLaunchKernel");
     }
     CUlaunchAttribute attributes[2]{};
     unsigned count = 0;
-    if (step.has_cluster()) {
+    if (has_cluster(launch)) {
         attributes[count].id = kLaunchClusterDimension;
-        attributes[count++].value.cluster = {step.cluster[0], step.cluster[1], step.cluster[2]};
+        attributes[count++].value.cluster = {launch.cluster[0], launch.cluster[1],
+                                             launch.cluster[2]};
     }
-    if (step.dependent) {
+    if (launch.dependent != 0) {
         attributes[count].id = kLaunchProgrammatic;
         attributes[count++].value.flag = 1;
     }
-    const CUlaunchConfig config{step.grid[0],      step.grid[1], step.grid[2], step.threads, 1, 1,
-                                step.shared_bytes, stream,       attributes,   count};
-    return driver.check(driver.cuLaunchKernelEx(&config, kernel, step.pointers, nullptr),
+    const CUlaunchConfig config{
+        launch.grid[0], launch.grid[1], launch.grid[2], launch.block[0], 1, 1, launch.shared_bytes,
+        stream,         attributes,     count};
+    return driver.check(driver.cuLaunchKernelEx(&config, kernel, pointers, nullptr),
                         "cuLaunchKernelEx");
 }
 
@@ -81,27 +92,57 @@ Status is_capturing(const Driver& driver, CUstream stream, bool* capturing) {
 
 }  // namespace
 
-Status fa_tune_kernel::create(const fa_tune_kernel_info& info,
-                              std::unique_ptr<fa_tune_kernel>* kernel) {
+Status fa_tune_kernel::make(const fa_tune_kernel_info& info,
+                            std::unique_ptr<fa_tune_kernel>* kernel) {
     Status status = check_plan(info.plan);
     if (!status.ok()) return status;
-    if (info.config == nullptr || info.launches == nullptr || info.symbols == nullptr ||
-        info.image == nullptr || info.image_bytes == 0) {
-        return failure(FA_TUNE_INVALID, "a kernel needs config, launches, symbols and image");
+    if (info.config == nullptr || info.launches == nullptr) {
+        return failure(FA_TUNE_INVALID, "a kernel needs config and launches");
     }
     std::unique_ptr<fa_tune_kernel> made(new fa_tune_kernel);
     made->config_ = info.config;
     made->plan_ = info.plan;
+    made->launches_.resize(static_cast<std::size_t>(info.plan.launches));
+    for (std::size_t i = 0; i < made->launches_.size(); ++i) {
+        status = fa_tune::core::check_plan(info.launches[i], &made->launches_[i]);
+        if (!status.ok()) return status;
+    }
+    *kernel = std::move(made);
+    return {};
+}
+
+Status fa_tune_kernel::create(const fa_tune_kernel_info& info,
+                              std::unique_ptr<fa_tune_kernel>* kernel) {
+    std::unique_ptr<fa_tune_kernel> made;
+    Status status = make(info, &made);
+    if (!status.ok()) return status;
+    if (info.symbols == nullptr || info.image == nullptr || info.image_bytes == 0) {
+        return failure(FA_TUNE_INVALID, "a kernel needs symbols and image");
+    }
     made->image_ = info.image;
     for (std::int32_t i = 0; i < info.plan.launches; ++i) {
-        status = check_plan(info.launches[i]);
-        if (!status.ok()) return status;
         if (info.symbols[i] == nullptr || info.symbols[i][0] == '\0') {
             return failure(FA_TUNE_INVALID, "launch %d of %s has no symbol", i, info.config);
         }
-        made->launches_.push_back(info.launches[i]);
         made->symbols_.emplace_back(info.symbols[i]);
     }
+    *kernel = std::move(made);
+    return {};
+}
+
+Status fa_tune_kernel::adopt(const fa_tune_kernel_info& info, void* const* functions, int device,
+                             std::unique_ptr<fa_tune_kernel>* kernel) {
+    std::unique_ptr<fa_tune_kernel> made;
+    Status status = make(info, &made);
+    if (!status.ok()) return status;
+    for (std::int32_t i = 0; i < info.plan.launches; ++i) {
+        if (functions == nullptr || functions[i] == nullptr) {
+            return failure(FA_TUNE_INVALID, "launch %d of %s has no function", i, info.config);
+        }
+        // To the driver's launches a CUkernel is a CUfunction.
+        made->kernels_.push_back(static_cast<CUkernel>(functions[i]));
+    }
+    made->ready_ = std::uint64_t{1} << device;
     *kernel = std::move(made);
     return {};
 }
@@ -136,15 +177,19 @@ Status fa_tune_kernel::make_ready(const Driver& driver, const Device& device) {
         return failure(FA_TUNE_INVALID, "a kernel for %s does not run on %s, sm_%d",
                        kind_of(plan_).c_str(), device.name.c_str(), device.compute_capability);
     }
+    if (image_ == nullptr) {
+        return failure(FA_TUNE_INVALID, "%s was adopted on another device than %d", config_.c_str(),
+                       device.ordinal);
+    }
     const std::lock_guard<std::mutex> lock(mutex_);
     if (is_ready(device)) return {};
     const RelaxedCapture relaxed(driver);
     Status status = load(driver);
     for (std::size_t i = 0; status.ok() && i < kernels_.size(); ++i) {
-        status = driver.check(
-            driver.cuKernelSetAttribute(kFunctionMaxDynamicShared, launches_[i].dynamic_smem_bytes,
-                                        kernels_[i], device.handle),
-            "cuKernelSetAttribute");
+        status = driver.check(driver.cuKernelSetAttribute(kFunctionMaxDynamicShared,
+                                                          launches_[i].plan.dynamic_smem_bytes,
+                                                          kernels_[i], device.handle),
+                              "cuKernelSetAttribute");
         // The code itself, which a captured launch could not load.
         CUfunction function = nullptr;
         if (status.ok()) {
@@ -175,8 +220,8 @@ Status fa_tune_kernel::prepare(int device) {
 }
 
 bool fa_tune_kernel::has_workspace() const {
-    for (const fa_tune_launch_plan& plan : launches_) {
-        if (plan.share_keys > 0) return true;
+    for (const Launchable& launch : launches_) {
+        if (launch.plan.share_keys > 0) return true;
     }
     return plan_.packed != 0;
 }
@@ -188,19 +233,47 @@ Status fa_tune_kernel::workspace_bytes(const fa_tune_problem& problem, const Dev
     *bytes = 0;
     for (std::size_t i = 0; status.ok() && i < launches_.size(); ++i) {
         std::int64_t needed = 0;
-        status = fa_tune::core::workspace_bytes(launches_[i], problem, device, &needed);
+        status = fa_tune::core::workspace_bytes(launches_[i].plan, problem, device.multiprocessors,
+                                                &needed);
         *bytes = std::max(*bytes, static_cast<std::size_t>(needed));
+    }
+    return status;
+}
+
+Status fa_tune_kernel::check_call(const fa_tune_problem& problem,
+                                  const fa_tune_tensors& tensors) const {
+    Status status = check_problem(problem);
+    fa_tune_problem asked = problem;
+    // What a window hides depends on where it counts from, so that others may compute it.
+    if (tensors.of[FA_TUNE_TENSOR_CACHE_SEQLENS].address != nullptr) asked.cached = 1;
+    return status.ok() ? check_computes(plan_, asked) : status;
+}
+
+Status fa_tune_kernel::describe(const fa_tune_problem& problem, const fa_tune_tensors& tensors,
+                                const fa_tune_device_facts& device, int launch,
+                                fa_tune_description* description) const {
+    if (launch < 0 || launch >= plan_.launches) {
+        return failure(FA_TUNE_INVALID, "%s has no launch %d", config_.c_str(), launch);
+    }
+    Status status = check_call(problem, tensors);
+    if (status.ok()) status = check_tensors(problem, tensors);
+    if (!status.ok()) return status;
+    const Launchable& described = launches_[static_cast<std::size_t>(launch)];
+    const Call call{problem, tensors, device.multiprocessors, device.l2_bytes};
+    *description = {};
+    status = fa_tune::core::describe(described, call, *description);
+    for (std::uint32_t i = 0; status.ok() && i < description->map_count; ++i) {
+        status = check_map(description->maps[i]);
+    }
+    if (described.plan.counter_bytes > 0) {
+        set_counters(described, device.counters, *description);
     }
     return status;
 }
 
 Status fa_tune_kernel::launch(const fa_tune_problem& problem, const fa_tune_tensors& tensors,
                               int ordinal, CUstream stream) {
-    Status status = check_problem(problem);
-    fa_tune_problem asked = problem;
-    // What a window hides depends on where it counts from, so that others may compute it.
-    if (tensors.cache.lengths != nullptr) asked.cached = 1;
-    if (status.ok()) status = check_computes(plan_, asked);
+    Status status = check_call(problem, tensors);
     return status.ok() ? launch_again(problem, tensors, ordinal, stream) : status;
 }
 
@@ -208,21 +281,20 @@ Status fa_tune_kernel::launch_again(const fa_tune_problem& problem, const fa_tun
                                     int ordinal, CUstream stream) {
     Status status = check_tensors(problem, tensors);
     if (!status.ok()) return status;
-    const Driver* found = nullptr;
-    status = get_driver(&found);
+    const Driver* driver = nullptr;
+    status = get_driver(&driver);
     if (!status.ok()) return status;
-    const Driver& driver = *found;
     DeviceGuard guard;
     Context* context = nullptr;
-    status = guard.enter(driver, ordinal, &context);
+    status = guard.enter(*driver, ordinal, &context);
     if (!status.ok()) return status;
     const Device& device = *context->device;
     const bool ready = is_ready(device);
     bool has_counters = false;
-    for (const fa_tune_launch_plan& plan : launches_) has_counters |= plan.counter_bytes > 0;
+    for (const Launchable& launch : launches_) has_counters |= launch.plan.counter_bytes > 0;
     bool capturing = false;
     if (has_counters || !ready) {
-        status = is_capturing(driver, stream, &capturing);
+        status = is_capturing(*driver, stream, &capturing);
         if (!status.ok()) return status;
     }
     if (!ready) {
@@ -232,23 +304,37 @@ Status fa_tune_kernel::launch_again(const fa_tune_problem& problem, const fa_tun
                            "fa_tune_prepare before",
                            config_.c_str());
         }
-        status = make_ready(driver, device);
-        if (!status.ok()) return status;
+        status = make_ready(*driver, device);
     }
-    const Call call{problem, tensors, device};
-    for (std::size_t i = 0; i < launches_.size(); ++i) {
-        LaunchStep step;
-        status = make_step(driver, launches_[i], call, step);
-        if (!status.ok()) return status;
-        if (launches_[i].counter_bytes > 0) {  // which a refused launch shall not keep
-            CUdeviceptr counters = 0;
-            status = capturing ? context->slots.of_captured_launch(driver, &counters)
-                               : context->slots.of_stream(driver, stream, &counters);
-            if (!status.ok()) return status;
-            set_counters(launches_[i], counters, step);
-        }
-        status = enqueue(driver, step, kernels_[i], stream);
-        if (!status.ok()) return status;
+    const Call call{problem, tensors, device.multiprocessors, device.l2_bytes};
+    for (std::size_t i = 0; status.ok() && i < launches_.size(); ++i) {
+        status = enqueue(*driver, i, call, *context, stream, capturing);
     }
-    return {};
+    return status;
+}
+
+Status fa_tune_kernel::enqueue(const Driver& driver, std::size_t launch, const Call& call,
+                               Context& context, CUstream stream, bool capturing) {
+    fa_tune_description step;
+    Status status = fa_tune::core::describe(launches_[launch], call, step);
+    if (status.ok() && step.workspace_bytes > 0) {
+        status = check_workspace(call.problem, call.tensors);
+    }
+    CUtensorMap maps[std::size(step.maps)];
+    void* pointers[std::size(step.maps) + 1];
+    void** next = pointers;
+    for (std::uint32_t i = 0; status.ok() && i < step.map_count; ++i) {
+        status = encode_map(driver, step.maps[i], maps[i]);
+        *next++ = &maps[i];
+    }
+    *next = step.params;
+    if (!status.ok()) return status;
+    if (launches_[launch].plan.counter_bytes > 0) {  // which a refused launch shall not keep
+        CUdeviceptr counters = 0;
+        status = capturing ? context.slots.of_captured_launch(driver, &counters)
+                           : context.slots.of_stream(driver, stream, &counters);
+        if (!status.ok()) return status;
+        set_counters(launches_[launch], reinterpret_cast<void*>(counters), step);
+    }
+    return enqueue_with(driver, step, kernels_[launch], stream, pointers);
 }

@@ -11,6 +11,7 @@
 
 #include "device.h"
 #include "driver.h"
+#include "launch.h"
 #include "status.h"
 
 // The C ABI's opaque type.
@@ -19,6 +20,9 @@ struct fa_tune_kernel {
     using Status = fa_tune::core::Status;
 
     static Status create(const fa_tune_kernel_info& info, std::unique_ptr<fa_tune_kernel>* kernel);
+    // Of functions that are loaded on a device.
+    static Status adopt(const fa_tune_kernel_info& info, void* const* functions, int device,
+                        std::unique_ptr<fa_tune_kernel>* kernel);
     fa_tune_kernel(const fa_tune_kernel&) = delete;
     fa_tune_kernel& operator=(const fa_tune_kernel&) = delete;
     ~fa_tune_kernel();
@@ -26,12 +30,15 @@ struct fa_tune_kernel {
     const std::string& config() const { return config_; }
     const fa_tune_plan& plan() const { return plan_; }
     // Query rows of a tile.
-    std::int64_t tile_rows() const { return launches_.front().tile_rows; }
+    std::int64_t tile_rows() const { return launches_.front().plan.tile_rows; }
 
     Status prepare(int device);
     bool has_workspace() const;
     Status workspace_bytes(const fa_tune_problem& problem, const fa_tune::core::Device& device,
                            std::size_t* bytes) const;
+    Status describe(const fa_tune_problem& problem, const fa_tune_tensors& tensors,
+                    const fa_tune_device_facts& device, int launch,
+                    fa_tune_description* description) const;
     Status launch(const fa_tune_problem& problem, const fa_tune_tensors& tensors, int device,
                   fa_tune::core::CUstream stream);
     // On a problem that `launch` has taken before.
@@ -41,6 +48,12 @@ struct fa_tune_kernel {
   private:
     fa_tune_kernel() = default;
 
+    static Status make(const fa_tune_kernel_info& info, std::unique_ptr<fa_tune_kernel>* kernel);
+    Status check_call(const fa_tune_problem& problem, const fa_tune_tensors& tensors) const;
+    // One launch, with counters of its stream or of its capture.
+    Status enqueue(const fa_tune::core::Driver& driver, std::size_t launch,
+                   const fa_tune::core::Call& call, fa_tune::core::Context& context,
+                   fa_tune::core::CUstream stream, bool capturing);
     bool is_ready(const fa_tune::core::Device& device) const {
         return ((ready_.load(std::memory_order_acquire) >> device.ordinal) & 1) != 0;
     }
@@ -50,9 +63,9 @@ struct fa_tune_kernel {
 
     std::string config_;
     fa_tune_plan plan_{};
-    std::vector<fa_tune_launch_plan> launches_;
+    std::vector<fa_tune::core::Launchable> launches_;
     std::vector<std::string> symbols_;
-    const void* image_ = nullptr;
+    const void* image_ = nullptr;  // null: adopted
 
     std::mutex mutex_;  // of loading
     fa_tune::core::CUlibrary library_ = nullptr;

@@ -8,6 +8,8 @@
 #include <tuple>
 #include <utility>
 
+#include "operands.h"
+
 namespace fa_tune::core {
 
 namespace {
@@ -113,7 +115,7 @@ Status check_problem(const fa_tune_problem& problem) {
                        static_cast<long long>(problem.kv_heads),
                        static_cast<long long>(problem.heads));
     }
-    if (problem.operation != FA_TUNE_OPERATION_FORWARD) {
+    if (!is_operation(problem.operation)) {
         return failure(FA_TUNE_INVALID, "unknown operation %d", problem.operation);
     }
     if (problem.dtype != FA_TUNE_DTYPE_FP16 && problem.dtype != FA_TUNE_DTYPE_BF16) {
@@ -130,7 +132,7 @@ Status check_problem(const fa_tune_problem& problem) {
     for (const auto& [name, value] :
          {std::pair{"lse", problem.lse}, std::pair{"sink", problem.sink},
           std::pair{"alibi", problem.alibi}, std::pair{"kv_e4m3", problem.kv_e4m3},
-          std::pair{"cached", problem.cached}}) {
+          std::pair{"cached", problem.cached}, std::pair{"score_hook", problem.score_hook}}) {
         if (value != 0 && value != 1) {
             return failure(FA_TUNE_INVALID, "%s must be 0 or 1, not %d", name, value);
         }
@@ -138,6 +140,9 @@ Status check_problem(const fa_tune_problem& problem) {
     if (problem.d_head_v < 0) {
         return failure(FA_TUNE_INVALID, "d_head_v must be at least 1, or 0 as d_head, not %d",
                        problem.d_head_v);
+    }
+    if (problem.score_hook != 0 && problem.softcap != 0) {
+        return failure(FA_TUNE_INVALID, "softcap and a score hook: write the cap into the hook");
     }
     Status status = check_window(problem);
     if (status.ok()) status = check_packed(problem);
@@ -170,7 +175,7 @@ static bool has_form_of_mask(const fa_tune_plan& plan, const fa_tune_problem& pr
 static bool computes_scores(const fa_tune_plan& plan, const fa_tune_problem& problem) {
     return has_form_of_mask(plan, problem) && plan.sink == problem.sink &&
            (plan.softcap != 0) == (problem.softcap != 0) && plan.alibi == problem.alibi &&
-           plan.hook == 0;
+           plan.hook == problem.score_hook;
 }
 
 bool computes(const fa_tune_plan& plan, const fa_tune_problem& problem) {
@@ -304,6 +309,7 @@ std::string key_of(const fa_tune_problem& p) {
         key += text;
     }
     if (p.alibi != 0) key += "_alibi";
+    if (p.score_hook != 0) key += "_hook";
     if (d_v_of(p) != p.d_head) key += "_dv" + std::to_string(p.d_head_v);
     if (p.packed != 0) {
         key += "_packed_tq" + std::to_string(p.total_q) + "_tk" + std::to_string(p.total_kv);

@@ -20,7 +20,7 @@ std::int64_t bounded(std::int64_t a, std::int64_t b) {
 }  // namespace
 
 Status share_blocks(const fa_tune_launch_plan& plan, const fa_tune_problem& problem,
-                    const Device& device, Shares& found) {
+                    std::int64_t multiprocessors, Shares& found) {
     const std::int64_t rows = problem.seq_len_q * (problem.heads / problem.kv_heads);
     found.row_tiles = (rows + plan.tile_rows - 1) / plan.tile_rows;
     found.tiles = bounded(bounded(problem.batch, problem.kv_heads), found.row_tiles);
@@ -45,7 +45,7 @@ Status share_blocks(const fa_tune_launch_plan& plan, const fa_tune_problem& prob
     found.blocks = blocks_of(std::max<std::int64_t>(0, keys)) - first / plan.share_keys;
     found.blocks = std::max<std::int64_t>(1, found.blocks);
     const std::int64_t all = found.tiles * found.blocks;
-    const std::int64_t resident = std::int64_t{device.multiprocessors} * plan.ctas_per_sm;
+    const std::int64_t resident = multiprocessors * plan.ctas_per_sm;
     const std::int64_t most = std::max<std::int64_t>(1, std::min(resident, kMaxCtas));
     found.pitch = found.blocks;
     found.part_rows = std::min<std::int64_t>(rows, plan.tile_rows);

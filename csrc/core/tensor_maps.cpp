@@ -5,7 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <type_traits>
+
+#include "launch.h"
 
 namespace fa_tune::core {
 
@@ -18,28 +21,20 @@ constexpr int kInterleaveNone = 0, kSwizzle128B = 3, kPromotion128B = 2, kFillZe
 constexpr std::int64_t kTooLong = std::int64_t{1} << 40;  // a stride in elements
 
 constexpr std::size_t kMostDimensions = 5;
+static_assert(std::has_unique_object_representations_v<fa_tune_tensor_map>);
 
-// All that a map depends on; what its rank leaves unused is 0.
-struct Request {
-    std::uint64_t address;
-    std::array<std::uint64_t, kMostDimensions> dimensions;
-    std::array<std::uint64_t, kMostDimensions - 1> strides;  // in bytes
-    std::uint32_t type, rank, box_rows, unused;
-
-    bool operator==(const Request& other) const {
-        return std::memcmp(this, &other, sizeof *this) == 0;
-    }
-};
-static_assert(std::has_unique_object_representations_v<Request>);
+bool equal(const fa_tune_tensor_map& a, const fa_tune_tensor_map& b) {
+    return std::memcmp(&a, &b, sizeof a) == 0;
+}
 
 // Maps by their requests, one for each remainder of a hash.
 class KeptMaps {
   public:
     struct Kept {
-        Request request{};
+        fa_tune_tensor_map request{};
         CUtensorMap map{};
     };
-    Kept& place_of(const Request& request) {
+    Kept& place_of(const fa_tune_tensor_map& request) {
         constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15;
         const std::uint64_t mixed =
             (request.address ^ request.box_rows << 1 ^ request.dimensions[1] << 40) * kGolden;
@@ -58,77 +53,86 @@ std::uint64_t in_bytes(std::int64_t elements) {
                                 : std::uint64_t{kTooLong});
 }
 
-Request packed_request(const fa_tune_tensor& tensor, const MapShape& shape) {
+void set_packed(const fa_tune_tensor& tensor, const MapShape& shape, fa_tune_tensor_map& map) {
     constexpr std::uint64_t kFar = std::uint64_t{1} << 30, kFarBytes = std::uint64_t{1} << 34;
     const std::uint64_t row =
         shape.rows == 1 ? std::uint64_t{kChunkBytes} : in_bytes(tensor.seq_stride);
     const std::uint64_t head =
         shape.heads == 1 ? std::uint64_t{kChunkBytes} : in_bytes(tensor.head_stride);
-    Request request{};
-    request.rank = 5;
-    request.dimensions = {static_cast<std::uint64_t>(shape.columns), kFar,
-                          static_cast<std::uint64_t>(shape.heads), kFar + 1,
-                          static_cast<std::uint64_t>(shape.rows) + 1};
-    request.strides = {row, head, kFarBytes - row, row};
-    return request;
+    map.rank = 5;
+    const std::uint64_t dimensions[] = {static_cast<std::uint64_t>(shape.columns), kFar,
+                                        static_cast<std::uint64_t>(shape.heads), kFar + 1,
+                                        static_cast<std::uint64_t>(shape.rows) + 1};
+    const std::uint64_t strides[] = {row, head, kFarBytes - row, row};
+    std::copy(std::begin(dimensions), std::end(dimensions), map.dimensions);
+    std::copy(std::begin(strides), std::end(strides), map.strides);
 }
 
-Request dense_request(std::int64_t batch, const fa_tune_tensor& tensor, const MapShape& shape) {
-    Request request{};
-    request.rank = 4;
-    request.dimensions = {
-        static_cast<std::uint64_t>(shape.columns), static_cast<std::uint64_t>(shape.rows),
-        static_cast<std::uint64_t>(shape.heads), static_cast<std::uint64_t>(batch), 0};
-    const std::int64_t elements[3] = {tensor.seq_stride, tensor.head_stride, tensor.batch_stride};
+void set_dense(std::int64_t batch, const fa_tune_tensor& tensor, const MapShape& shape,
+               fa_tune_tensor_map& map) {
+    map.rank = 4;
+    map.dimensions[0] = static_cast<std::uint64_t>(shape.columns);
+    const std::int64_t sizes[] = {shape.rows, shape.heads, batch};
+    const std::int64_t strides[] = {tensor.seq_stride, tensor.head_stride, tensor.batch_stride};
     for (std::size_t i = 0; i < 3; ++i) {
+        map.dimensions[i + 1] = static_cast<std::uint64_t>(sizes[i]);
         // An extent of 1 is never stepped along; the driver still wants a legal stride.
-        const bool is_stepped = request.dimensions[i + 1] != 1;
-        request.strides[i] = is_stepped ? in_bytes(elements[i]) : std::uint64_t{kChunkBytes};
+        map.strides[i] = sizes[i] != 1 ? in_bytes(strides[i]) : std::uint64_t{kChunkBytes};
     }
-    return request;
 }
 
-CUresult make(const Driver& driver, const Request& request, void* address, CUtensorMap& map) {
+CUresult make(const Driver& driver, const fa_tune_tensor_map& request, CUtensorMap& map) {
     const std::uint32_t box[kMostDimensions] = {kPanelColumns, request.box_rows, 1, 1, 1};
     const std::uint32_t steps[kMostDimensions] = {1, 1, 1, 1, 1};
-    return driver.cuTensorMapEncodeTiled(&map, static_cast<int>(request.type), request.rank,
-                                         address, request.dimensions.data(), request.strides.data(),
-                                         box, steps, kInterleaveNone, kSwizzle128B, kPromotion128B,
-                                         kFillZeros);
+    void* const address = reinterpret_cast<void*>(static_cast<std::uintptr_t>(request.address));
+    return driver.cuTensorMapEncodeTiled(&map, static_cast<int>(request.data_type), request.rank,
+                                         address, request.dimensions, request.strides, box, steps,
+                                         kInterleaveNone, kSwizzle128B, kPromotion128B, kFillZeros);
 }
 
-Status refused(CUresult result, const Request& request) {
+Status refused(CUresult result, const fa_tune_tensor_map& request) {
     const auto wide = [](std::uint64_t value) { return static_cast<long long>(value); };
     const auto& size = request.dimensions;
     const auto& stride = request.strides;
-    if (request.rank == 5) {
-        return failure(FA_TUNE_INVALID,
-                       "the driver made no tensor map (error %d) of %lld packed rows of %lld heads "
-                       "with strides of (%lld, %lld) bytes and boxes of %u rows",
-                       result, wide(size[4] - 1), wide(size[2]), wide(stride[0]), wide(stride[1]),
-                       request.box_rows);
-    }
-    return failure(FA_TUNE_INVALID,
-                   "the driver made no tensor map (error %d) of dimensions (%lld, %lld, %lld, "
-                   "%lld) with strides of (%lld, %lld, %lld) bytes and boxes of %u rows",
-                   result, wide(size[0]), wide(size[1]), wide(size[2]), wide(size[3]),
-                   wide(stride[0]), wide(stride[1]), wide(stride[2]), request.box_rows);
+    return failure(
+        FA_TUNE_INVALID,
+        "the driver made no tensor map (error %d) of dimensions (%lld, %lld, %lld, "
+        "%lld, %lld) with strides of (%lld, %lld, %lld, %lld) bytes and boxes of %u rows",
+        result, wide(size[0]), wide(size[1]), wide(size[2]), wide(size[3]), wide(size[4]),
+        wide(stride[0]), wide(stride[1]), wide(stride[2]), wide(stride[3]), request.box_rows);
 }
 
 }  // namespace
 
-Status encode_map(const Driver& driver, const fa_tune_problem& problem,
-                  const fa_tune_tensor& tensor, const MapShape& shape, CUtensorMap& map) {
-    Request request = problem.packed != 0 ? packed_request(tensor, shape)
-                                          : dense_request(problem.batch, tensor, shape);
-    request.address = reinterpret_cast<std::uintptr_t>(tensor.address);
-    request.type = problem.dtype == FA_TUNE_DTYPE_FP16 ? kDataFloat16 : kDataBfloat16;
-    request.box_rows = static_cast<std::uint32_t>(shape.box_rows);
+fa_tune_tensor_map map_of(const fa_tune_problem& problem, const fa_tune_tensor& tensor,
+                          const MapShape& shape) {
+    fa_tune_tensor_map map{};
+    map.address = reinterpret_cast<std::uintptr_t>(tensor.address);
+    map.data_type = problem.dtype == FA_TUNE_DTYPE_FP16 ? kDataFloat16 : kDataBfloat16;
+    map.box_rows = static_cast<std::uint32_t>(shape.box_rows);
+    if (problem.packed != 0) {
+        set_packed(tensor, shape, map);
+    } else {
+        set_dense(problem.batch, tensor, shape, map);
+    }
+    return map;
+}
+
+Status check_map(const fa_tune_tensor_map& request) {
+    constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 40;
+    for (std::uint32_t i = 0; i + 1 < request.rank; ++i) {
+        const std::uint64_t stride = request.strides[i];
+        if (stride % kChunkBytes != 0 || stride >= kMostBytes) return refused(1, request);
+    }
+    return {};
+}
+
+Status encode_map(const Driver& driver, const fa_tune_tensor_map& request, CUtensorMap& map) {
     thread_local KeptMaps kept_maps;
     KeptMaps::Kept& kept = kept_maps.place_of(request);
-    if (!(kept.request == request)) {
-        const CUresult result = make(driver, request, tensor.address, kept.map);
-        kept.request = result == kCudaSuccess ? request : Request{};
+    if (!equal(kept.request, request)) {
+        const CUresult result = make(driver, request, kept.map);
+        kept.request = result == kCudaSuccess ? request : fa_tune_tensor_map{};
         if (result != kCudaSuccess) return refused(result, request);
     }
     map = kept.map;

@@ -9,8 +9,6 @@
 
 namespace fa_tune::core {
 
-constexpr int kElementBytes = 2;
-constexpr int kChunkBytes = 16;  // the unit of every copy between global and shared memory
 constexpr int kMaxBoxRows = 256;
 
 // What a map has of its tensor, and the rows of a box, which is 64 columns wide.
@@ -22,9 +20,15 @@ struct MapShape {
 };
 
 // Of dimensions (columns, sequence, heads, batch), innermost first; of a packed batch those of
-// kernels/common/sequence.cuh.  A thread keeps the maps that it has used last: programs come back
-// to the same memory, and four maps are half of what a launch costs beside the driver's own launch.
-Status encode_map(const Driver& driver, const fa_tune_problem& problem,
-                  const fa_tune_tensor& tensor, const MapShape& shape, CUtensorMap& map);
+// kernels/common/sequence.cuh.
+fa_tune_tensor_map map_of(const fa_tune_problem& problem, const fa_tune_tensor& tensor,
+                          const MapShape& shape);
+
+// Whether the driver would make the map.
+Status check_map(const fa_tune_tensor_map& request);
+
+// A thread keeps the maps that it has used last: programs come back to the same memory, and four
+// maps are half of what a launch costs beside the driver's own launch.
+Status encode_map(const Driver& driver, const fa_tune_tensor_map& request, CUtensorMap& map);
 
 }  // namespace fa_tune::core

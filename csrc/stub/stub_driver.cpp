@@ -469,15 +469,20 @@ EXPORT void stub_use_device(int device) {
 
 EXPORT int stub_current_device(void) { return stack.empty() ? -1 : stack.back()->device; }
 
-EXPORT int stub_shared_limit(const char* symbol, int device) {
+EXPORT void* stub_kernel(const char* symbol) {
     const std::lock_guard<std::mutex> lock(mutex);
-    int limit = -1;
+    Kernel* found = nullptr;
     for (const auto& library : libraries) {
         for (const auto& kernel : library->kernels()) {
-            if (kernel->symbol == symbol) limit = kernel->shared_limit[device];
+            if (kernel->symbol == symbol) found = kernel.get();
         }
     }
-    return limit;
+    return found;
+}
+
+EXPORT int stub_shared_limit(const char* symbol, int device) {
+    const auto* kernel = static_cast<const Kernel*>(stub_kernel(symbol));
+    return kernel == nullptr ? -1 : kernel->shared_limit[device];
 }
 
 EXPORT std::size_t stub_memory(void) {

@@ -38,6 +38,8 @@ void stub_renew_stream(void* stream);
 /* Makes a device's primary context current; -1: none. */
 void stub_use_device(int device);
 int stub_current_device(void);
+/* The kernel of that name that was loaded last, NULL if none was. */
+void* stub_kernel(const char* symbol);
 /* The dynamic shared memory that a kernel was allowed on a device; -1: not set. */
 int stub_shared_limit(const char* symbol, int device);
 /* Bytes of device memory that are allocated. */

@@ -110,19 +110,19 @@ class Call {
           k_(k.get(), "K", lengths != nullptr),
           v_(v.get(), "V", lengths != nullptr),
           problem_(problem_of(q_, k_, v_, traits, lengths, lse)) {
-        tensors_.q = q_.tensor();
-        tensors_.k = k_.tensor();
-        tensors_.v = v_.tensor();
+        tensors_.of[FA_TUNE_TENSOR_Q] = q_.tensor();
+        tensors_.of[FA_TUNE_TENSOR_K] = k_.tensor();
+        tensors_.of[FA_TUNE_TENSOR_V] = v_.tensor();
         if (traits.sink.has_value()) {
-            tensors_.sink = address_of(traits.sink->get(), "sink", aoti_torch_dtype_float32(),
+            tensors_.of[FA_TUNE_TENSOR_SINK].address = address_of(traits.sink->get(), "sink", aoti_torch_dtype_float32(),
                                        "fp32", {q_.heads}, q_);
         }
         if (traits.alibi_slopes.has_value()) {
             set_slopes(tensors_, traits.alibi_slopes->get(), problem_.batch, q_);
         }
         if (lengths != nullptr) {
-            tensors_.cu_seqlens_q = starts(lengths->cum_q.get(), "cu_seqlens_q");
-            tensors_.cu_seqlens_kv = starts(lengths->cum_kv.get(), "cu_seqlens_k");
+            tensors_.of[FA_TUNE_TENSOR_CU_SEQLENS_Q].address = starts(lengths->cum_q.get(), "cu_seqlens_q");
+            tensors_.of[FA_TUNE_TENSOR_CU_SEQLENS_KV].address = starts(lengths->cum_kv.get(), "cu_seqlens_k");
         }
     }
 
@@ -131,14 +131,14 @@ class Call {
         const std::array<std::int64_t, 4> shape = out_shape();
         Owned made = empty(q_, shape.data(), q_.dimensions, q_.dtype);
         const std::int64_t row = q_.heads * v_.d_head;
-        tensors_.o = {made.address(), q_.rows * row, row, v_.d_head};
+        tensors_.of[FA_TUNE_TENSOR_O] = {made.address(), q_.rows * row, row, v_.d_head};
         return made;
     }
     Owned make_lse() {
         const std::array<std::int64_t, 3> dense = {q_.batch(), q_.heads, q_.rows};
         const bool packed = problem_.packed != 0;
         Owned made = empty(q_, dense.data() + packed, 3 - packed, aoti_torch_dtype_float32());
-        tensors_.lse = made.address();
+        tensors_.of[FA_TUNE_TENSOR_LSE].address = made.address();
         return made;
     }
     void take_out(AtenTensorHandle out) {
@@ -154,11 +154,11 @@ class Call {
         if (given.is_expanded()) {
             refuse("out must have a place for each element; it is expanded");
         }
-        tensors_.o = given.tensor();
+        tensors_.of[FA_TUNE_TENSOR_O] = given.tensor();
     }
     void take_lse(AtenTensorHandle lse) {
         const auto fp32 = aoti_torch_dtype_float32();
-        tensors_.lse =
+        tensors_.of[FA_TUNE_TENSOR_LSE].address =
             problem_.packed != 0
                 ? address_of(lse, "lse", fp32, "fp32", {q_.heads, q_.rows}, q_)
                 : address_of(lse, "lse", fp32, "fp32", {q_.batch(), q_.heads, q_.rows}, q_);
@@ -172,9 +172,9 @@ class Call {
         shape[static_cast<std::size_t>(q_.dimensions - 1)] = v_.d_head;
         return shape;
     }
-    const std::int32_t* starts(AtenTensorHandle tensor, const char* name) const {
-        return static_cast<const std::int32_t*>(
-            address_of(tensor, name, aoti_torch_dtype_int32(), "int32", {problem_.batch + 1}, q_));
+    void* starts(AtenTensorHandle tensor, const char* name) const {
+        return address_of(tensor, name, aoti_torch_dtype_int32(), "int32", {problem_.batch + 1},
+                          q_);
     }
 
     View q_, k_, v_;

@@ -19,7 +19,7 @@ from typing import Any
 from fa_tune.core.errors import FaTuneError, StorageError
 from fa_tune.core.files import replace_files
 from fa_tune.core.workload import DType
-from fa_tune.export.plan_header import PLAN_HEADER, plan_header
+from fa_tune.export.types_header import TYPES_HEADER, types_header
 from fa_tune.families.decode.config import DecodeConfig
 from fa_tune.families.fields import cpp_literal, cpp_type, python_type
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
@@ -126,7 +126,7 @@ DTYPE_FILES = tuple(f"{folder}/{name}" for folder, name in DTYPE_INCLUDES.items(
 GENERATED_FILES = (
     *DTYPE_FILES,
     *(name for header in HEADERS for name in header.files),
-    PLAN_HEADER,
+    TYPES_HEADER,
 )
 
 
@@ -196,7 +196,7 @@ def generated_texts() -> dict[str, str]:
         for name in header.files:
             include = DTYPE_INCLUDES[name.partition("/")[0]]
             texts[name] = struct_header(header.config_class, header, include)
-    texts[PLAN_HEADER] = plan_header()
+    texts[TYPES_HEADER] = types_header()
     return texts
 
 

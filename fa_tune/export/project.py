@@ -47,7 +47,7 @@ from fa_tune.store.registry.schema import Entry, Registry, to_json
 SCHEMA = "fa-tune-export-1"
 MANIFEST = "MANIFEST.json"
 UNTUNED = "a GPU that nobody tuned"  # in the library's own tests
-_HEADERS = ("fa_tune.h", "fa_tune.hpp", "fa_tune_plan.h")  # of the core, that programs include
+_HEADERS = ("fa_tune.h", "fa_tune.hpp", "fa_tune_types.h")  # of the core, that programs include
 
 
 @dataclass(frozen=True)

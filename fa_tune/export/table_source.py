@@ -242,8 +242,9 @@ def quoted(text: str) -> str:
     return json.dumps(text)
 
 
-def _braced(integers: Any) -> str:
-    return "{" + ", ".join(str(int(value)) for value in dataclasses.astuple(integers)) + "}"
+def _braced(plan: Any) -> str:
+    values = (v if isinstance(v, str) else int(v) for v in dataclasses.astuple(plan))
+    return "{" + ", ".join(map(json.dumps, values)) + "}"
 
 
 def _array(kind: str, name: str, rows: Sequence[str]) -> Iterator[str]:

@@ -1,8 +1,8 @@
-"""What C++ needs to know of a compiled kernel to launch it: a few integers, declared once.
+"""What C++ needs to know of a compiled kernel to launch it, declared once.
 
-`csrc/core` computes grids and kernel parameters from a plan and a problem, without Python.  Its
-header `fa_tune_plan.h` is generated from the classes here, field by field, and every field is a
-32-bit integer there.
+`csrc/core` computes grids and kernel parameters from a plan and a problem.  Its header
+`fa_tune_types.h` is generated from the classes here and those of `build.native.abi`, field by
+field; every integer has 32 bits there.
 """
 
 from __future__ import annotations
@@ -41,17 +41,26 @@ class Portability(IntEnum):
     LATER = 2
 
 
-class ParamsLayout(IntEnum):
-    """The parameters that a kernel takes after its tensor maps.
+class TensorRole(IntEnum):
+    """What a tensor is to a call: its place in fa_tune_tensors."""
 
-    SM80_FORWARD: kernels/sm80/fwd/params.cuh, ForwardParams.
-    SM90_FORWARD: kernels/sm90/fwd/params.cuh, ForwardParams.
-    DECODE: kernels/decode/params.cuh, DecodeParams.
-    """
-
-    SM80_FORWARD = 0
-    SM90_FORWARD = 1
-    DECODE = 2
+    Q = 0
+    K = 1
+    V = 2
+    O = 3  # noqa: E741 - its name in the literature
+    LSE = 4
+    SINK = 5
+    ALIBI_SLOPES = 6
+    CU_SEQLENS_Q = 7
+    CU_SEQLENS_KV = 8
+    USED_Q = 9
+    USED_KV = 10
+    K_SCALE = 11
+    V_SCALE = 12
+    CACHE_SEQLENS = 13
+    PAGE_TABLE = 14
+    NEW_K = 15
+    NEW_V = 16
 
 
 class Grid(IntEnum):
@@ -82,7 +91,7 @@ class GridShape:
     batch: int
 
 
-def integer(doc: str, default: Any = dataclasses.MISSING) -> Any:
+def planned(doc: str, default: Any = dataclasses.MISSING) -> Any:
     """A field with its line in the C header."""
     return dataclasses.field(default=default, metadata={"doc": doc})
 
@@ -91,27 +100,27 @@ def integer(doc: str, default: Any = dataclasses.MISSING) -> Any:
 class LaunchPlan:
     """One launch of a call."""
 
-    params: ParamsLayout = integer("parameters of the kernel: fa_tune_params_layout")
-    grid: Grid = integer("how CTAs are numbered: fa_tune_grid")
-    tile_rows: int = integer("query rows of a CTA's tile")
-    ctas_per_sm: int = integer("resident CTAs of a multiprocessor that a persistent grid counts on")
-    threads: int = integer("threads of a CTA")
-    dynamic_smem_bytes: int = integer("dynamic shared memory of a CTA")
-    cluster_x: int = integer("CTAs of a cluster along x, as it was compiled; 1 is none")
-    cluster_y: int = integer("CTAs of a cluster along y")
-    cluster_z: int = integer("CTAs of a cluster along z")
-    q_box_rows: int = integer(
+    params: str = planned("parameters of the kernel: the name of a file in csrc/core/params")
+    grid: Grid = planned("how CTAs are numbered: fa_tune_grid")
+    tile_rows: int = planned("query rows of a CTA's tile")
+    ctas_per_sm: int = planned("resident CTAs of a multiprocessor that a persistent grid counts on")
+    threads: int = planned("threads of a CTA")
+    dynamic_smem_bytes: int = planned("dynamic shared memory of a CTA")
+    cluster_x: int = planned("CTAs of a cluster along x, as it was compiled; 1 is none")
+    cluster_y: int = planned("CTAs of a cluster along y")
+    cluster_z: int = planned("CTAs of a cluster along z")
+    q_box_rows: int = planned(
         "rows of a box of Q and of O; 0: the kernel takes no tensor maps, else those of Q, K, V "
         "and O before its parameters"
     )
-    kv_box_rows: int = integer("rows of a box of K and of V")
-    counter_bytes: int = integer(
+    kv_box_rows: int = planned("rows of a box of K and of V")
+    counter_bytes: int = planned(
         "global memory of counters, zero before and after a launch; 0: none"
     )
-    share_keys: int = integer("keys of a block, where CTAs share blocks of keys; 0: they do not", 0)
-    min_blocks: int = integer("of them that a CTA takes at least", 0)
-    aligned: int = integer("1: tiles begin where CTAs do, or at equal parts of them", 0)
-    dependent: int = integer(
+    share_keys: int = planned("keys of a block, where CTAs share blocks of keys; 0: they do not", 0)
+    min_blocks: int = planned("of them that a CTA takes at least", 0)
+    aligned: int = planned("1: tiles begin where CTAs do, or at equal parts of them", 0)
+    dependent: int = planned(
         "1: the launch may begin before the one in front of it is done; the kernel waits", 0
     )
 
@@ -120,30 +129,30 @@ class LaunchPlan:
 class Plan:
     """A compiled variant: which problems it computes, on which devices."""
 
-    operation: Operation = integer("what it computes: fa_tune_operation")
-    launches: int = integer("kernels of a call, launched one after another")
-    dtype: int = integer("element type of Q, K, V and O: fa_tune_dtype")
-    d_head: int = integer("head dimension of Q and K")
-    d_v: int = integer("head dimension of V and O")
-    block_q: int = integer("numbers of queries that are no multiples of it need `ragged`")
-    block_kv: int = integer("numbers of keys that are no multiples of it need `ragged`")
-    causal: int = integer(
+    operation: Operation = planned("what it computes: fa_tune_operation")
+    launches: int = planned("kernels of a call, launched one after another")
+    dtype: int = planned("element type of Q, K, V and O: fa_tune_dtype")
+    d_head: int = planned("head dimension of Q and K")
+    d_v: int = planned("head dimension of V and O")
+    block_q: int = planned("numbers of queries that are no multiples of it need `ragged`")
+    block_kv: int = planned("numbers of keys that are no multiples of it need `ragged`")
+    causal: int = planned(
         "1: compiled with a causal mask or a right side of a window, which it always applies"
     )
-    ragged: int = integer("1: compiled for lengths that are no multiples of the blocks")
-    lse: int = integer("1: compiled to write the log-sum-exp, always")
-    window: int = integer("1: compiled with a left side of a window, which it always applies")
-    sink: int = integer("1: compiled with a sink for each head")
-    softcap: int = integer("1: compiled with a soft cap, which it always applies")
-    alibi: int = integer("1: compiled with ALiBi slopes, which it always applies")
-    hook: int = integer("1: compiled with a function for scores of one's own")
-    packed: int = integer("1: compiled for packed batches, and for no others")
-    kv_e4m3: int = integer("1: compiled for K and V in e4m3, and for no other")
-    few_rows: int = integer(
+    ragged: int = planned("1: compiled for lengths that are no multiples of the blocks")
+    lse: int = planned("1: compiled to write the log-sum-exp, always")
+    window: int = planned("1: compiled with a left side of a window, which it always applies")
+    sink: int = planned("1: compiled with a sink for each head")
+    softcap: int = planned("1: compiled with a soft cap, which it always applies")
+    alibi: int = planned("1: compiled with ALiBi slopes, which it always applies")
+    hook: int = planned("1: compiled with a function for scores of one's own")
+    packed: int = planned("1: compiled for packed batches, and for no others")
+    kv_e4m3: int = planned("1: compiled for K and V in e4m3, and for no other")
+    few_rows: int = planned(
         "1: made for few rows that share a head of K and V: the default of no other problem"
     )
-    compute_capability: int = integer("compiled for: ten times the major version and the minor")
-    portability: Portability = integer("which devices that serves: fa_tune_portability")
+    compute_capability: int = planned("compiled for: ten times the major version and the minor")
+    portability: Portability = planned("which devices that serves: fa_tune_portability")
 
     def has_traits_of(self, workload: Workload) -> bool:
         """Whether a workload of its type and d_head asks for the traits it was compiled with."""
@@ -204,4 +213,4 @@ def compiled_for(arch: str) -> tuple[int, Portability]:
     return int(found["number"]), portability
 
 
-ENUMS: tuple[type[IntEnum], ...] = (Operation, Portability, ParamsLayout, Grid)
+ENUMS: tuple[type[IntEnum], ...] = (Operation, Portability, TensorRole, Grid)

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from fa_tune.build.native import abi
-from fa_tune.build.native.core import CoreKernel, problem_of, tensors_of
+from fa_tune.build.native.core import CoreKernel, problem_of, tensors_of_args
 from fa_tune.core.workload import Workload
 from fa_tune.families.launch import CHUNK_BYTES, LaunchArgs
+from fa_tune.families.plan import TensorRole
 from fa_tune.op.operands import note_written
 
 MOST_KNOWN = 4096
+_READ = (TensorRole.Q, TensorRole.K, TensorRole.V, TensorRole.NEW_K, TensorRole.NEW_V)
 
 
 class Given(NamedTuple):
@@ -71,7 +73,7 @@ class Prepared:
     def of(cls, kernel: CoreKernel, workload: Workload, args: LaunchArgs, device: int) -> Prepared:
         """That of a workload."""
         n_bytes = kernel.workspace_bytes(workload, device)
-        return cls(kernel, problem_of(workload, args), tensors_of(args), n_bytes, device)
+        return cls(kernel, problem_of(workload, args), tensors_of_args(args), n_bytes, device)
 
     def launch(self, given: Given) -> tuple[Tensor, Tensor | None] | None:
         """out and the log-sum-exp if it is wanted, on the current stream; None for addresses that
@@ -84,16 +86,18 @@ class Prepared:
         out = q.new_empty((*q.shape[:3], given.v_cache.shape[3]))
         # A copy, since other threads may launch the same.
         tensors = abi.Tensors.from_buffer_copy(self.tensors)
-        tensors.q.address, tensors.k.address, tensors.v.address = addresses[:3]
-        tensors.cache.new_k.address, tensors.cache.new_v.address = addresses[3:]
-        tensors.o.address = out.data_ptr()
-        tensors.cache.lengths = given.lengths.data_ptr()
-        tensors.cache.pages = _address(given.table)
-        tensors.k_scale, tensors.v_scale = _address(given.k_scale), _address(given.v_scale)
+        of = tensors.of
+        for role, address in zip(_READ, addresses, strict=True):
+            of[role].address = address
+        of[TensorRole.O].address = out.data_ptr()
+        of[TensorRole.CACHE_SEQLENS].address = given.lengths.data_ptr()
+        of[TensorRole.PAGE_TABLE].address = _address(given.table)
+        of[TensorRole.K_SCALE].address = _address(given.k_scale)
+        of[TensorRole.V_SCALE].address = _address(given.v_scale)
         lse = None
         if self.problem.lse:
             lse = q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32)
-            tensors.lse = lse.data_ptr()
+            of[TensorRole.LSE].address = lse.data_ptr()
         if self.workspace_bytes:
             # torch gives its memory to later work of this stream alone.
             room = q.new_empty(self.workspace_bytes, dtype=torch.uint8)

@@ -26,7 +26,7 @@ struct Variant {
         made.plan.ragged = 1;
         made.plan.compute_capability = 90;
         made.plan.portability = FA_TUNE_PORTABILITY_EXACT;
-        made.launch.params = FA_TUNE_PARAMS_LAYOUT_SM90_FORWARD;
+        made.launch.params = "sm90_forward";
         made.launch.grid = FA_TUNE_GRID_PERSISTENT;
         made.launch.tile_rows = 128;
         made.launch.ctas_per_sm = 1;
@@ -44,7 +44,7 @@ struct Variant {
         Variant made = persistent();
         made.plan.compute_capability = 80;
         made.plan.portability = FA_TUNE_PORTABILITY_LATER;
-        made.launch.params = FA_TUNE_PARAMS_LAYOUT_SM80_FORWARD;
+        made.launch.params = "sm80_forward";
         made.launch.grid = FA_TUNE_GRID_BLOCKS_HEADS_BATCH;
         made.launch.q_box_rows = made.launch.kv_box_rows = made.launch.counter_bytes = 0;
         return made;
@@ -55,7 +55,7 @@ struct Variant {
         Variant made = plain();
         made.plan.ragged = 0;
         made.plan.block_q = made.plan.block_kv = 1;
-        made.launch.params = FA_TUNE_PARAMS_LAYOUT_DECODE;
+        made.launch.params = "decode";
         made.launch.grid = FA_TUNE_GRID_SHARES;
         made.launch.tile_rows = 16;
         made.launch.ctas_per_sm = 2;
@@ -99,15 +99,16 @@ inline fa_tune_tensors tensors(const fa_tune_problem& p) {
         return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) *
                                          static_cast<std::uint64_t>(b));
     };
-    for (fa_tune_tensor* tensor : {&made.q, &made.k, &made.v, &made.o}) {
-        const bool keys = tensor == &made.k || tensor == &made.v;
+    for (int role = FA_TUNE_TENSOR_Q; role <= FA_TUNE_TENSOR_O; ++role) {
+        fa_tune_tensor* const tensor = &made.of[role];
+        const bool keys = role == FA_TUNE_TENSOR_K || role == FA_TUNE_TENSOR_V;
         tensor->address = reinterpret_cast<void*>(address);
         tensor->head_stride = p.d_head;
         tensor->seq_stride = product(keys ? p.kv_heads : p.heads, p.d_head);
         tensor->batch_stride = product(keys ? p.seq_len_kv : p.seq_len_q, tensor->seq_stride);
         address += std::uintptr_t{1} << 34;
     }
-    if (p.lse != 0) made.lse = reinterpret_cast<void*>(address);
+    if (p.lse != 0) made.of[FA_TUNE_TENSOR_LSE].address = reinterpret_cast<void*>(address);
     made.workspace = reinterpret_cast<void*>(address << 1);
     return made;
 }

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fa_tune.build.native.core import TensorMap
 from tests.project_files import ROOT
 
 FILE = ROOT / "tests" / "csrc" / "data" / "launches.json.xz"
@@ -21,26 +22,6 @@ MULTIPROCESSORS, L2_BYTES = 114, 50 << 20
 WORKSPACE = 0x7E0000000100
 COUNTERS = 0x7F0000000100
 _MAP = struct.Struct("<QII5Q4QI")
-
-
-@dataclass(frozen=True)
-class TensorMap:
-    """What the driver is told of a tensor: strides in bytes, unused numbers 0."""
-
-    address: int
-    data_type: int
-    dimensions: Sequence[int]
-    strides: Sequence[int]
-    box_rows: int
-
-    @property
-    def packed(self) -> bytes:
-        """All numbers, one after another."""
-        rank = len(self.dimensions)
-        dimensions = [*self.dimensions, *[0] * (5 - rank)]
-        strides = [*self.strides, *[0] * (5 - rank)]
-        numbers = (self.address, self.data_type, rank, *dimensions, *strides, self.box_rows)
-        return _MAP.pack(*numbers)
 
 
 @dataclass(frozen=True)
@@ -80,7 +61,7 @@ class FrozenCall:
 
 def digest(maps: Sequence[TensorMap], params: bytes) -> str:
     """What `FrozenLaunch.digest` holds."""
-    return hashlib.sha256(b"".join(m.packed for m in maps) + params).hexdigest()[:12]
+    return hashlib.sha256(b"".join(map(_packed, maps)) + params).hexdigest()[:12]
 
 
 def frozen_calls() -> Iterator[FrozenCall]:
@@ -93,18 +74,11 @@ def frozen_calls() -> Iterator[FrozenCall]:
         yield FrozenCall(*kind, workload, named, *rest, found)
 
 
-def write(calls: Sequence[FrozenCall]) -> None:
-    """Write the file."""
-    variants: dict[tuple[str, str, str], int] = {}
-    rows = []
-    for c in calls:
-        number = variants.setdefault((c.variant, c.traits, c.arch), len(variants))
-        tensors = [(name, *numbers) for name, numbers in c.tensors.items()]
-        launches = [tuple(vars(launch).values()) for launch in c.launches]
-        more = (c.added, c.page_size, c.diagonal, c.scale, c.workspace_bytes)
-        rows.append((number, c.workload, tensors, *more, launches))
-    text = json.dumps([list(variants), rows], separators=(",", ":"))
-    FILE.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
+def _packed(m: TensorMap) -> bytes:
+    rank = len(m.dimensions)
+    unused = [0] * (5 - rank)
+    numbers = (*m.dimensions, *unused, *m.strides, *unused, m.box_rows)
+    return _MAP.pack(m.address, m.data_type, rank, *numbers)
 
 
 def _as_tuple(value: Any) -> Any:

@@ -20,8 +20,12 @@ from fa_tune.core import paths
 def plan_text(image: KernelImage) -> str:
     """A plan of one launch, as the program reads it."""
     (launch,) = image.call.launches
-    rows = [map(int, dataclasses.astuple(part)) for part in (image.call.plan, launch)]
+    rows = [map(_word, dataclasses.astuple(part)) for part in (image.call.plan, launch)]
     return "\n".join([*(" ".join(map(str, row)) for row in rows), *image.symbols, ""])
+
+
+def _word(value: int | str) -> int | str:
+    return value if isinstance(value, str) else int(value)
 
 
 def build_host_cost(folder: Path) -> Path:
@@ -30,7 +34,7 @@ def build_host_cost(folder: Path) -> Path:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
     source = paths.csrc_dir() / "bench" / "host_cost.cpp"
-    units = sorted(folder.glob("*.cpp"))
+    units = sorted(folder.rglob("*.cpp"))
     options = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{folder}", "-pthread"]
     program = folder / "host_cost"
     subprocess.run(

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from fa_tune.build.native import abi, library
-from fa_tune.build.native.sources import core_sources
 from fa_tune.core.errors import StorageError, ToolMissing
-from tests.csrc.conftest import HERE
+from fa_tune.export.types_header import c_name
 from tests.project_files import ROOT
 
 SOURCES = {"one.cpp": '#include "sub/two.h"\nextern "C" int one() { return TWO - 1; }\n'}
@@ -92,29 +91,11 @@ def test_the_core_needs_nothing_but_the_standard_libraries(core: Path) -> None:
     assert not {name for name in names if not name.startswith("ld-")} - allowed
 
 
-def test_every_source_of_the_core_is_in_the_cmake_project() -> None:
-    listed = (ROOT / "csrc" / "core" / "CMakeLists.txt").read_text(encoding="utf-8")
-    units = [name for name in core_sources() if name.endswith(".cpp")]
-    assert units
-    assert all(f"{name}" in listed for name in units)
-    assert all((HERE / f"test_{name}.cpp").is_file() for name in ("launch", "threads", "table"))
-
-
 def test_structs_are_those_of_the_header(native_cache: Path, tmp_path: Path) -> None:
     """Sizes and offsets of every field, as the compiler has them."""
-    structs = {
-        "fa_tune_problem": abi.Problem,
-        "fa_tune_tensor": abi.Tensor,
-        "fa_tune_tensors": abi.Tensors,
-        "fa_tune_launch_plan": abi.CLaunchPlan,
-        "fa_tune_plan": abi.CPlan,
-        "fa_tune_kernel_info": abi.KernelInfo,
-        "fa_tune_entry": abi.Entry,
-        "fa_tune_sized_default": abi.SizedDefault,
-        "fa_tune_table_info": abi.TableInfo,
-    }
     lines, expected = [], []
-    for name, kind in structs.items():
+    for kind in abi.STRUCTS:
+        name = c_name(kind)
         lines.append(f'printf("%zu\\n", sizeof(struct {name}));')
         expected.append(ctypes.sizeof(kind))
         for field, *_ in kind._fields_:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections import Counter
-from typing import Any
-
-import pytest
+from functools import cache
+from pathlib import Path
 
 from fa_tune import families
+from fa_tune.build.native import abi
+from fa_tune.build.native.core import (
+    Core,
+    CoreKernel,
+    Description,
+    DeviceFacts,
+    problem_of,
+    tensors_of,
+)
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import Workload
-from fa_tune.families import tensor_maps
-from fa_tune.families.launch import CacheArgs, LaunchArgs, LaunchDevice, LaunchStep, TensorArg
 from tests.csrc.frozen import (
     COUNTERS,
     L2_BYTES,
@@ -21,84 +26,59 @@ from tests.csrc.frozen import (
     WORKSPACE,
     FrozenCall,
     FrozenLaunch,
-    TensorMap,
     digest,
     frozen_calls,
 )
 
-DEVICE = LaunchDevice(MULTIPROCESSORS, L2_BYTES)
-CACHE = ("cache_seqlens", "page_table", "new_k", "new_v")
+DEVICE = DeviceFacts(MULTIPROCESSORS, L2_BYTES, COUNTERS)
 
 
-class Recorder:
-    """In place of the driver: maps hold a number, by which `maps` knows what was asked for."""
-
-    def __init__(self) -> None:
-        self.maps: list[TensorMap] = []
-
-    def cuTensorMapEncodeTiled(
-        self, memory: Any, kind: int, rank: int, address: Any, lengths: Any, strides: Any,
-        box: Any, steps: Any, *modes: int,
-    ) -> int:  # fmt: skip
-        """As the driver's function of this name; illegal strides are refused as there."""
-        if any(s % 16 or not 0 <= s < 2**40 for s in strides):
-            return 1
-        found = TensorMap(address.value or 0, kind, [*lengths], [*strides], box[1])
-        ctypes.memmove(memory, len(self.maps).to_bytes(128, "little"), 128)
-        self.maps.append(found)
-        return 0
-
-
-def launched(step: LaunchStep, recorder: Recorder) -> FrozenLaunch:
-    g = step.geometry
-    *maps, params = step.args
-    told = [recorder.maps[int.from_bytes(m.tobytes(), "little")] for m in maps]
+def frozen(found: Description) -> FrozenLaunch:
     return FrozenLaunch(
-        *(g.grid, g.block, g.cluster, g.dynamic_smem_bytes, g.dependent),
-        params.nbytes,
-        digest(told, params.tobytes()),
+        *(found.grid, found.block, found.cluster, found.shared_bytes, found.dependent),
+        len(found.params),
+        digest(found.maps, found.params),
     )
 
 
-def by_python(call: FrozenCall, recorder: Recorder) -> tuple[int, tuple[FrozenLaunch, ...]]:
-    """Bytes of workspace and the launches."""
-    variant = Variant.from_key(call.variant)
-    family, config = families.get(variant.family), families.config_of(variant)
-    w = Workload.from_key(call.workload)
-    tensors = {name: TensorArg(t[0], t[1:]) for name, t in call.tensors.items()}
-    cache = None
-    if family.name == "decode" and any(name in tensors for name in CACHE):
-        lengths, pages, new_k, new_v = (tensors.pop(n, TensorArg(0)) for n in CACHE)
-        cache = CacheArgs(
-            lengths.address,
-            *(call.added, pages.address, call.page_size, pages.strides[0], new_k, new_v),
-        )
+def described(kernel: CoreKernel, call: FrozenCall) -> tuple[int, tuple[FrozenLaunch, ...]]:
+    """Bytes of workspace and the launches, none where the core refuses the call."""
+    workload = Workload.from_key(call.workload)
+    problem = problem_of(workload)
+    if call.scale is not None:
+        problem.softmax_scale = call.scale
+    if call.diagonal is not None:
+        problem.mask = abi.Mask.DIAGONAL if workload.causal else abi.Mask.FULL_DIAGONAL
+        problem.diagonal = max(-(2**63 - 1), min(call.diagonal, 2**63 - 1))
+    named = {name: abi.Tensor(*numbers) for name, numbers in call.tensors.items()}
+    for name in ("k_scale", "v_scale"):
+        if name in named:  # strides of batch and head
+            address, batch, head, _ = call.tensors[name]
+            named[name] = abi.Tensor(address, batch, 0, head)
+    tensors = tensors_of(named, added=call.added, page_size=call.page_size)
     try:
-        n_bytes = family.workspace_bytes(config, w, DEVICE)
-        args = LaunchArgs(
-            tensors,
-            diagonal=call.diagonal,
-            softmax_scale=call.scale,
-            scratch=COUNTERS if family.scratch_bytes(config) else 0,
-            workspace=WORKSPACE if n_bytes else 0,
-            cache=cache,
-        )
-        steps = family.launches(config, w, args, DEVICE)
+        first = kernel.describe(problem, tensors, DEVICE)
+        tensors.workspace = WORKSPACE if first.workspace_bytes else 0
+        found = [kernel.describe(problem, tensors, DEVICE, i) for i in range(kernel.plan.launches)]
     except InvalidConfig:
         return 0, ()
-    return n_bytes, tuple(launched(step, recorder) for step in steps)
+    return first.workspace_bytes, tuple(map(frozen, found))
 
 
-def test_what_is_launched_is_what_is_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = Recorder()
-    monkeypatch.setattr(tensor_maps, "_driver", lambda: recorder)
-    tensor_maps._encoded.cache_clear()
+def test_what_is_launched_is_what_is_frozen(core: Path) -> None:
+    library = Core(core)
+
+    @cache
+    def kernel(key: str, traits: str, arch: str) -> CoreKernel:
+        variant = Variant.from_key(key)
+        plan = families.get(variant.family).plan(families.config_of(variant), traits, arch)
+        return library.described(key, plan)
+
     seen: Counter[str] = Counter()
     for call in frozen_calls():
-        found = by_python(call, recorder)
+        found = described(kernel(call.variant, call.traits, call.arch), call)
         assert found == (call.workspace_bytes, call.launches), call
         seen[call.variant.split(":")[0]] += bool(call.launches)
         seen["refused"] += not call.launches
-    tensor_maps._encoded.cache_clear()
     assert seen.total() == 5000
     assert min(seen.values()) > 300

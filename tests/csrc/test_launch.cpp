@@ -123,24 +123,23 @@ void tensors_that_16_byte_copies_cannot_read_are_refused() {
     const auto call = [&](fa_tune_tensors given) {
         return fa_tune_launch(kernel.get(), &p, &given, 0, nullptr);
     };
-    for (auto member :
-         {&fa_tune_tensors::q, &fa_tune_tensors::k, &fa_tune_tensors::v, &fa_tune_tensors::o}) {
+    for (int role = FA_TUNE_TENSOR_Q; role <= FA_TUNE_TENSOR_O; ++role) {
         fa_tune_tensors given = tensors(p);
-        (given.*member).address = static_cast<char*>((given.*member).address) + 8;
+        given.of[role].address = static_cast<char*>(given.of[role].address) + 8;
         CHECK_FAILS(call(given), FA_TUNE_INVALID, "must have every row at a multiple of 16 bytes");
         given = tensors(p);
-        (given.*member).address = nullptr;
-        CHECK_FAILS(call(given), FA_TUNE_INVALID, "is missing");
+        given.of[role].address = nullptr;
+        CHECK_FAILS(call(given), FA_TUNE_INVALID, "which the launch does not give");
         for (auto stride : {&fa_tune_tensor::batch_stride, &fa_tune_tensor::seq_stride,
                             &fa_tune_tensor::head_stride}) {
             for (const std::int64_t value : {std::int64_t{132}, INT64_MAX, INT64_MIN + 1}) {
                 given = tensors(p);
-                given.*member.*stride = value;
+                given.of[role].*stride = value;
                 CHECK_FAILS(call(given), FA_TUNE_INVALID, "16 bytes");
             }
         }
         given = tensors(p);
-        (given.*member).head_stride = INT64_MIN;  // a multiple, but none for a tensor map
+        given.of[role].head_stride = INT64_MIN;  // a multiple, but none for a tensor map
         CHECK_FAILS(call(given), FA_TUNE_INVALID, "the driver made no tensor map");
     }
     CHECK(stub_launch_count() == 0);
@@ -151,15 +150,20 @@ void strides_that_would_be_cut_are_refused() {
     stub_reset();
     const fa_tune::Kernel kernel = Variant::plain().kernel();
     const fa_tune_problem p = problem();
-    for (auto stride : {&fa_tune_tensors::alibi_batch_stride, &fa_tune_tensors::scale_batch_stride,
-                        &fa_tune_tensors::scale_head_stride}) {
+    const struct {
+        fa_tune_tensor_role role;
+        std::int64_t fa_tune_tensor::*stride;
+    } strides[] = {{FA_TUNE_TENSOR_ALIBI_SLOPES, &fa_tune_tensor::batch_stride},
+                   {FA_TUNE_TENSOR_K_SCALE, &fa_tune_tensor::batch_stride},
+                   {FA_TUNE_TENSOR_V_SCALE, &fa_tune_tensor::head_stride}};
+    for (const auto& [role, stride] : strides) {
         fa_tune_tensors given = tensors(p);
-        given.*stride = std::int64_t{1} << 31;
+        given.of[role].*stride = std::int64_t{1} << 31;
         CHECK(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);  // not used
-        given.alibi_slopes = given.k_scale = given.q.address;
+        given.of[role].address = given.of[FA_TUNE_TENSOR_Q].address;
         CHECK_FAILS(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr), FA_TUNE_INVALID,
                     "must fit 32 bits");
-        given.*stride -= 1;
+        given.of[role].*stride -= 1;
         CHECK(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);
     }
 }
@@ -188,9 +192,9 @@ void any_bits_are_refused_or_launched() {
             *field = static_cast<std::int32_t>(some(*field));
         }
         fa_tune_tensors given = tensors(p);
-        for (fa_tune_tensor* tensor : {&given.q, &given.k, &given.v, &given.o}) {
+        for (fa_tune_tensor& tensor : given.of) {
             for (std::int64_t* stride :
-                 {&tensor->batch_stride, &tensor->seq_stride, &tensor->head_stride}) {
+                 {&tensor.batch_stride, &tensor.seq_stride, &tensor.head_stride}) {
                 *stride = some(*stride);
             }
         }
@@ -245,7 +249,6 @@ void plans_out_of_range_are_refused() {
         std::int32_t value;
         const char* name;
     } cases[] = {
-        {&fa_tune_launch_plan::params, 99, "params"},
         {&fa_tune_launch_plan::grid, -1, "grid"},
         {&fa_tune_launch_plan::tile_rows, 0, "tile_rows"},
         {&fa_tune_launch_plan::ctas_per_sm, 0, "ctas_per_sm"},
@@ -264,6 +267,11 @@ void plans_out_of_range_are_refused() {
     Variant variant = Variant::persistent();
     variant.plan.block_q = 0;
     refuses(variant, "block_q");
+    for (const char* params : {"unheard_of", static_cast<const char*>(nullptr)}) {
+        variant = Variant::persistent();
+        variant.launch.params = params;
+        refuses(variant, "params");
+    }
     variant = Variant::persistent();
     variant.plan.launches = 9;
     refuses(variant, "launches");
@@ -275,6 +283,73 @@ void plans_out_of_range_are_refused() {
     CHECK(fa_tune_launch(nullptr, nullptr, nullptr, 0, nullptr) == FA_TUNE_INVALID);
     fa_tune_kernel_destroy(nullptr);
     fa_tune_table_destroy(nullptr);
+    CHECK(std::strcmp(fa_tune_kernel_config(nullptr), "") == 0);
+    CHECK(fa_tune_kernel_plan(nullptr) == nullptr);
+}
+
+// Functions that somebody else has loaded.
+void adopted_functions_are_launched_on_their_device_alone() {
+    stub_reset();
+    Variant variant = Variant::persistent();
+    variant.symbol = "adopted";
+    const fa_tune::Kernel loaded = variant.kernel();
+    CHECK(launch(loaded, problem(), nullptr, 1) == FA_TUNE_OK);
+    void* function = stub_kernel("adopted");
+    CHECK(function != nullptr);
+    fa_tune_kernel_info info = variant.info();
+    info.symbols = nullptr;
+    info.image = nullptr;
+    fa_tune_kernel* made = nullptr;
+    CHECK(fa_tune_kernel_adopt(&info, &function, 1, &made) == FA_TUNE_OK);
+    const std::size_t loads = stub_calls("cuLibraryLoadData");
+    const fa_tune_problem p = problem();
+    const fa_tune_tensors given = tensors(p);
+    CHECK(fa_tune_launch(made, &p, &given, 1, nullptr) == FA_TUNE_OK);
+    CHECK(std::strcmp(last_launch().symbol, "adopted") == 0 && last_launch().device == 1);
+    CHECK_FAILS(fa_tune_launch(made, &p, &given, 0, nullptr), FA_TUNE_INVALID, "adopted on another");
+    CHECK(stub_calls("cuLibraryLoadData") == loads);
+    fa_tune_kernel_destroy(made);
+    CHECK(launch(loaded, problem()) == FA_TUNE_OK);  // what it was made of is still there
+    function = nullptr;
+    CHECK_FAILS(fa_tune_kernel_adopt(&info, &function, 1, &made), FA_TUNE_INVALID, "no function");
+}
+
+// A launch passes what is described.
+void what_is_described_is_launched() {
+    stub_reset();
+    for (Variant variant : {Variant::persistent(), Variant::plain(), Variant::shared()}) {
+        const fa_tune::Kernel kernel = variant.kernel();
+        const fa_tune_problem p = problem();
+        const fa_tune_tensors given = tensors(p);
+        CHECK(launch(kernel, p) == FA_TUNE_OK);
+        const stub_launch launched = last_launch();
+        const fa_tune_device_facts facts{132, 0, 60 << 20, nullptr};
+        fa_tune_description found{};
+        CHECK(fa_tune_describe(kernel.get(), &p, &given, &facts, 0, &found) == FA_TUNE_OK);
+        for (int i = 0; i < 3; ++i) {
+            CHECK(launched.grid[i] == found.grid[i] && launched.block[i] == found.block[i]);
+            CHECK(launched.cluster[i] == found.cluster[i]);
+        }
+        CHECK(launched.shared_bytes == found.shared_bytes);
+        // Counters, which a description takes from the caller, are in the first bytes: of no
+        // interest is where.  The rest is the same to the last byte.
+        const unsigned char* params = launched.params + 128 * found.map_count;
+        std::size_t differ = 0;
+        for (std::size_t i = 0; i < launched.params_bytes - 128 * found.map_count; ++i) {
+            differ += params[i] != reinterpret_cast<const unsigned char*>(found.params)[i];
+        }
+        CHECK(differ <= (variant.launch.counter_bytes > 0 ? sizeof(void*) : 0));
+        for (std::uint32_t i = 0; i < found.map_count; ++i) {
+            CHECK(found.maps[i].address ==
+                  reinterpret_cast<std::uintptr_t>(given.of[FA_TUNE_TENSOR_Q + i].address));
+        }
+        std::size_t bytes = 0;
+        CHECK(fa_tune_workspace_bytes(kernel.get(), &p, 0, &bytes) == FA_TUNE_OK);
+        CHECK(bytes == found.workspace_bytes);
+        CHECK_FAILS(fa_tune_describe(kernel.get(), &p, &given, &facts, 1, &found), FA_TUNE_INVALID,
+                    "has no launch 1");
+        CHECK(fa_tune_describe(kernel.get(), &p, &given, nullptr, 0, &found) == FA_TUNE_INVALID);
+    }
 }
 
 void clusters_are_stated_and_divide_the_grid() {
@@ -344,7 +419,8 @@ void a_thread_makes_maps_of_new_tensors_only() {
         const std::size_t before = stub_calls("cuTensorMapEncodeTiled");
         CHECK(fa_tune_launch(kernel.get(), &p, &given, -1, nullptr) == FA_TUNE_OK);
         int i = 0;
-        for (const fa_tune_tensor* tensor : {&given.q, &given.k, &given.v, &given.o}) {
+        for (int role = FA_TUNE_TENSOR_Q; role <= FA_TUNE_TENSOR_O; ++role) {
+            const fa_tune_tensor* const tensor = &given.of[role];
             CHECK(word_of_map(i, kAddress) == reinterpret_cast<std::uintptr_t>(tensor->address));
             CHECK(word_of_map(i++, kBatchStride) ==
                   2 * static_cast<std::uint64_t>(tensor->batch_stride));
@@ -353,8 +429,8 @@ void a_thread_makes_maps_of_new_tensors_only() {
     };
     const fa_tune_tensors first = tensors(p);
     fa_tune_tensors wider = first, moved = first;
-    wider.k.batch_stride += 4096;
-    moved.o.address = static_cast<char*>(first.o.address) + 256;
+    wider.of[FA_TUNE_TENSOR_K].batch_stride += 4096;
+    moved.of[FA_TUNE_TENSOR_O].address = static_cast<char*>(first.of[FA_TUNE_TENSOR_O].address) + 256;
     CHECK(makes(first) == 4);
     CHECK(makes(first) == 0);
     CHECK(makes(wider) == 1);
@@ -440,6 +516,8 @@ int main() {
     blocks_that_do_not_divide_need_a_ragged_kernel();
     a_binary_of_another_architecture_is_refused();
     plans_out_of_range_are_refused();
+    adopted_functions_are_launched_on_their_device_alone();
+    what_is_described_is_launched();
     clusters_are_stated_and_divide_the_grid();
     a_call_may_be_several_launches();
     failures_of_the_driver_have_its_name_and_pass();

@@ -28,21 +28,21 @@ void shares_need_a_workspace() {
     CHECK_FAILS(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr), FA_TUNE_INVALID,
                 "workspace must start at a multiple of 16 bytes");
     given = tensors(p);
-    const std::int32_t lengths[1] = {};
-    given.cache.lengths = lengths;
+    std::int32_t lengths[1] = {};
+    given.of[FA_TUNE_TENSOR_CACHE_SEQLENS].address = lengths;
     CHECK(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);
     CHECK(stub_get_launch(1, &found) != 0 && found.grid[0] == 264);
-    given.cache.pages = lengths;
-    given.cache.page_size = 24;
+    given.of[FA_TUNE_TENSOR_PAGE_TABLE].address = lengths;
+    given.page_size = 24;
     CHECK_FAILS(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr), FA_TUNE_INVALID,
                 "page_size must be a multiple of 16, not 24");
     // One sequence, but any number of pages.
-    given.cache.page_size = 16;
+    given.page_size = 16;
     CHECK(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);
-    given.k.batch_stride = 132;
+    given.of[FA_TUNE_TENSOR_K].batch_stride = 132;
     CHECK_FAILS(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr), FA_TUNE_INVALID,
                 "K must have every row at a multiple of 16 bytes");
-    given.k = tensors(p).k;
+    given.of[FA_TUNE_TENSOR_K] = tensors(p).of[FA_TUNE_TENSOR_K];
     const fa_tune::Kernel plain = Variant::plain().kernel();
     const fa_tune_problem square = problem();
     CHECK_FAILS(fa_tune_launch(plain.get(), &square, &given, 0, nullptr), FA_TUNE_INVALID,
@@ -63,8 +63,8 @@ void a_window_is_not_lost_where_the_device_has_the_lengths() {
     p.window = FA_TUNE_WINDOW_LEFT;
     p.window_left = 100;
     CHECK(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);
-    const std::int32_t lengths[1] = {};
-    given.cache.lengths = lengths;
+    std::int32_t lengths[1] = {};
+    given.of[FA_TUNE_TENSOR_CACHE_SEQLENS].address = lengths;
     for (const std::int32_t cached : {0, 1}) {
         p.cached = cached;
         CHECK_FAILS(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr), FA_TUNE_INVALID,
@@ -84,9 +84,9 @@ void a_window_to_the_right_shows_nothing_beyond_a_causal_mask() {
     p.seq_len_q = 4;
     p.mask = FA_TUNE_MASK_CAUSAL_BR;
     fa_tune_tensors given = tensors(p);
-    const std::int32_t lengths[1] = {};
-    for (const std::int32_t* where : {static_cast<const std::int32_t*>(nullptr), lengths}) {
-        given.cache.lengths = where;
+    std::int32_t lengths[1] = {};
+    for (std::int32_t* where : {static_cast<std::int32_t*>(nullptr), lengths}) {
+        given.of[FA_TUNE_TENSOR_CACHE_SEQLENS].address = where;
         stub_launch found[2];
         for (std::size_t i : {0, 1}) {
             p.window = i == 0 ? FA_TUNE_WINDOW_NONE : FA_TUNE_WINDOW_RIGHT;
@@ -111,8 +111,8 @@ void more_than_kernels_count_is_refused() {
     p.seq_len_kv = 64 * 64;  // as many blocks as a tile counts for besides
     p.batch = 1 << 23;
     fa_tune_tensors given = tensors(p);
-    const std::int32_t lengths[1] = {};
-    given.cache.lengths = lengths;
+    std::int32_t lengths[1] = {};
+    given.of[FA_TUNE_TENSOR_CACHE_SEQLENS].address = lengths;
     CHECK(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);
     ++p.batch;
     CHECK(launch(kernel, p) == FA_TUNE_OK);
@@ -123,7 +123,7 @@ void more_than_kernels_count_is_refused() {
     const fa_tune::Kernel clusters = in_clusters.kernel();
     CHECK(fa_tune_launch(clusters.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);
     p.batch = 1;
-    given.cache.added = -1;
+    given.added = -1;
     CHECK_FAILS(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr), FA_TUNE_INVALID,
                 "added must be at least 0");
 }

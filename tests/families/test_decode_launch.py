@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fa_tune import families
-from fa_tune.build.native.core import tensors_of
+from fa_tune.build.native.core import tensors_of_args
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.decode.config import KVType
@@ -36,14 +36,14 @@ def _params(args: LaunchArgs) -> np.ndarray:
 @pytest.mark.parametrize("given", [("k_scale",), ("v_scale",), ("k_scale", "v_scale")])
 def test_scales_are_found_by_their_own_strides(given: tuple[str, ...]) -> None:
     args = _with_tensors(**{name: TensorArg(64, (8, 1, 0)) for name in given})
-    params, tensors = _params(args), tensors_of(args)
+    params, tensors = _params(args), tensors_of_args(args)
     assert (params["scale_batch_stride"], params["scale_head_stride"]) == (8, 1)
     assert (tensors.scale_batch_stride, tensors.scale_head_stride) == (8, 1)
 
 
 def test_scales_with_different_strides_are_refused() -> None:
     args = _with_tensors(k_scale=TensorArg(64, (8, 1, 0)), v_scale=TensorArg(128))
-    for told in (_params, tensors_of):
+    for told in (_params, tensors_of_args):
         with pytest.raises(InvalidConfig, match="same strides"):
             told(args)
 

@@ -6,12 +6,11 @@
 #include "device.h"
 #include "reference.h"
 
-enum { Q, K, V, O, TENSORS };
+enum { Q, K, V, O, TENSORS }; /* as their roles, FA_TUNE_TENSOR_Q and so on */
 
 int main(int argc, char** argv) {
     fa_tune_problem p;
     fa_tune_tensors tensors = {0};
-    fa_tune_tensor* const places[TENSORS] = {&tensors.q, &tensors.k, &tensors.v, &tensors.o};
     device_address addresses[TENSORS], workspace;
     size_t workspace_bytes = 0;
     uint16_t* elements[TENSORS];
@@ -45,7 +44,7 @@ int main(int argc, char** argv) {
         if (i != O) fill(elements[i], count, p.dtype, (uint32_t)i + 1);
         addresses[i] = device_allocate(bytes[i]);
         copy_to_device(addresses[i], elements[i], bytes[i]);
-        *places[i] = contiguous(addresses[i], seq_len, heads, columns);
+        tensors.of[i] = contiguous(addresses[i], seq_len, heads, columns);
     }
     status = fa_tune_workspace_bytes(kernel, &p, 0, &workspace_bytes);
     workspace = device_allocate(workspace_bytes + 1); /* mostly none is needed */

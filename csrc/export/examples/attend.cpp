@@ -60,10 +60,10 @@ struct Example {
         const OnDevice dq(q), dk(k), dv(v), d_o(o);
         const OnDevice workspace(Elements(fa_tune::workspace_bytes(p) / 2 + 1));
         fa_tune_tensors tensors{};
-        tensors.q = contiguous(dq.address(), p.seq_len_q, p.heads, p.d_head);
-        tensors.k = contiguous(dk.address(), p.seq_len_kv, p.kv_heads, p.d_head);
-        tensors.v = contiguous(dv.address(), p.seq_len_kv, p.kv_heads, values_of(&p));
-        tensors.o = contiguous(d_o.address(), p.seq_len_q, p.heads, values_of(&p));
+        tensors.of[FA_TUNE_TENSOR_Q] = contiguous(dq.address(), p.seq_len_q, p.heads, p.d_head);
+        tensors.of[FA_TUNE_TENSOR_K] = contiguous(dk.address(), p.seq_len_kv, p.kv_heads, p.d_head);
+        tensors.of[FA_TUNE_TENSOR_V] = contiguous(dv.address(), p.seq_len_kv, p.kv_heads, values_of(&p));
+        tensors.of[FA_TUNE_TENSOR_O] = contiguous(d_o.address(), p.seq_len_q, p.heads, values_of(&p));
         tensors.workspace = reinterpret_cast<void*>(workspace.address());
         fa_tune::launch(p, tensors);
         d_o.read(o);

@@ -23,9 +23,10 @@ void check(bool holds, const std::string& what) {
 fa_tune_tensors tensors(const fa_tune_problem& p) {
     fa_tune_tensors made{};
     std::uintptr_t address = std::uintptr_t{1} << 40;
-    for (fa_tune_tensor* tensor : {&made.q, &made.k, &made.v, &made.o}) {
-        const bool keys = tensor == &made.k || tensor == &made.v;
-        const bool values = tensor == &made.v || tensor == &made.o;
+    for (int role = FA_TUNE_TENSOR_Q; role <= FA_TUNE_TENSOR_O; ++role) {
+        fa_tune_tensor* const tensor = &made.of[role];
+        const bool keys = role == FA_TUNE_TENSOR_K || role == FA_TUNE_TENSOR_V;
+        const bool values = role == FA_TUNE_TENSOR_V || role == FA_TUNE_TENSOR_O;
         const std::int64_t columns = values && p.d_head_v != 0 ? p.d_head_v : p.d_head;
         tensor->address = reinterpret_cast<void*>(address);
         tensor->head_stride = columns;
@@ -33,11 +34,12 @@ fa_tune_tensors tensors(const fa_tune_problem& p) {
         tensor->batch_stride = (keys ? p.seq_len_kv : p.seq_len_q) * tensor->seq_stride;
         address += std::uintptr_t{1} << 34;
     }
-    if (p.lse != 0) made.lse = reinterpret_cast<void*>(address);
-    if (p.sink != 0) made.sink = reinterpret_cast<void*>(address);
-    if (p.alibi != 0) made.alibi_slopes = reinterpret_cast<void*>(address);
+    if (p.lse != 0) made.of[FA_TUNE_TENSOR_LSE].address = reinterpret_cast<void*>(address);
+    if (p.sink != 0) made.of[FA_TUNE_TENSOR_SINK].address = reinterpret_cast<void*>(address);
+    if (p.alibi != 0) made.of[FA_TUNE_TENSOR_ALIBI_SLOPES].address = reinterpret_cast<void*>(address);
     if (p.packed != 0) {
-        made.cu_seqlens_q = made.cu_seqlens_kv = reinterpret_cast<std::int32_t*>(address);
+        made.of[FA_TUNE_TENSOR_CU_SEQLENS_Q].address = reinterpret_cast<void*>(address);
+        made.of[FA_TUNE_TENSOR_CU_SEQLENS_KV].address = reinterpret_cast<void*>(address);
     }
     made.workspace = reinterpret_cast<void*>(address << 1);
     return made;

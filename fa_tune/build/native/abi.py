@@ -1,21 +1,37 @@
-"""`csrc/core/fa_tune.h` in ctypes: its structs, functions and statuses."""
+"""The core's C ABI in ctypes: its structs, functions and statuses.
+
+`csrc/core/fa_tune_types.h` is generated from the structs and enums here and in
+`fa_tune.families.plan`: every field is declared once, with the line that the header says of it.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import dataclasses
+from ctypes import c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from enum import IntEnum, IntFlag
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from fa_tune.core.errors import ToolMissing
-from fa_tune.families.plan import LaunchPlan, Plan
+from fa_tune.families.plan import LaunchPlan, Plan, TensorRole
 
-ABI_VERSION = 5
+ABI_VERSION = 6
+MAPS, DIMENSIONS, PARAMS_WORDS = 4, 5, 128
 
 
 class Status(IntEnum):
-    """fa_tune_status."""
+    """What a function of the core says.
+
+    INVALID: a problem, tensor, plan or name that means nothing, or that the kernel does not
+    compute.
+    NOT_FOUND: nothing that is there computes it, or a config that is not there.
+    NO_DRIVER: no CUDA driver, one that is too old, or no device.
+    DRIVER_ERROR: the driver refused or failed; the text has its name for the error.
+    CAPTURING: not loaded yet, which a stream that is being captured does not allow:
+    fa_tune_prepare.
+    NO_MEMORY: no host memory.
+    """
 
     OK = 0
     INVALID = 1
@@ -27,7 +43,13 @@ class Status(IntEnum):
 
 
 class Mask(IntEnum):
-    """fa_tune_mask."""
+    """Which keys a query sees.
+
+    CAUSAL: aligned top-left: query i sees key j when j <= i.
+    CAUSAL_BR: aligned bottom-right: j <= i + seq_len_kv - seq_len_q.
+    DIAGONAL: j <= i + diagonal.
+    FULL_DIAGONAL: all, but what windows and ALiBi count from is i + diagonal.
+    """
 
     FULL = 0
     CAUSAL = 1
@@ -37,146 +59,267 @@ class Mask(IntEnum):
 
 
 class Window(IntFlag):
-    """fa_tune_window."""
+    """Sides of a window; both: their sum.
+
+    LEFT: query i sees key j when j >= i + diagonal - window_left.
+    RIGHT: query i sees key j when j <= i + diagonal + window_right; without a causal mask only.
+    """
 
     NONE = 0
     LEFT = 1
     RIGHT = 2
 
 
-class Problem(ctypes.Structure):
-    """fa_tune_problem."""
+class ConstPointer(ctypes.c_void_p):
+    """`const void*`."""
 
-    _fields_ = (
-        ("operation", ctypes.c_int32),
-        ("dtype", ctypes.c_int32),
-        ("batch", ctypes.c_int64),
-        ("heads", ctypes.c_int64),
-        ("kv_heads", ctypes.c_int64),
-        ("seq_len_q", ctypes.c_int64),
-        ("seq_len_kv", ctypes.c_int64),
-        ("d_head", ctypes.c_int32),
-        ("mask", ctypes.c_int32),
-        ("diagonal", ctypes.c_int64),
-        ("lse", ctypes.c_int32),
-        ("window", ctypes.c_int32),
-        ("softmax_scale", ctypes.c_double),
-        ("window_left", ctypes.c_int64),
-        ("window_right", ctypes.c_int64),
-        ("softcap", ctypes.c_double),
-        ("sink", ctypes.c_int32),
-        ("alibi", ctypes.c_int32),
-        ("d_head_v", ctypes.c_int32),
-        ("packed", ctypes.c_int32),
-        ("total_q", ctypes.c_int64),
-        ("total_kv", ctypes.c_int64),
-        ("kv_e4m3", ctypes.c_int32),
-        ("cached", ctypes.c_int32),
+
+class Struct(ctypes.Structure):
+    """A struct of the ABI; its docstring is the header's comment, `DOCS` has those of fields."""
+
+    DOCS: ClassVar[dict[str, str]] = {}
+
+
+def _declared(*fields: tuple[str, Any] | tuple[str, Any, str]) -> tuple[Any, dict[str, str]]:
+    """The fields as ctypes has them, and what the header says of each."""
+    return tuple(f[:2] for f in fields), {f[0]: f[2] for f in fields if len(f) == 3}
+
+
+class Problem(Struct):
+    """O = softmax(scores) V, scores = softmax_scale * Q K^T, changed by softcap, then by alibi,
+    then by a hook.  The diagonal is 0, or as the mask says."""
+
+    _fields_, DOCS = _declared(
+        ("operation", c_int32, "fa_tune_operation"),
+        ("dtype", c_int32, "fa_tune_dtype, of Q, K, V and O"),
+        ("batch", c_int64),
+        ("heads", c_int64),
+        ("kv_heads", c_int64, "divides heads"),
+        ("seq_len_q", c_int64),
+        ("seq_len_kv", c_int64),
+        ("d_head", c_int32),
+        ("mask", c_int32, "fa_tune_mask"),
+        (
+            *("diagonal", c_int64),
+            "with FA_TUNE_MASK_DIAGONAL and FA_TUNE_MASK_FULL_DIAGONAL only",
+        ),
+        ("lse", c_int32, "1: the log-sum-exp of each row is wanted"),
+        ("window", c_int32, "fa_tune_window"),
+        ("softmax_scale", c_double, "1e-30 to 1e30; 0: the usual one, 1 / sqrt(d_head)"),
+        ("window_left", c_int64, "at least 0; 0 without that side of a window"),
+        ("window_right", c_int64, "the same"),
+        (
+            *("softcap", c_double),
+            "scores s become softcap * tanh(s / softcap), 1e-3 to 1e3; 0: none",
+        ),
+        ("sink", c_int32, "1: each row's sum has another exponential, of the tensor of this role"),
+        ("alibi", c_int32, "1: less the head's slope times the distance |i + diagonal - j|"),
+        ("d_head_v", c_int32, "head dimension of V and O; 0: d_head"),
+        ("packed", c_int32, "1: sequences of any lengths one after another, see fa_tune_tensors"),
+        (
+            *("total_q", c_int64),
+            "Of a packed batch: the rows of Q in all.  seq_len_q and seq_len_kv are the longest "
+            "then, and a causal mask, whichever, is aligned bottom-right in each sequence.",
+        ),
+        ("total_kv", c_int64, "the rows of K in all"),
+        ("kv_e4m3", c_int32, "1: K and V are e4m3, see fa_tune_tensors"),
+        (
+            *("cached", c_int32),
+            "1: the device says how many keys each sequence has, or where they are.  It decides "
+            "the choice of a kernel alone: what is fastest where all are as long as one another "
+            "may be slow where one is much longer.",
+        ),
+        (
+            *("score_hook", c_int32),
+            "1: scores go through the function that the kernel was compiled with",
+        ),
+        ("unused", c_int32, "0"),
     )
 
 
-class Tensor(ctypes.Structure):
-    """fa_tune_tensor."""
+class Tensor(Struct):
+    """A tensor in device memory, whose last dimension is contiguous; address NULL: not given.
+    The stride of an extent of 1 may be anything."""
 
-    _fields_ = (
-        ("address", ctypes.c_void_p),
-        ("batch_stride", ctypes.c_int64),
-        ("seq_stride", ctypes.c_int64),
-        ("head_stride", ctypes.c_int64),
+    _fields_, DOCS = _declared(
+        ("address", c_void_p),
+        ("batch_stride", c_int64, "in elements, as all strides"),
+        ("seq_stride", c_int64),
+        ("head_stride", c_int64),
     )
 
 
-class Cache(ctypes.Structure):
-    """fa_tune_cache."""
+class Tensors(Struct):
+    """The tensors of a call by their roles.
 
-    _fields_ = (
-        ("lengths", ctypes.c_void_p),
-        ("pages", ctypes.c_void_p),
-        ("added", ctypes.c_int32),
-        ("page_size", ctypes.c_int32),
-        ("page_stride", ctypes.c_int64),
-        ("new_k", Tensor),
-        ("new_v", Tensor),
+    Q [batch, seq_len_q, heads, d_head], K [batch, seq_len_kv, kv_heads, d_head], V and O like K
+    and Q with d_head_v: the address and the strides in bytes are multiples of 16.
+    LSE: fp32 [batch, heads, seq_len_q], contiguous, a multiple of 16; of a packed batch [heads,
+    total_q].  SINK: fp32 [heads].  ALIBI_SLOPES: fp32 [batch, heads], heads contiguous; batch
+    stride 0: the same slopes for the whole batch.  These are needed where the problem has them.
+
+    Of a packed batch Q and O are [total_q, heads, d_head], K and V [total_kv, kv_heads, d_head].
+    CU_SEQLENS_Q, CU_SEQLENS_KV: int32 [batch + 1], sequence i is rows cu_seqlens[i] to
+    cu_seqlens[i + 1].  USED_Q, USED_KV: int32 [batch], how many of them count; not given: all.
+
+    What is known of K and V on the device alone is for kernels whose CTAs share blocks of keys
+    (fa_tune_launch_plan); the others refuse it.
+    CACHE_SEQLENS: int32 [batch]: sequence b has cache_seqlens[b] + added keys, seq_len_kv of the
+    problem at most, and none if the sum is negative or beyond 2^31 - 1; a causal mask is then
+    aligned bottom-right.  Not given: all have seq_len_kv.
+    PAGE_TABLE: int32 [batch, pages of a sequence]: the page of each page_size keys.  K and V are
+    then [pages, page_size, kv_heads, d_head].  Entries of pages that no query sees, behind a
+    sequence's end or in front of a window, may be anything.  Not given: a sequence lies in one
+    piece.
+    NEW_K, NEW_V: [batch, added, kv_heads, ...], with CACHE_SEQLENS only: the last `added` keys and
+    values of every sequence, which the call writes to their places in K and V.  Not given: they
+    are there.  A window to the left must see all of them.
+
+    Where K and V are e4m3, strides of K, V, NEW_K and NEW_V are in units of two bytes.  K_SCALE,
+    V_SCALE: fp32 [batch, kv_heads], with the same strides, what their numbers are multiplied with;
+    not given: 1.
+    """
+
+    _fields_, DOCS = _declared(
+        ("of", Tensor * len(TensorRole)),
+        (
+            *("workspace", c_void_p),
+            "fa_tune_workspace_bytes of device memory, a multiple of 16; NULL where these are 0.  "
+            "Other calls may use it once this one is done, and it may hold anything.",
+        ),
+        ("added", c_int32, "keys of a sequence beside CACHE_SEQLENS"),
+        ("page_size", c_int32, "a multiple of 16, with PAGE_TABLE"),
     )
 
 
-class Tensors(ctypes.Structure):
-    """fa_tune_tensors."""
+def _integers(kind: type[Any]) -> tuple[Any, dict[str, str]]:
+    fields = dataclasses.fields(kind)
+    of_type = {"str": c_char_p, "int": c_int32}
+    return _declared(*((f.name, of_type.get(f.type, c_int32), f.metadata["doc"]) for f in fields))
 
-    _fields_ = (
-        *((name, Tensor) for name in ("q", "k", "v", "o")),
-        ("lse", ctypes.c_void_p),
-        ("sink", ctypes.c_void_p),
-        ("alibi_slopes", ctypes.c_void_p),
-        ("alibi_batch_stride", ctypes.c_int64),
-        *((n, ctypes.c_void_p) for n in ("cu_seqlens_q", "cu_seqlens_kv", "used_q", "used_kv")),
-        ("workspace", ctypes.c_void_p),
-        ("cache", Cache),
-        *((name, ctypes.c_void_p) for name in ("k_scale", "v_scale")),
-        *((name, ctypes.c_int64) for name in ("scale_batch_stride", "scale_head_stride")),
+
+class LaunchPlanStruct(Struct):
+    """`LaunchPlan`."""
+
+    _fields_, DOCS = _integers(LaunchPlan)
+
+
+class PlanStruct(Struct):
+    """`Plan`."""
+
+    _fields_, DOCS = _integers(Plan)
+
+
+LaunchPlanStruct.__doc__, PlanStruct.__doc__ = LaunchPlan.__doc__, Plan.__doc__
+
+
+class KernelInfo(Struct):
+    """A compiled variant."""
+
+    _fields_, DOCS = _declared(
+        (
+            *("config", c_char_p),
+            "Its name, which need not be unique, since one config may be compiled for several "
+            "kinds of problems and devices.",
+        ),
+        ("plan", PlanStruct),
+        ("launches", ctypes.POINTER(LaunchPlanStruct), "one for each launch, plan.launches"),
+        ("symbols", ctypes.POINTER(c_char_p), "one for each launch"),
+        (
+            *("image", ConstPointer),
+            "A cubin, or PTX with a final zero; it is not copied and must stay as it is until the "
+            "kernel is destroyed.",
+        ),
+        ("image_bytes", c_size_t),
     )
 
 
-def _integers(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
-    return tuple((f.name, ctypes.c_int32) for f in dataclasses.fields(kind))
+class Entry(Struct):
+    """A workload that was tuned on a GPU model, and the config that was chosen for it."""
 
-
-class CLaunchPlan(ctypes.Structure):
-    """fa_tune_launch_plan."""
-
-    _fields_ = _integers(LaunchPlan)
-
-
-class CPlan(ctypes.Structure):
-    """fa_tune_plan."""
-
-    _fields_ = _integers(Plan)
-
-
-class KernelInfo(ctypes.Structure):
-    """fa_tune_kernel_info."""
-
-    _fields_ = (
-        ("config", ctypes.c_char_p),
-        ("plan", CPlan),
-        ("launches", ctypes.POINTER(CLaunchPlan)),
-        ("symbols", ctypes.POINTER(ctypes.c_char_p)),
-        ("image", ctypes.c_void_p),
-        ("image_bytes", ctypes.c_size_t),
-    )
-
-
-class Entry(ctypes.Structure):
-    """fa_tune_entry."""
-
-    _fields_ = (("gpu", ctypes.c_char_p), ("problem", Problem), ("config", ctypes.c_char_p))
-
-
-class SizedDefault(ctypes.Structure):
-    """fa_tune_sized_default."""
-
-    _fields_ = (
-        ("compute_capability", ctypes.c_int32),
+    _fields_, DOCS = _declared(
+        ("gpu", c_char_p, 'as the driver spells it: "NVIDIA H200"'),
         ("problem", Problem),
-        ("config", ctypes.c_char_p),
+        ("config", c_char_p),
     )
 
 
-class TableInfo(ctypes.Structure):
-    """fa_tune_table_info."""
+class SizedDefault(Struct):
+    """What runs problems of few queries that are like this one, if nobody tuned them, on GPUs of
+    this compute capability (ten times the major version and the minor) and on later ones."""
 
-    _fields_ = (
+    _fields_, DOCS = _declared(
+        ("compute_capability", c_int32),
+        ("problem", Problem),
+        ("config", c_char_p),
+    )
+
+
+class TableInfo(Struct):
+    """`entries` that serve equally well are taken in their order.  `defaults`: configs for what
+    nobody tuned, the one to prefer first; `sized_defaults` come before them where they serve."""
+
+    _fields_, DOCS = _declared(
         ("kernels", ctypes.POINTER(KernelInfo)),
-        ("kernel_count", ctypes.c_size_t),
+        ("kernel_count", c_size_t),
         ("entries", ctypes.POINTER(Entry)),
-        ("entry_count", ctypes.c_size_t),
-        ("defaults", ctypes.POINTER(ctypes.c_char_p)),
-        ("default_count", ctypes.c_size_t),
+        ("entry_count", c_size_t),
+        ("defaults", ctypes.POINTER(c_char_p)),
+        ("default_count", c_size_t),
         ("sized_defaults", ctypes.POINTER(SizedDefault)),
-        ("sized_default_count", ctypes.c_size_t),
+        ("sized_default_count", c_size_t),
     )
 
 
+class DeviceFacts(Struct):
+    """What a launch depends on beside its problem and tensors."""
+
+    _fields_, DOCS = _declared(
+        ("multiprocessors", c_int32),
+        ("unused", c_int32, "0"),
+        ("l2_bytes", c_int64),
+        ("counters", c_void_p, "device memory of zeros, counter_bytes of the launch's plan"),
+    )
+
+
+class TensorMap(Struct):
+    """What the driver's cuTensorMapEncodeTiled is told of a tensor, innermost dimension first; what
+    its rank leaves unused is 0.  A box has 64 columns, `box_rows` rows and one of all else."""
+
+    _fields_, DOCS = _declared(
+        ("address", c_uint64),
+        ("dimensions", c_uint64 * DIMENSIONS),
+        ("strides", c_uint64 * (DIMENSIONS - 1), "in bytes, of all dimensions but the innermost"),
+        ("data_type", c_uint32, "CUtensorMapDataType"),
+        ("rank", c_uint32),
+        ("box_rows", c_uint32),
+        ("unused", c_uint32, "0"),
+    )
+
+
+class Description(Struct):
+    """One launch: what its kernel takes are the tensor maps, and then the struct of parameters."""
+
+    _fields_, DOCS = _declared(
+        ("grid", c_uint32 * 3),
+        ("block", c_uint32 * 3),
+        ("cluster", c_uint32 * 3, "as it was compiled; 1, 1, 1 is none"),
+        ("shared_bytes", c_uint32, "dynamic shared memory of a CTA"),
+        ("dependent", c_int32, "1: it may begin before the launch in front of it is done"),
+        ("map_count", c_uint32),
+        ("params_bytes", c_uint32),
+        ("unused", c_uint32),
+        ("workspace_bytes", c_uint64, "of the call, whether or not it is given"),
+        ("maps", TensorMap * MAPS),
+        ("params", c_uint64 * PARAMS_WORDS, "params_bytes of it"),
+    )
+
+
+# Of the header, each behind those that it needs.
+STRUCTS: tuple[type[Struct], ...] = (
+    *(LaunchPlanStruct, PlanStruct, Problem, Tensor, Tensors, KernelInfo, Entry, SizedDefault),
+    *(TableInfo, DeviceFacts, TensorMap, Description),
+)
 _HANDLE = ctypes.c_void_p
 _PROBLEM, _TENSORS = ctypes.POINTER(Problem), ctypes.POINTER(Tensors)
 _HANDLE_OUT = ctypes.POINTER(ctypes.c_void_p)
@@ -186,15 +329,26 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "fa_tune_last_error": (ctypes.c_char_p, ()),
     "fa_tune_init": (ctypes.c_int, ()),
     "fa_tune_kernel_create": (ctypes.c_int, (ctypes.POINTER(KernelInfo), _HANDLE_OUT)),
+    "fa_tune_kernel_adopt": (
+        ctypes.c_int,
+        (ctypes.POINTER(KernelInfo), ctypes.POINTER(c_void_p), ctypes.c_int, _HANDLE_OUT),
+    ),
     "fa_tune_kernel_destroy": (None, (_HANDLE,)),
     "fa_tune_kernel_config": (ctypes.c_char_p, (_HANDLE,)),
-    "fa_tune_kernel_plan": (ctypes.POINTER(CPlan), (_HANDLE,)),
+    "fa_tune_kernel_plan": (ctypes.POINTER(PlanStruct), (_HANDLE,)),
     "fa_tune_prepare": (ctypes.c_int, (_HANDLE, ctypes.c_int)),
     "fa_tune_workspace_bytes": (
         ctypes.c_int,
         (_HANDLE, _PROBLEM, ctypes.c_int, ctypes.POINTER(ctypes.c_size_t)),
     ),
     "fa_tune_launch": (ctypes.c_int, (_HANDLE, _PROBLEM, _TENSORS, ctypes.c_int, ctypes.c_void_p)),
+    "fa_tune_describe": (
+        ctypes.c_int,
+        (
+            *(_HANDLE, _PROBLEM, _TENSORS, ctypes.POINTER(DeviceFacts), ctypes.c_int),
+            ctypes.POINTER(Description),
+        ),
+    ),
     "fa_tune_table_create": (ctypes.c_int, (ctypes.POINTER(TableInfo), _HANDLE_OUT)),
     "fa_tune_table_destroy": (None, (_HANDLE,)),
     "fa_tune_find": (ctypes.c_int, (_HANDLE, _PROBLEM, ctypes.c_int, _HANDLE_OUT)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from fa_tune.core.errors import (
 from fa_tune.core.model import Artifact
 from fa_tune.core.workload import Workload
 from fa_tune.families.launch import CacheArgs, LaunchArgs, TensorArg
-from fa_tune.families.plan import CallPlan, Operation
+from fa_tune.families.plan import CallPlan, LaunchPlan, Operation, TensorRole
 
 CURRENT_DEVICE = -1
 _WHY_BYTES = 1024
@@ -102,6 +102,20 @@ class Core:
         """A kernel to launch; raises InvalidConfig for a plan that nothing can launch."""
         return CoreKernel(self, image)
 
+    def adopt(
+        self, config: str, call: CallPlan, functions: Sequence[int], device: int = CURRENT_DEVICE
+    ) -> CoreKernel:
+        """A kernel of functions, one for each launch, that are loaded on a device and allowed their
+        shared memory; the caller keeps their module.  Raises InvalidConfig for a plan that nothing
+        can launch, ToolMissing without a driver."""
+        return CoreKernel(self, KernelImage(config, call, (), b""), functions, device)
+
+    def described(self, config: str, call: CallPlan) -> CoreKernel:
+        """A kernel to describe launches of, which is never launched.  Raises InvalidConfig for a
+        plan that nothing can launch."""
+        symbols = tuple(f"launch_{i}" for i in range(len(call.launches)))
+        return CoreKernel(self, KernelImage(config, call, symbols, b"none"))
+
     def table(
         self,
         images: Sequence[KernelImage],
@@ -117,13 +131,24 @@ class CoreKernel:
     """One compiled variant; launches may be made by any threads on any streams at once.  It is
     unloaded with this object, which must outlive its launches."""
 
-    def __init__(self, core: Core, image: KernelImage) -> None:
+    def __init__(
+        self,
+        core: Core,
+        image: KernelImage,
+        functions: Sequence[int] | None = None,
+        device: int = CURRENT_DEVICE,
+    ) -> None:
         self._core = core
         self.plan = image.call.plan
         self._kept = _Kept()
         self._handle = ctypes.c_void_p()
         info = self._kept.info(image)
-        core.check(core.library.fa_tune_kernel_create(info, self._handle))
+        if functions is None:
+            core.check(core.library.fa_tune_kernel_create(info, self._handle))
+        else:
+            adopt = core.library.fa_tune_kernel_adopt
+            pointers = (ctypes.c_void_p * len(functions))(*functions)
+            core.check(adopt(info, pointers, device, self._handle))
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None):
@@ -158,7 +183,23 @@ class CoreKernel:
     ) -> None:
         """Enqueue one call, as `gpu.launch.Kernel` does; `args.scratch` is not used.  Raises
         InvalidConfig for what the kernel does not compute, DriverError."""
-        self.launch_problem(problem_of(workload, args), tensors_of(args), stream, device)
+        self.launch_problem(problem_of(workload, args), tensors_of_args(args), stream, device)
+
+    def describe(
+        self, problem: abi.Problem, tensors: abi.Tensors, device: DeviceFacts, launch: int = 0
+    ) -> Description:
+        """What a call passes to the driver for one of its launches, on a device that need not be
+        there; it may lack its workspace.  Raises InvalidConfig for what the kernel does not
+        compute."""
+        facts = abi.DeviceFacts(
+            multiprocessors=device.multiprocessors,
+            l2_bytes=device.l2_bytes,
+            counters=device.counters,
+        )
+        found = abi.Description()
+        describe = self._core.library.fa_tune_describe
+        self._core.check(describe(self._handle, problem, tensors, facts, launch, found))
+        return Description.of(found)
 
     def launch_problem(
         self,
@@ -170,6 +211,70 @@ class CoreKernel:
         """The same of what `problem_of` and `tensors_of` made."""
         self._core.check(
             self._core.library.fa_tune_launch(self._handle, problem, tensors, device, stream)
+        )
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What a launch depends on beside its workload and tensors; `counters`: the address of zeros in
+    device memory, of as many bytes as the plan says."""
+
+    multiprocessors: int
+    l2_bytes: int
+    counters: int = 0
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """What the driver is told of a tensor whose boxes are 64 columns by `box_rows` rows: dimensions
+    innermost first, strides in bytes of all but the innermost."""
+
+    address: int
+    data_type: int
+    dimensions: tuple[int, ...]
+    strides: tuple[int, ...]
+    box_rows: int
+
+
+@dataclass(frozen=True)
+class Description:
+    """One launch: the kernel takes the tensor maps, then the struct whose bytes `params` has.
+    `workspace_bytes`: of the call, whether or not it is given."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int]
+    shared_bytes: int
+    dependent: bool
+    maps: tuple[TensorMap, ...]
+    params: bytes
+    workspace_bytes: int
+
+    @classmethod
+    def of(cls, d: abi.Description) -> Description:
+        """A description that the core has filled in."""
+        maps = tuple(
+            TensorMap(
+                m.address,
+                m.data_type,
+                tuple(m.dimensions[: m.rank]),
+                tuple(m.strides[: m.rank - 1]),
+                m.box_rows,
+            )
+            for m in d.maps[: d.map_count]
+        )
+        params = bytes(d.params)[: d.params_bytes]
+        x, y, z = d.grid
+        threads, (cluster_x, cluster_y, cluster_z) = d.block[0], d.cluster
+        return cls(
+            (x, y, z),
+            (threads, 1, 1),
+            (cluster_x, cluster_y, cluster_z),
+            d.shared_bytes,
+            bool(d.dependent),
+            maps,
+            params,
+            d.workspace_bytes,
         )
 
 
@@ -246,7 +351,9 @@ class CoreTable:
         library, problem = self._core.library, problem_of(workload, args)
         kernel = ctypes.c_void_p()
         self._core.check(library.fa_tune_find(self._handle, problem, device, kernel))
-        self._core.check(library.fa_tune_launch(kernel, problem, tensors_of(args), device, stream))
+        self._core.check(
+            library.fa_tune_launch(kernel, problem, tensors_of_args(args), device, stream)
+        )
 
     def _name(self, find: Any, *arguments: Any) -> str:
         kernel = ctypes.c_void_p()
@@ -271,8 +378,6 @@ def problem_of(workload: Workload, args: LaunchArgs | None = None) -> abi.Proble
         diagonal = max(-_INT64, min(args.diagonal, _INT64))
     if workload.op.upper() not in Operation.__members__:
         raise InvalidConfig(f"C++ has no kernels of {workload.op}")
-    if workload.score_hook is not None:
-        raise InvalidConfig("C++ launches no kernels with a score hook")
     return abi.Problem(
         operation=Operation[workload.op.upper()],
         dtype=int(workload.dtype),
@@ -298,31 +403,38 @@ def problem_of(workload: Workload, args: LaunchArgs | None = None) -> abi.Proble
         total_kv=workload.total_kv,
         kv_e4m3=workload.kv_e4m3,
         cached=workload.cached,
+        score_hook=workload.score_hook is not None,
     )
 
 
-def tensors_of(args: LaunchArgs) -> abi.Tensors:
-    """The tensors of a forward pass.  Raises InvalidConfig where the scales of K and V have
+def tensors_of(
+    named: Mapping[str, abi.Tensor], *, workspace: int = 0, added: int = 0, page_size: int = 0
+) -> abi.Tensors:
+    """The tensors of a call by their names, of which `families.plan.TensorRole` has the roles."""
+    found = abi.Tensors(workspace=workspace, added=added, page_size=page_size)
+    for name, tensor in named.items():
+        found.of[TensorRole[name.upper()]] = tensor
+    return found
+
+
+def tensors_of_args(args: LaunchArgs) -> abi.Tensors:
+    """The tensors of launch arguments.  Raises InvalidConfig where the scales of K and V have
     different strides."""
-    four = {name: _tensor(args[name]) for name in ("q", "k", "v", "o")}
-    slopes, cache = args["alibi_slopes"], args.cache or CacheArgs()
-    scale_batch_stride, scale_head_stride = args.scale_strides
-    names = ("lse", "sink", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_kv", "used_q", "used_kv")
-    return abi.Tensors(
-        **four,
-        **{name: args[name].address for name in names},
-        alibi_batch_stride=slopes.strides[0],
-        workspace=args.workspace,
-        cache=abi.Cache(
-            *(cache.lengths, cache.pages, cache.added, cache.page_size, cache.page_stride),
-            new_k=_tensor(cache.new_k),
-            new_v=_tensor(cache.new_v),
-        ),
-        k_scale=args["k_scale"].address,
-        v_scale=args["v_scale"].address,
-        scale_batch_stride=scale_batch_stride,
-        scale_head_stride=scale_head_stride,
-    )
+    cache, (batch, head) = args.cache or CacheArgs(), args.scale_strides
+    named = {name: _tensor(tensor) for name, tensor in args.tensors.items()}
+    for name in ("k_scale", "v_scale"):
+        if name in named:
+            named[name] = abi.Tensor(args[name].address, batch, 0, head)
+    if cache.lengths:
+        named["cache_seqlens"] = abi.Tensor(cache.lengths)
+    if cache.pages:
+        named["page_table"] = abi.Tensor(cache.pages, cache.page_stride)
+    named |= {"new_k": _tensor(cache.new_k), "new_v": _tensor(cache.new_v)}
+    return tensors_of(named, workspace=args.workspace, added=cache.added, page_size=cache.page_size)
+
+
+def _launch_plan(launch: LaunchPlan) -> abi.LaunchPlanStruct:
+    return abi.LaunchPlanStruct(launch.params.encode(), *dataclasses.astuple(launch)[1:])
 
 
 def _tensor(tensor: TensorArg) -> abi.Tensor:
@@ -330,24 +442,24 @@ def _tensor(tensor: TensorArg) -> abi.Tensor:
 
 
 class _Kept:
-    """What C++ looks at for as long as a kernel or a table lives."""
+    """What C++ looks at for as long as a kernel or a table lives; `objects` are all of it."""
 
     def __init__(self) -> None:
         self._objects: list[Any] = []
 
     def info(self, image: KernelImage) -> abi.KernelInfo:
         call = image.call
-        launches = (abi.CLaunchPlan * len(call.launches))(
-            *(abi.CLaunchPlan(*dataclasses.astuple(launch)) for launch in call.launches)
+        launches = (abi.LaunchPlanStruct * len(call.launches))(
+            *(_launch_plan(launch) for launch in call.launches)
         )
         symbols = (ctypes.c_char_p * len(image.symbols))(*(s.encode() for s in image.symbols))
         code = ctypes.create_string_buffer(image.image, len(image.image))
         info = abi.KernelInfo(
             image.config.encode(),
-            abi.CPlan(*dataclasses.astuple(call.plan)),
+            abi.PlanStruct(*dataclasses.astuple(call.plan)),
             launches,
             symbols,
-            ctypes.cast(code, ctypes.c_void_p),
+            ctypes.cast(code, abi.ConstPointer),
             len(image.image),
         )
         self._objects += [info, launches, symbols, code]

@@ -21,7 +21,7 @@ def core_sources() -> Mapping[str, str]:
     include path of all; every `.cpp` is a translation unit of C++17.  Raises ToolMissing for an
     installation without them."""
     core, kernels = paths.csrc_dir() / "core", paths.kernels_dir()
-    files = {p.name: p for p in sorted(core.iterdir()) if p.suffix in SUFFIXES}
+    files = {str(p.relative_to(core)): p for p in sorted(core.rglob("*")) if p.suffix in SUFFIXES}
     return _texts(files | {name: kernels / name for name in PARAMS})
 
 

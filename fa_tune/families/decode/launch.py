@@ -12,7 +12,7 @@ from fa_tune.core.workload import FORWARD, Workload
 from fa_tune.families import computed
 from fa_tune.families.decode.config import MMA_K, MOST_TILE_KEYS, Combine, DecodeConfig
 from fa_tune.families.launch import LaunchArgs, LaunchDevice, LaunchGeometry
-from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, ParamsLayout
+from fa_tune.families.plan import CallPlan, Grid, LaunchPlan
 from fa_tune.families.score_params import score_dtype, set_scores
 from fa_tune.operations.forward.spec import seen_from, seen_to
 
@@ -229,7 +229,7 @@ def combine_threads(config: DecodeConfig) -> int:
 def plan(config: DecodeConfig, traits: str, arch: str) -> CallPlan:
     """The same launches for C++."""
     common: dict[str, Any] = {
-        "params": ParamsLayout.DECODE,
+        "params": "decode",
         "tile_rows": config.B_r,
         "ctas_per_sm": config.ctas_per_sm,
         "cluster_x": config.cluster,

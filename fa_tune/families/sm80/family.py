@@ -14,7 +14,7 @@ from fa_tune.core.model import Rejected
 from fa_tune.core.workload import FORWARD, DType, Workload
 from fa_tune.families import computed
 from fa_tune.families.launch import LaunchArgs, LaunchDevice, LaunchGeometry, TensorArg
-from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, ParamsLayout
+from fa_tune.families.plan import CallPlan, Grid, LaunchPlan
 from fa_tune.families.score_params import score_dtype, set_scores
 from fa_tune.families.sm80.config import FlashForwardKernelConfig, sized_as
 from fa_tune.families.sm80.constraints import constraints
@@ -137,7 +137,7 @@ class Sm80Family(TemplateFamily[FlashForwardKernelConfig]):
     def plan(self, config: FlashForwardKernelConfig, traits: str, arch: str) -> CallPlan:
         ping_pong = config.ping_pong
         launch = LaunchPlan(
-            params=ParamsLayout.SM80_FORWARD,
+            params="sm80_forward",
             grid=Grid.PERSISTENT if ping_pong else Grid.BLOCKS_HEADS_BATCH,
             tile_rows=config.B_r,
             ctas_per_sm=1,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import FORWARD, Workload
 from fa_tune.families.launch import LaunchArgs, LaunchDevice, LaunchGeometry
-from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, ParamsLayout
+from fa_tune.families.plan import CallPlan, Grid, LaunchPlan
 from fa_tune.families.score_params import score_dtype, set_scores
 from fa_tune.families.sm90.config import GROUP_ROWS, Scheduler, Sm90Config
 from fa_tune.families.tensor_maps import tensor_map
@@ -68,7 +68,7 @@ def counter_bytes(config: Sm90Config) -> int:
 def plan(config: Sm90Config, traits: str, arch: str) -> CallPlan:
     """The same launch for C++."""
     launch = LaunchPlan(
-        params=ParamsLayout.SM90_FORWARD,
+        params="sm90_forward",
         grid=Grid.PERSISTENT if config.persistent else Grid.TILES,
         tile_rows=config.B_r,
         ctas_per_sm=config.min_ctas_per_sm,
