@@ -3,9 +3,10 @@
 //     host_cost PLAN CUBIN [ROUNDS]
 //
 // PLAN: a text file of the plan's integers, in the order of fa_tune_plan, of its one launch, in
-// that of fa_tune_launch_plan, a name and integers, and the kernel's symbol.  Prints JSON: medians over rounds of the
-// nanoseconds per launch, of rounds that alternate, with an idle GPU before each and without the
-// queue ever being full, and the time of the first launch, the kernel's loading in it.
+// that of fa_tune_launch_plan, a name and integers, and the kernel's symbol.  Prints JSON: medians
+// over rounds of the nanoseconds per launch, of rounds that alternate, with an idle GPU before each
+// and without the queue ever being full, and the time of the first launch, the kernel's loading in
+// it.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>

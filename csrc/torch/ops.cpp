@@ -114,15 +114,17 @@ class Call {
         tensors_.of[FA_TUNE_TENSOR_K] = k_.tensor();
         tensors_.of[FA_TUNE_TENSOR_V] = v_.tensor();
         if (traits.sink.has_value()) {
-            tensors_.of[FA_TUNE_TENSOR_SINK].address = address_of(traits.sink->get(), "sink", aoti_torch_dtype_float32(),
-                                       "fp32", {q_.heads}, q_);
+            tensors_.of[FA_TUNE_TENSOR_SINK].address = address_of(
+                traits.sink->get(), "sink", aoti_torch_dtype_float32(), "fp32", {q_.heads}, q_);
         }
         if (traits.alibi_slopes.has_value()) {
             set_slopes(tensors_, traits.alibi_slopes->get(), problem_.batch, q_);
         }
         if (lengths != nullptr) {
-            tensors_.of[FA_TUNE_TENSOR_CU_SEQLENS_Q].address = starts(lengths->cum_q.get(), "cu_seqlens_q");
-            tensors_.of[FA_TUNE_TENSOR_CU_SEQLENS_KV].address = starts(lengths->cum_kv.get(), "cu_seqlens_k");
+            tensors_.of[FA_TUNE_TENSOR_CU_SEQLENS_Q].address =
+                starts(lengths->cum_q.get(), "cu_seqlens_q");
+            tensors_.of[FA_TUNE_TENSOR_CU_SEQLENS_KV].address =
+                starts(lengths->cum_kv.get(), "cu_seqlens_k");
         }
     }
 

@@ -115,7 +115,8 @@ void set_slopes(fa_tune_tensors& tensors, AtenTensorHandle slopes, std::int64_t 
                std::to_string(batch) + ", " + std::to_string(q.heads) +
                ") with contiguous heads, on Q's GPU");
     }
-    tensors.of[FA_TUNE_TENSOR_ALIBI_SLOPES] = {found.address, of_batch ? found.strides[0] : 0, 0, 1};
+    tensors.of[FA_TUNE_TENSOR_ALIBI_SLOPES] = {found.address, of_batch ? found.strides[0] : 0, 0,
+                                               1};
 }
 
 Owned empty(const View& like, const std::int64_t* sizes, std::int64_t dimensions,

@@ -23,7 +23,7 @@ from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import FEW_ROWS, DType, Workload
 from fa_tune.families.decode.config import KVType
-from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, ParamsLayout
+from fa_tune.families.plan import CallPlan, Grid, LaunchPlan
 from fa_tune.operations.forward.spec import seen_from, seen_to
 from fa_tune.operations.traits import Traits
 from fa_tune.store.registry import file as registry_file
@@ -176,7 +176,7 @@ def images(
 ) -> list[KernelImage]:
     """`few`: rows of a tile for few rows."""
     launch = LaunchPlan(
-        ParamsLayout.SM80_FORWARD,
+        "sm80_forward",
         *(Grid.BLOCKS_HEADS_BATCH, few or 128, 1, 128, 0, 1, 1, 1, 0, 0, 0),
     )
     config = SomeConfig(w.dtype, w.d_head, d_head_v=w.d_head_v, kv_type=KVType(w.kv_e4m3))

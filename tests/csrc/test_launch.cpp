@@ -152,7 +152,7 @@ void strides_that_would_be_cut_are_refused() {
     const fa_tune_problem p = problem();
     const struct {
         fa_tune_tensor_role role;
-        std::int64_t fa_tune_tensor::*stride;
+        std::int64_t fa_tune_tensor::* stride;
     } strides[] = {{FA_TUNE_TENSOR_ALIBI_SLOPES, &fa_tune_tensor::batch_stride},
                    {FA_TUNE_TENSOR_K_SCALE, &fa_tune_tensor::batch_stride},
                    {FA_TUNE_TENSOR_V_SCALE, &fa_tune_tensor::head_stride}};
@@ -306,7 +306,8 @@ void adopted_functions_are_launched_on_their_device_alone() {
     const fa_tune_tensors given = tensors(p);
     CHECK(fa_tune_launch(made, &p, &given, 1, nullptr) == FA_TUNE_OK);
     CHECK(std::strcmp(last_launch().symbol, "adopted") == 0 && last_launch().device == 1);
-    CHECK_FAILS(fa_tune_launch(made, &p, &given, 0, nullptr), FA_TUNE_INVALID, "adopted on another");
+    CHECK_FAILS(fa_tune_launch(made, &p, &given, 0, nullptr), FA_TUNE_INVALID,
+                "adopted on another");
     CHECK(stub_calls("cuLibraryLoadData") == loads);
     fa_tune_kernel_destroy(made);
     CHECK(launch(loaded, problem()) == FA_TUNE_OK);  // what it was made of is still there
@@ -430,7 +431,8 @@ void a_thread_makes_maps_of_new_tensors_only() {
     const fa_tune_tensors first = tensors(p);
     fa_tune_tensors wider = first, moved = first;
     wider.of[FA_TUNE_TENSOR_K].batch_stride += 4096;
-    moved.of[FA_TUNE_TENSOR_O].address = static_cast<char*>(first.of[FA_TUNE_TENSOR_O].address) + 256;
+    moved.of[FA_TUNE_TENSOR_O].address =
+        static_cast<char*>(first.of[FA_TUNE_TENSOR_O].address) + 256;
     CHECK(makes(first) == 4);
     CHECK(makes(first) == 0);
     CHECK(makes(wider) == 1);

@@ -16,6 +16,7 @@ from fa_tune.core.workload import DType, Workload
 from fa_tune.families.decode.config import KVType
 from fa_tune.families.decode.launch import divisor
 from fa_tune.families.launch import CacheArgs, LaunchArgs, TensorArg
+from fa_tune.families.plan import TensorRole
 from tests.families.contract import DEVICE
 
 _FAMILY = families.get("decode")
@@ -38,7 +39,9 @@ def test_scales_are_found_by_their_own_strides(given: tuple[str, ...]) -> None:
     args = _with_tensors(**{name: TensorArg(64, (8, 1, 0)) for name in given})
     params, tensors = _params(args), tensors_of_args(args)
     assert (params["scale_batch_stride"], params["scale_head_stride"]) == (8, 1)
-    assert (tensors.scale_batch_stride, tensors.scale_head_stride) == (8, 1)
+    for name in given:
+        scale = tensors.of[TensorRole[name.upper()]]
+        assert (scale.batch_stride, scale.head_stride) == (8, 1)
 
 
 def test_scales_with_different_strides_are_refused() -> None:

@@ -22,6 +22,7 @@ from fa_tune.build.native import abi
 from fa_tune.build.native.core import CoreKernel
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import Workload
+from fa_tune.families.plan import TensorRole
 from fa_tune.op import cache_launches, flash_attn_with_kvcache, flash_kv_cache, kv_cache
 from fa_tune.op.cache_launches import CacheLaunches, Prepared
 from fa_tune.op.kv_cache import E4M3
@@ -47,7 +48,9 @@ class Recorder(CoreKernel):
 
     def launch_problem(self, problem: Any, tensors: Any, stream: int = 0, device: int = -1) -> None:
         self.launched.append((problem, abi.Tensors.from_buffer_copy(tensors)))
-        lengths = (ctypes.c_int32 * problem.batch).from_address(tensors.cache.lengths)
+        lengths = (ctypes.c_int32 * problem.batch).from_address(
+            tensors.of[TensorRole.CACHE_SEQLENS].address
+        )
         self.lengths.append(list(lengths))
 
 
@@ -71,9 +74,13 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 
 def told(structure: Any) -> Any:
     """What a structure holds, but for addresses of what a call allocates."""
-    if not isinstance(structure, (abi.Problem, abi.Tensors, abi.Tensor, abi.Cache)):
+    if not isinstance(structure, (abi.Problem, abi.Tensors, abi.Tensor)):
         return structure
-    found = {name: told(getattr(structure, name)) for name, *_ in structure._fields_}
+    found = {
+        name: told(getattr(structure, name)) for name, *_ in structure._fields_ if name != "of"
+    }
+    if isinstance(structure, abi.Tensors):
+        found |= {role.name.lower(): told(structure.of[role]) for role in TensorRole}
     for name in DIFFERENT:
         place = found.get(name)
         if isinstance(place, dict):
@@ -257,7 +264,7 @@ def test_new_keys_that_are_copied_are_copied_each_time(kernel: Recorder) -> None
     for _ in range(2):
         call(k=apart, v=apart)
     for _, tensors in kernel.launched:
-        assert tensors.cache.new_k.address not in (0, apart.data_ptr())
+        assert tensors.of[TensorRole.NEW_K].address not in (0, apart.data_ptr())
 
 
 def test_few_launches_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

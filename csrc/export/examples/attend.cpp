@@ -62,8 +62,10 @@ struct Example {
         fa_tune_tensors tensors{};
         tensors.of[FA_TUNE_TENSOR_Q] = contiguous(dq.address(), p.seq_len_q, p.heads, p.d_head);
         tensors.of[FA_TUNE_TENSOR_K] = contiguous(dk.address(), p.seq_len_kv, p.kv_heads, p.d_head);
-        tensors.of[FA_TUNE_TENSOR_V] = contiguous(dv.address(), p.seq_len_kv, p.kv_heads, values_of(&p));
-        tensors.of[FA_TUNE_TENSOR_O] = contiguous(d_o.address(), p.seq_len_q, p.heads, values_of(&p));
+        tensors.of[FA_TUNE_TENSOR_V] =
+            contiguous(dv.address(), p.seq_len_kv, p.kv_heads, values_of(&p));
+        tensors.of[FA_TUNE_TENSOR_O] =
+            contiguous(d_o.address(), p.seq_len_q, p.heads, values_of(&p));
         tensors.workspace = reinterpret_cast<void*>(workspace.address());
         fa_tune::launch(p, tensors);
         d_o.read(o);

@@ -36,7 +36,8 @@ fa_tune_tensors tensors(const fa_tune_problem& p) {
     }
     if (p.lse != 0) made.of[FA_TUNE_TENSOR_LSE].address = reinterpret_cast<void*>(address);
     if (p.sink != 0) made.of[FA_TUNE_TENSOR_SINK].address = reinterpret_cast<void*>(address);
-    if (p.alibi != 0) made.of[FA_TUNE_TENSOR_ALIBI_SLOPES].address = reinterpret_cast<void*>(address);
+    if (p.alibi != 0)
+        made.of[FA_TUNE_TENSOR_ALIBI_SLOPES].address = reinterpret_cast<void*>(address);
     if (p.packed != 0) {
         made.of[FA_TUNE_TENSOR_CU_SEQLENS_Q].address = reinterpret_cast<void*>(address);
         made.of[FA_TUNE_TENSOR_CU_SEQLENS_KV].address = reinterpret_cast<void*>(address);

@@ -194,8 +194,9 @@ class Tensors(Struct):
 
 def _integers(kind: type[Any]) -> tuple[Any, dict[str, str]]:
     fields = dataclasses.fields(kind)
-    of_type = {"str": c_char_p, "int": c_int32}
-    return _declared(*((f.name, of_type.get(f.type, c_int32), f.metadata["doc"]) for f in fields))
+    return _declared(
+        *((f.name, c_char_p if f.type == "str" else c_int32, f.metadata["doc"]) for f in fields)
+    )
 
 
 class LaunchPlanStruct(Struct):
