@@ -223,6 +223,8 @@ def _object(kind: type) -> Reader:
 
     def read(raw: Any) -> Any:
         readers = _readers(kind)
+        if isinstance(raw, kind):  # a part that was read before
+            return raw
         if type(raw) is not dict:
             raise ValueError(f"{_shown(raw)} is not an object")
         if unknown := sorted(raw.keys() - readers.keys(), key=str):

@@ -111,7 +111,9 @@ def is_stream(path: Path) -> bool:
 
 
 def _write(path: Path, data: bytes, *, like: Path, synced: bool) -> None:
-    with path.open("wb") as file:
+    path.unlink(missing_ok=True)  # of a killed writer, or of whoever else may write there
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    with os.fdopen(fd, "wb") as file:
         with contextlib.suppress(FileNotFoundError):
             os.fchmod(file.fileno(), like.stat().st_mode & 0o777)
         file.write(data)

@@ -8,6 +8,8 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 
+from fa_tune.core import codec
+
 CRITERION = "verify-2"  # another one asks for new verdicts
 
 
@@ -53,7 +55,7 @@ class Fingerprint:
     @cached_property
     def digest(self) -> str:
         """32 hexadecimal digits that stand for all fields."""
-        text = json.dumps(dataclasses.asdict(self), sort_keys=True)
+        text = json.dumps(codec.dump(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def for_verify(self) -> Fingerprint:

@@ -1,54 +1,46 @@
-"""The journal: finished work, one JSON line each, so that nothing finished is ever lost.
+"""The journal: finished work, kept as it ends, so that nothing finished is ever lost.
 
-A line is written with one `write` and one `fsync` under a file lock; once `append` returns,
-the record survives kill -9 and power loss, and two searches may share the file.  A process
-killed while writing leaves at most one last line without its newline.  Readers ignore such a
-rest and the next writer removes it (or ends it, if only the newline is missing): nobody was
-ever told that it had been kept.  Anything else that does not read is damage, and is reported
-with its line number instead of being skipped.
+An SQLite file.  Once `append` returns, the record survives kill -9 and power loss, and several
+searches may write and read at once.  Where the file system has no locks, or other machines write
+it as well, one at a time opens the file, reads or writes, and closes it again.
 
-    {"kind":"fa-tune journal","version":1}
-    {"kind":"fingerprint","digest":"5d1c…","kernel_source_sha256":"…","gpu":"NVIDIA H200",…}
-    {"kind":"attempt","fp":"5d1c…","subject":"sm80:(FP16, …","outcome":"ok","measurement":{…}}
-    {"kind":"verdict","fp":"…",…}
-    {"kind":"build_failure","fp":"…",…}
+    fingerprints  id, body                                     what records depend on, once each
+    records       id, kind, fingerprint, subject, place, body, crc32
 
-Every line but the first ends in a checksum, `"crc32":"…"`, of the bytes before it; lines of older
-journals have none.
+`body` is the JSON of a record (`core.codec`); `place` its workload or traits; `crc32` of the body,
+since SQLite does not notice a digit that changed.  What is damaged is reported, and never written
+to.  A journal of older versions, JSON lines, is taken over once and stays as it is.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import gc
 import json
 import os
+import sqlite3
 import threading
+import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import repeat
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+from fa_tune.core import codec
 from fa_tune.core.errors import JournalError
 from fa_tune.core.files import sync_folder
 from fa_tune.core.model import Attempt, Verdict
+from fa_tune.store import older_journal
 from fa_tune.store.fingerprint import Fingerprint, explain_difference
 from fa_tune.store.journal_records import (
-    HEADER,
-    VERSION,
+    KINDS,
     AttemptRecord,
     BuildFailureRecord,
+    R,
     Record,
     VerdictRecord,
-    decode_body,
-    encode_fingerprint,
-    encode_record,
-    parse_line,
-    parse_lines,
+    name_of,
 )
-from fa_tune.store.shared_files import locked, storage_errors
+from fa_tune.store.shared_files import LOCK_TIMEOUT_S, has_locks, locked, storage_errors
 
 __all__ = [
     "AttemptRecord",
@@ -60,78 +52,75 @@ __all__ = [
     "explain_difference",
 ]
 
-_LINES_AT_ONCE = 256  # few enough to stay in the processor's cache
-_MEND = "delete that line, or move the file away to start anew; nothing was changed"
-
-
-class NewerJournal(ValueError):
-    """Written by a later version: nothing is wrong with the file."""
+VERSION = 2  # 1: JSON lines
+OURS = 0x66617475  # SQLite's application_id
+ALONE = "nolock=1"
+OLDER = ".jsonl"  # how a journal of version 1 is called
+_SQLITE = b"SQLite format 3\0"
+_CHANGED = "its checksum does not fit: the record was changed"
+_MEND = "move the file away to start anew; nothing was changed"
+_TABLES = (
+    "CREATE TABLE fingerprints (id INTEGER PRIMARY KEY, body TEXT NOT NULL UNIQUE)",
+    "CREATE TABLE records (id INTEGER PRIMARY KEY, kind TEXT NOT NULL, "
+    "fingerprint INTEGER NOT NULL, subject TEXT NOT NULL, place TEXT NOT NULL, "
+    "body TEXT NOT NULL, crc32 INTEGER NOT NULL)",
+    "CREATE INDEX by_subject ON records (subject, place, kind)",
+    f"PRAGMA application_id = {OURS}",
+    f"PRAGMA user_version = {VERSION}",
+)
 
 
 class Journal:
-    """The records of one journal file, in file order, and the way to add to them.
+    """The records of one journal file, in the order they were added, and the way to add to them.
 
-    Opening reads the file; a missing one is an empty journal and is created by the first
-    append.  Raises JournalError for a damaged file or one that is not a journal (it is left
-    as it is), StorageError where the disk refuses.
+    A missing file is an empty journal and is created by the first append.  Opening and reading
+    raise JournalError for a damaged file or one that is no journal (it is left as it is), and
+    StorageError where the disk refuses.  `warnings` are for a reader.
     """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self._contents = _Contents()
+        self.warnings: tuple[str, ...] = ()
+        self._db: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
-        self._mutex = threading.Lock()  # the GPUs of a search write from threads of their own
-        self.refresh()
+        self._fingerprints: dict[int, Fingerprint] = {}
+        self._mutex = threading.RLock()  # the GPUs of a search write from threads of their own
+        self._process = os.getpid()
+        with self._opened("read") as db:
+            self._check_all(db)
+
+    def __del__(self) -> None:
+        if self._db is not None and self._process == os.getpid():  # not a fork's to close
+            self._db.close()
 
     def records(self) -> tuple[Record, ...]:
-        """Every record read or written so far, in file order."""
-        return tuple(self._contents.records)
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What a reader should hear about: a last line that was cut short."""
-        n = self._contents.cut_short
-        return (f"{self.path}: the last line was cut short ({n} bytes) and is ignored",) * (n > 0)
+        """Every record, in order."""
+        return tuple(self._select(""))
 
     def find(self, digest: str, subject: str, workload: str) -> Attempt | None:
         """The last attempt at a subject and workload under a fingerprint's digest, however it
         ended; None if there is none."""
-        record = self._contents.attempts.get((digest, subject, workload))
+        record = self._last(AttemptRecord, digest, subject, workload)
         return record.attempt if record else None
 
     def find_verdict(self, digest: str, subject: str) -> Verdict | None:
         """The last verdict on a subject under a fingerprint's digest (`for_verify`)."""
-        record = self._contents.verdicts.get((digest, subject))
+        record = self._last(VerdictRecord, digest, subject, "")
         return record.verdict if record else None
 
     def find_build_failure(
         self, digest: str, subject: str, traits: str
     ) -> BuildFailureRecord | None:
         """The last failure to build a subject under a fingerprint's digest (`for_build`)."""
-        return self._contents.failures.get((digest, subject, traits))
+        return self._last(BuildFailureRecord, digest, subject, traits)
 
     def history(self, subject: str, workload: str) -> tuple[AttemptRecord, ...]:
         """All attempts at a subject and workload under any fingerprint, oldest first: what
         `explain_difference` is asked about when none of them fits today's."""
-        return tuple(
-            r
-            for r in self._contents.records
-            if isinstance(r, AttemptRecord)
-            and (r.attempt.subject, r.attempt.workload) == (subject, workload)
+        found = self._select(
+            "WHERE subject = ? AND place = ? AND kind = 'attempt'", subject, workload
         )
-
-    def refresh(self) -> None:
-        """Read what others appended since; raises like opening does."""
-        with storage_errors(f"cannot read journal {self.path}"):
-            try:
-                fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                self._contents, self._identity = _Contents(), None
-                return
-            try:
-                self._catch_up(fd)
-            finally:
-                os.close(fd)
+        return tuple(r for r in found if isinstance(r, AttemptRecord))
 
     def append(self, record: Record) -> None:
         """Add a record; when this returns, it is on the disk.
@@ -140,176 +129,202 @@ class Journal:
         damaged meanwhile, and ValueError or TypeError for a record that could not be read
         back (those are bugs of the caller).
         """
-        line = encode_record(record)
-        with storage_errors(f"cannot write journal {self.path}"):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self._mutex, locked(self.path, "journal"):
-                created = not self.path.exists()
-                flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-                fd = os.open(self.path, flags, 0o666)
-                try:
-                    self._catch_up(fd)
-                    self._write(fd, line, record.fingerprint)
-                    self._catch_up(fd)
-                finally:
-                    os.close(fd)
-                if created:
-                    sync_folder(self.path.parent)
+        body = _body(record)
+        with self._opened("write") as db:
+            assert db is not None
+            with db:
+                db.execute("BEGIN IMMEDIATE")
+                _insert(db, record, body)
 
-    def _write(self, fd: int, line: bytes, fingerprint: Fingerprint) -> None:
-        """Mend the end of the file, then add everything the line needs with one write."""
-        now = self._contents
-        if now.cut_short:
-            os.ftruncate(fd, now.offset)
-        data = b"\n" if now.newline_missing else b""
-        if now.offset == 0:
-            data += HEADER
-        if fingerprint.digest not in now.fingerprints:
-            data += encode_fingerprint(fingerprint)
-        data += line
-        written = os.write(fd, data)
-        if written != len(data):
-            # A full disk takes what fits.  Half a line would be tolerated, none is tidier.
-            os.ftruncate(fd, now.offset)
-            raise OSError(errno.ENOSPC, f"only {written} of {len(data)} bytes fit on the disk")
-        os.fsync(fd)
+    # Reading ---------------------------------------------------------------------------------
 
-    def _catch_up(self, fd: int) -> None:
-        """Read from where the last reading ended, or everything if it is another file now."""
-        status = os.fstat(fd)
-        identity = (status.st_dev, status.st_ino)
-        if identity != self._identity or status.st_size < self._contents.offset:
-            self._contents, self._identity = _Contents(), identity
-        data = _read_from(fd, self._contents.offset)
-        if not self._contents.continued_by(
-            os.pread(fd, 1, max(0, self._contents.offset - 1)), data
-        ):
-            self._contents = _Contents()
-            data = _read_from(fd, 0)
-        try:
-            with _no_garbage_collection():
-                self._contents.take(data)
-        except BaseException as e:
-            # Half-taken contents must not be built upon: the next reading starts afresh.
-            line_number, self._contents = self._contents.line_number, _Contents()
-            if isinstance(e, NewerJournal):
-                raise JournalError(f"{self.path}: {e}") from None
-            if isinstance(e, ValueError):
-                raise JournalError(f"{self.path}:{line_number}: {e}; {_MEND}") from None
-            raise
+    def _last(self, kind: type[R], digest: str, subject: str, place: str) -> R | None:
+        where = "WHERE subject = ? AND place = ? AND kind = ? ORDER BY id DESC"
+        for record in self._select(where, subject, place, name_of(kind), digest=digest):
+            assert isinstance(record, kind)
+            return record
+        return None
 
-
-@dataclass
-class _Contents:
-    """What has been read of a file, by line, and how far."""
-
-    offset: int = 0  # bytes read and understood
-    line_number: int = 0  # lines read; the one at fault when `take` raises
-    cut_short: int = 0  # bytes of a last line that do not make a record
-    newline_missing: bool = False  # the last record is whole but for its newline
-    records: list[Record] = field(default_factory=list)
-    fingerprints: dict[str, Fingerprint] = field(default_factory=dict)
-    attempts: dict[tuple[str, str, str], AttemptRecord] = field(default_factory=dict)
-    verdicts: dict[tuple[str, str], VerdictRecord] = field(default_factory=dict)
-    failures: dict[tuple[str, str, str], BuildFailureRecord] = field(default_factory=dict)
-
-    def continued_by(self, before: bytes, data: bytes) -> bool:
-        """Whether bytes that follow `offset`, and the one before it, can be a continuation;
-        if not, the file was edited and nothing read so far may be relied on."""
-        if self.newline_missing:
-            return data[:1] in (b"", b"\n")
-        return self.offset == 0 or before == b"\n"
-
-    def take(self, data: bytes) -> None:
-        """Add what follows `offset` in the file; raises ValueError for a damaged line."""
-        if self.newline_missing and data:
-            data = data[1:]
-            self.offset += 1
-            self.newline_missing = False
-        *lines, rest = data.split(b"\n")
-        if lines and self.line_number == 0:
-            self._take_line(lines.pop(0))
-        for start in range(0, len(lines), _LINES_AT_ONCE):
-            some = lines[start : start + _LINES_AT_ONCE]
-            for line, body in zip(some, parse_lines(some) or repeat(None), strict=False):
-                self._take_line(line, body)
-        self.cut_short = 0
-        if rest:
-            self._take_rest(rest)
-
-    def _take_rest(self, rest: bytes) -> None:
-        """Deal with bytes after the last newline: a record that lacks only its newline
-        counts, anything else is ignored, unless the file never was a journal."""
-        if self.line_number == 0 and not HEADER.startswith(rest):
-            self.line_number = 1
-            raise ValueError("not an fa-tune journal")
-        try:
-            self._take_line(rest)
-        except ValueError:
-            self.line_number -= 1
-            self.cut_short = len(rest)
-        else:
-            self.offset -= 1
-            self.newline_missing = True
-
-    def _take_line(self, line: bytes, body: dict[str, Any] | None = None) -> None:
-        """Add one line, given without its newline; `body` is its object where known."""
-        self.line_number += 1
-        if self.line_number == 1:
-            _check_header(line)
-        elif line.strip():  # nothing is left where a damaged line was blanked out
-            self._add(body if body is not None else parse_line(line))
-        self.offset += len(line) + 1
-
-    def _add(self, body: dict[str, Any]) -> None:
-        record = decode_body(body, self.fingerprints)
-        match record:
-            case Fingerprint():
-                # Known by its name in the file and by the digest that this version computes.
-                self.fingerprints[body["digest"]] = record
-                self.fingerprints[record.digest] = record
+    def _select(self, where: str, *values: str, digest: str = "") -> Iterator[Record]:
+        """Records, those with a fingerprint of this digest if one is given."""
+        with self._opened("read") as db:
+            if db is None:
                 return
-            case AttemptRecord(attempt=attempt):
-                digest = record.fingerprint.digest
-                self.attempts[digest, attempt.subject, attempt.workload] = record
-            case VerdictRecord():
-                self.verdicts[record.fingerprint.digest, record.subject] = record
-            case BuildFailureRecord():
-                digest = record.fingerprint.digest
-                self.failures[digest, record.subject, record.traits] = record
-        self.records.append(record)
+            columns = "SELECT id, kind, fingerprint, body, crc32 FROM records "
+            for number, kind, by, body, crc in db.execute(columns + where, values):
+                fingerprint = self._fingerprint(db, by)
+                if digest in ("", fingerprint.digest):
+                    yield self._record(number, kind, fingerprint, body, crc)
+
+    def _fingerprint(self, db: sqlite3.Connection, number: int) -> Fingerprint:
+        if number not in self._fingerprints:
+            row = db.execute("SELECT body FROM fingerprints WHERE id = ?", (number,)).fetchone()
+            if row is None:
+                raise self._damage(f"fingerprint {number} is missing")
+            try:
+                self._fingerprints[number] = codec.load(Fingerprint, codec.parse(row[0]))
+            except (ValueError, TypeError) as error:
+                raise self._damage(f"fingerprint {number}: {error}") from None
+        return self._fingerprints[number]
+
+    def _record(
+        self, number: int, kind: str, fingerprint: Fingerprint, body: str, crc: int
+    ) -> Record:
+        try:
+            if _crc32(body) != crc:
+                raise ValueError(_CHANGED)
+            if kind not in KINDS:
+                raise ValueError(f"unknown kind {kind!r}")
+            raw = {**codec.parse(body), "fingerprint": fingerprint}
+            return codec.load(KINDS[kind], raw)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise self._damage(f"record {number}: {error}") from None
+
+    def _check_all(self, db: sqlite3.Connection | None) -> None:
+        """Read everything: damage is better found before any work than after it."""
+        rows = () if db is None else db.execute("SELECT id, body, crc32 FROM records")
+        for number, body, crc in rows:
+            if _crc32(body) != crc:
+                raise self._damage(f"record {number}: {_CHANGED}")
+
+    def _damage(self, what: object) -> JournalError:
+        return JournalError(f"{self.path}: {what}; {_MEND}")
+
+    # The file --------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _opened(self, do: str) -> Iterator[sqlite3.Connection | None]:
+        """The file open to read or to write, for which it is created; None if it is missing."""
+        doing = f"cannot {do} journal {self.path}"
+        with self._mutex, storage_errors(doing):
+            try:
+                with contextlib.ExitStack() as held:
+                    yield self._connection(held, writing=do == "write")
+            except sqlite3.OperationalError as error:
+                raise OSError(None, f"{error}") from None
+            except sqlite3.DatabaseError as error:
+                raise self._damage(error) from None
+
+    def _connection(
+        self, held: contextlib.ExitStack, *, writing: bool
+    ) -> sqlite3.Connection | None:
+        found = self._found()
+        if self._db is not None and found == self._identity:
+            return self._db  # else it is another file now
+        if self._db is not None:
+            self._db.close()
+        self._db, self._fingerprints = None, {}
+        older = self.path.with_suffix(OLDER)
+        is_older = older != self.path and older.exists()
+        if found is None and not writing and not is_older:
+            return None
+        places = [self.path.parent, *([self.path] if found else [])]
+        if not writing and not all(os.access(place, os.W_OK) for place in places):
+            if found is None:
+                self._db = sqlite3.connect(":memory:", **_OPTIONS)
+                self._create(self._db)
+            else:
+                self._db = _connected(self.path, "mode=ro&immutable=1")
+            self._identity = found
+            return self._checked(self._db)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if not has_locks(self.path):
+            held.enter_context(locked(self.path, "journal"))
+            db = held.enter_context(contextlib.closing(_connected(self.path, ALONE)))
+            return self._ready(db)
+        with locked(self.path, "journal"):
+            self._db = self._ready(_connected(self.path, ""), wal=True)
+        self._identity = self._found()
+        return self._db
+
+    def _found(self) -> tuple[int, int] | None:
+        try:
+            status = os.stat(self.path)
+        except FileNotFoundError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def _ready(self, db: sqlite3.Connection, *, wal: bool = False) -> sqlite3.Connection:
+        """The file as a journal; a new or empty one is made one."""
+        if self._is_new(db):
+            if wal:  # where that does not hold, it is as before
+                db.execute("PRAGMA journal_mode = WAL")
+            with db:
+                db.execute("BEGIN IMMEDIATE")
+                self._create(db)
+            sync_folder(self.path.parent)
+        return self._checked(db)
+
+    def _is_new(self, db: sqlite3.Connection) -> bool:
+        """Whether the file is as SQLite creates it; it takes one byte for that, too."""
+        if _pragma(db, "user_version") or _pragma(db, "schema_version"):
+            return False
+        with self.path.open("rb") as file:
+            return file.read(len(_SQLITE)) in (b"", _SQLITE)
+
+    def _checked(self, db: sqlite3.Connection) -> sqlite3.Connection:
+        version = _pragma(db, "user_version")
+        if _pragma(db, "application_id") != OURS:
+            raise JournalError(f"{self.path}: not an fa-tune journal; {_MEND}")
+        if version > VERSION:
+            raise JournalError(
+                f"{self.path}: journal version {version} is newer than this fa-tune reads "
+                f"({VERSION}); update fa-tune, or move the file away to start anew"
+            )
+        return db
+
+    def _create(self, db: sqlite3.Connection) -> None:
+        for statement in _TABLES:
+            db.execute(statement)
+        older = self.path.with_suffix(OLDER)
+        if older != self.path and older.exists():
+            records, warning = older_journal.read(older)
+            self.warnings = (warning,) if warning else ()
+            for record in records:
+                _insert(db, record, _body(record))
 
 
-def _check_header(line: bytes) -> None:
-    try:
-        header = json.loads(line)
-        kind, version = header["kind"], header["version"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise ValueError("not an fa-tune journal") from None
-    if kind != "fa-tune journal" or type(version) is not int:
-        raise ValueError("not an fa-tune journal")
-    if version > VERSION:
-        raise NewerJournal(
-            f"journal version {version} is newer than this fa-tune reads ({VERSION}); update "
-            "fa-tune, or move the file away to start anew"
-        )
+_OPTIONS: dict[str, Any] = {
+    "timeout": LOCK_TIMEOUT_S,
+    "isolation_level": None,
+    "check_same_thread": False,
+}
 
 
-def _read_from(fd: int, offset: int) -> bytes:
-    chunks = []
-    while chunk := os.pread(fd, 1 << 24, offset):
-        chunks.append(chunk)
-        offset += len(chunk)
-    return b"".join(chunks)
+def _connected(path: Path, parameters: str) -> sqlite3.Connection:
+    db: sqlite3.Connection = sqlite3.connect(
+        f"file:{quote(str(path.absolute()))}?{parameters}", uri=True, **_OPTIONS
+    )
+    db.execute("PRAGMA synchronous = FULL")
+    if parameters == ALONE:  # without memory that several share
+        db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        db.execute("PRAGMA journal_mode = DELETE")
+    return db
 
 
-@contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Reading only allocates, and the collector's rounds would double its time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+def _crc32(body: object) -> int:
+    return zlib.crc32(body.encode()) if isinstance(body, str) else -1
+
+
+def _pragma(db: sqlite3.Connection, name: str) -> int:
+    return int(db.execute(f"PRAGMA {name}").fetchone()[0])
+
+
+def _body(record: Record) -> str:
+    """The JSON of a record, which can be read back."""
+    raw = codec.dump(record)
+    fingerprint = codec.load(Fingerprint, raw.pop("fingerprint"))
+    text = json.dumps(raw, separators=(",", ":"), allow_nan=False)
+    codec.load(type(record), {**codec.parse(text), "fingerprint": fingerprint})
+    return text
+
+
+def _insert(db: sqlite3.Connection, record: Record, body: str) -> None:
+    kept = json.dumps(codec.dump(record.fingerprint), sort_keys=True)
+    db.execute("INSERT OR IGNORE INTO fingerprints (body) VALUES (?)", (kept,))
+    (by,) = db.execute("SELECT id FROM fingerprints WHERE body = ?", (kept,)).fetchone()
+    db.execute(
+        "INSERT INTO records (kind, fingerprint, subject, place, body, crc32) "
+        "VALUES (?, ?, ?, ?, ?, ?)",
+        (name_of(type(record)), by, *record.about, body, _crc32(body)),
+    )

@@ -32,7 +32,7 @@ from fa_tune.tune.fleet.ray_cluster import ray_gpus
 from fa_tune.workers.child import worker_environment
 from fa_tune.workers.prefork import preforked_workers, warm_up
 
-JOURNAL = "journal.jsonl"
+JOURNAL = "journal.sqlite"
 
 
 @dataclass(frozen=True)

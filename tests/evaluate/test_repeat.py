@@ -49,7 +49,7 @@ def test_each_starts_from_nothing_but_the_check_of_results(
     assert [t.seed for t in found.tunings] == [0, 1, 2]
     assert world.verifier.verified == [f"{s} @ plain" for s in (DEFAULT, FAST, SLOW, OTHER)]
     assert len(world.confirmer.asked) == 3
-    assert not (tmp_path / "cache" / "journal.jsonl").exists(), "the user's own is not touched"
+    assert not (tmp_path / "cache" / "journal.sqlite").exists(), "the user's own is not touched"
     assert not world.registry.exists()
 
 

@@ -82,7 +82,7 @@ class Home:
 
     def kept(self) -> dict[tuple[str, str, str], Any]:
         """Everything finished that the journal holds; each once."""
-        records = Journal(self.cache / "journal.jsonl").records()
+        records = Journal(self.cache / "journal.sqlite").records()
         found: dict[tuple[str, str, str], Any] = {}
         for record in records:
             digest = record.fingerprint.digest

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import zlib
 from pathlib import Path
 
 from fa_tune.core.model import Attempt, CaseError, Measurement, Outcome, Quantity, Verdict
@@ -61,14 +59,3 @@ def fill(path: Path, *records: Record) -> Journal:
     for record in records:
         journal.append(record)
     return journal
-
-
-def older(data: bytes) -> bytes:
-    """Lines as they were before they had checksums."""
-    return re.sub(rb',"crc32":"[0-9a-f]{8}"', b"", data)
-
-
-def sealed(line: bytes) -> bytes:
-    """A line of the older kind, with its checksum."""
-    body = line.rstrip(b"\n")
-    return body[:-1] + b',"crc32":"%08x"}\n' % zlib.crc32(body)

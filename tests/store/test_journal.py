@@ -1,31 +1,38 @@
-"""The journal gives back what was put in, and quickly."""
+"""The journal gives back what was put in, whoever is killed, whatever is damaged."""
 
 from __future__ import annotations
 
 import dataclasses
+import errno
+import fcntl
 import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fa_tune.core.model import (
-    Attempt,
-    Measurement,
-    Outcome,
-    Quantity,
-)
+from fa_tune.core.errors import FaTuneError, JournalError, StorageError
+from fa_tune.core.model import Attempt, Measurement, Outcome, Quantity
 from fa_tune.store.journal import (
+    OURS,
     AttemptRecord,
     Fingerprint,
     Journal,
     VerdictRecord,
     explain_difference,
 )
-from fa_tune.store.journal_records import decode_body, encode_record, parse_line
+from tests.store.full_disk import refused_with_room
 from tests.store.journal_records import (
     FP,
     WORKLOAD,
@@ -33,19 +40,26 @@ from tests.store.journal_records import (
     build_failure,
     failed,
     fill,
-    older,
-    sealed,
     subject,
     verdict,
 )
 
+FORK = multiprocessing.get_context("fork")
+OLD = Path(__file__).parent / "data" / "journal-1.jsonl"  # by the last version that wrote these
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs" / "run.jsonl"
+    return tmp_path / "runs" / "journal.sqlite"
 
 
-# Round trips
+def changed(path: Path, statement: str, *values: Any) -> None:
+    """Something else than a journal changes the file."""
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(statement, values)
+
+
+# What goes in comes out
 
 
 def test_every_kind_of_record_comes_back_as_it_went_in(path: Path) -> None:
@@ -58,12 +72,6 @@ def test_every_kind_of_record_comes_back_as_it_went_in(path: Path) -> None:
 def test_a_missing_journal_is_empty_and_reading_creates_nothing(path: Path) -> None:
     assert Journal(path).records() == ()
     assert not path.parent.exists()
-
-
-def test_one_line_per_record_after_the_header_and_the_fingerprint(path: Path) -> None:
-    fill(path, attempt(1), failed(2), attempt(3))
-    kinds = [json.loads(line)["kind"] for line in path.read_text().splitlines()]
-    assert kinds == ["fa-tune journal", "fingerprint", "attempt", "attempt", "attempt"]
 
 
 def test_find_returns_the_last_attempt_under_that_fingerprint_only(path: Path) -> None:
@@ -105,107 +113,37 @@ def test_a_verdict_keeps_figures_that_are_not_finite(path: Path) -> None:
     assert inf.verdict.cases[0].max_abs_error == float("inf")
 
 
-texts = st.text(st.characters(), max_size=20)  # lone surrogates included
+texts = st.text(max_size=20)
 finite = st.floats(allow_nan=False, allow_infinity=False)
-
-
-@given(
+measured = st.builds(
+    Measurement,
     texts,
+    st.just(WORKLOAD),
+    st.just("events"),
     st.lists(finite, max_size=5).map(tuple),
     st.dictionaries(texts, st.builds(Quantity, finite, texts), max_size=3),
     st.dictionaries(texts, texts, max_size=3),
-    st.sampled_from(Outcome),
+    relative=st.lists(finite, max_size=2).map(tuple),
+    preference=st.none() | st.integers(),
+    scaled_by=st.none() | finite,
+    versions=st.dictionaries(texts, texts, max_size=2),
 )
-@settings(max_examples=150)
-def test_any_attempt_round_trips_through_its_line(
-    text: str,
-    samples: tuple[float, ...],
-    counters: dict[str, Quantity],
-    conditions: dict[str, str],
-    outcome: Outcome,
+
+
+@given(st.lists(measured, min_size=1, max_size=3), st.sampled_from(Outcome))
+@settings(max_examples=15, deadline=None)
+def test_any_attempts_round_trip(
+    tmp_path_factory: pytest.TempPathFactory, found: list[Measurement], outcome: Outcome
 ) -> None:
-    m = Measurement(text, WORKLOAD, "events", samples, counters, conditions)
-    record = AttemptRecord(FP, Attempt(text, WORKLOAD, outcome, text, m))
-    line = encode_record(record)
-    assert line.count(b"\n") == 1
-    assert line.endswith(b"\n")
-    assert decode_body(parse_line(line), {FP.digest: FP}) == record
-
-
-def measured_line(measurement: Measurement) -> tuple[AttemptRecord, bytes]:
-    attempted = Attempt(measurement.subject, WORKLOAD, Outcome.OK, "", measurement)
-    record = AttemptRecord(FP, attempted, "2026-01-02")
-    return record, encode_record(record)
-
-
-EVERY_FIELD = Measurement(
-    "sm80:a",
-    WORKLOAD,
-    "events",
-    (1e-3, 2e-3),
-    {},
-    {"clocks": "unlocked"},
-    relative=(0.98, 1.01),
-    preference=0,
-    host_launch_s=1.2e-05,
-    search="heat 0a",
-    gpu_uuid="GPU-1",
-    scaled_by=0.952381,
-    replayed_from="nvidia_h200/tune.csv",
-    default_s=(1.1e-3, 2e-3),
-    held_out_s=(1.05e-3,),
-    held_out_relative=(0.99,),
-    versions={"torch": "2.11.0", "cudnn": "9.13.0"},
-    baseline=subject(2),
-)
-
-
-def test_every_field_of_a_measurement_round_trips() -> None:
-    record, line = measured_line(EVERY_FIELD)
-    assert decode_body(parse_line(line), {FP.digest: FP}) == record
-
-
-def test_a_line_of_an_older_version_gives_the_same_measurement() -> None:
-    """There the fields were texts among the conditions, and some were not kept."""
-    older = dataclasses.replace(
-        EVERY_FIELD, versions={}, held_out_s=(), held_out_relative=(), baseline=""
+    path = tmp_path_factory.mktemp("any") / "journal.sqlite"
+    records = tuple(
+        AttemptRecord(FP, Attempt(m.subject, WORKLOAD, outcome, m.subject, m)) for m in found
     )
-    record, line = measured_line(older)
-    body = parse_line(line)
-    body["measurement"] = {
-        "method": "events",
-        "samples_s": [1e-3, 2e-3],
-        "counters": {},
-        "conditions": {
-            "clocks": "unlocked",
-            "relative": "[0.98, 1.01]",
-            "preference": "0",
-            "host_launch_s": "1.2e-05",
-            "search": "heat 0a",
-            "board": "GPU-1",
-            "calibrated": "0.952381",
-            "replayed_from": "nvidia_h200/tune.csv",
-            "default_s": "[0.0011, 0.002]",
-        },
-    }
-    assert decode_body(body, {FP.digest: FP}) == record
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("relative", "1"), ("preference", "x"), ("calibrated", "NaN"), ("default_s", '["1"]')],
-)
-def test_an_older_field_that_is_none_of_its_kind_is_refused(name: str, value: str) -> None:
-    body = parse_line(measured_line(EVERY_FIELD)[1])
-    del body["measurement"]["fields"]
-    body["measurement"]["conditions"] = {name: value}
-    with pytest.raises(ValueError, match=r"is not a|Expecting value"):
-        decode_body(body, {FP.digest: FP})
-
-
-def test_a_condition_with_the_name_of_an_older_field_stays_a_condition() -> None:
-    record, line = measured_line(dataclasses.replace(EVERY_FIELD, conditions={"board": "x"}))
-    assert decode_body(parse_line(line), {FP.digest: FP}) == record
+    fill(path, *records)
+    assert Journal(path).records() == records
+    last = {r.attempt.subject: r.attempt for r in records}
+    for name, expected in last.items():
+        assert Journal(path).find(FP.digest, name, WORKLOAD) == expected
 
 
 @pytest.mark.parametrize(
@@ -222,11 +160,11 @@ def test_a_record_that_could_not_be_read_back_never_reaches_the_file(
     path: Path, measurement: Measurement
 ) -> None:
     journal = fill(path, attempt(1))
-    before = path.read_bytes()
-    bad = AttemptRecord(FP, Attempt(subject(1), WORKLOAD, Outcome.OK, "", measurement))
     with pytest.raises((ValueError, TypeError)):
-        journal.append(bad)
-    assert path.read_bytes() == before
+        journal.append(
+            AttemptRecord(FP, Attempt(subject(1), WORKLOAD, Outcome.OK, "", measurement))
+        )
+    assert Journal(path).records() == (attempt(1),)
 
 
 # Fingerprints
@@ -238,29 +176,338 @@ def test_a_fingerprint_ignores_the_order_of_metrics_and_nothing_else() -> None:
     assert a.digest == dataclasses.replace(FP, metrics=("y", "x")).digest
     digests = {FP.digest}
     for f in dataclasses.fields(Fingerprint):
-        changed = {"metrics": ("other",), "runs": 6, "after": 1}.get(f.name, "other")
-        other = dataclasses.replace(FP, **{f.name: changed})  # type: ignore[arg-type]
+        change = {"metrics": ("other",), "runs": 6, "after": 1}.get(f.name, "other")
+        other = dataclasses.replace(FP, **{f.name: change})  # type: ignore[arg-type]
         digests.add(other.digest)
         assert explain_difference(FP, other) == [f.name]
     assert len(digests) == 1 + len(dataclasses.fields(Fingerprint))
     assert explain_difference(FP, FP) == []
 
 
-def test_what_differs_can_be_explained_from_a_journal_read_back(path: Path) -> None:
+def test_a_digest_is_that_of_earlier_versions() -> None:
+    digests = [json.loads(line).get("digest") for line in OLD.read_text().splitlines()]
+    assert [d for d in digests if d] == [f.digest for f in (FP, FP.for_verify(), FP.for_build())]
+
+
+def test_a_fingerprint_from_before_a_field_was_added_still_serves(path: Path) -> None:
     fill(path, attempt(1))
-    now = dataclasses.replace(FP, driver="590.1", runs=9)
+    kept = json.loads(json.dumps(dataclasses.asdict(FP)))
+    del kept["runs"]
+    changed(path, "UPDATE fingerprints SET body = ?", json.dumps(kept))
     (past,) = Journal(path).history(subject(1), WORKLOAD)
-    assert explain_difference(past.fingerprint, now) == ["driver", "runs"]
+    assert explain_difference(past.fingerprint, FP) == ["runs"]
+
+
+# Older journals
+
+EVERY_FIELD = Measurement(
+    *("sm80:a", WORKLOAD, "events", (1e-3, 2e-3), {}, {"clocks": "unlocked"}),
+    relative=(0.98, 1.01),
+    preference=0,
+    host_launch_s=1.2e-05,
+    search="heat 0a",
+    gpu_uuid="GPU-1",
+    scaled_by=0.952381,
+    replayed_from="nvidia_h200/tune.csv",
+    default_s=(1.1e-3, 2e-3),
+    held_out_s=(1.05e-3,),
+    held_out_relative=(0.99,),
+    versions={"torch": "2.11.0", "cudnn": "9.13.0"},
+    baseline=subject(2),
+)
+OLDEST = dataclasses.replace(
+    EVERY_FIELD, subject="sm80:b", versions={}, held_out_s=(), held_out_relative=(), baseline=""
+)
+
+
+def test_lines_of_all_ages_are_taken_over_once_and_left_in_place(path: Path) -> None:
+    path.parent.mkdir()
+    older = path.with_suffix(".jsonl")
+    shutil.copy(OLD, older)
+    journal = Journal(path)
+    kept = journal.records()
+    assert repr(kept) == repr(
+        tuple(
+            dataclasses.replace(record, recorded_at="2026-01-02")
+            for record in (
+                *(attempt(1), failed(2), verdict(float("nan")), build_failure()),
+                *(
+                    AttemptRecord(FP, Attempt(m.subject, WORKLOAD, Outcome.OK, "", m))
+                    for m in (EVERY_FIELD, OLDEST)
+                ),
+            )
+        )
+    )
+    assert journal.find(FP.digest, "sm80:b", WORKLOAD) == kept[-1].attempt  # type: ignore[union-attr]
+    assert older.read_bytes() == OLD.read_bytes()
+    older.write_text("no longer asked")
+    journal.append(attempt(7))
+    assert len(Journal(path).records()) == len(kept) + 1
+
+
+def test_an_older_journal_is_read_where_nothing_can_be_written(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.parent.mkdir()
+    shutil.copy(OLD, path.with_suffix(".jsonl"))
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert len(Journal(path).records()) == 6
+    assert os.listdir(path.parent) == ["journal.jsonl"]
+
+
+def test_an_older_last_line_that_was_cut_short_is_told(path: Path) -> None:
+    path.parent.mkdir()
+    path.with_suffix(".jsonl").write_bytes(OLD.read_bytes()[:-40])
+    journal = Journal(path)
+    assert len(journal.records()) == 5
+    assert any("cut short" in warning for warning in journal.warnings)
+    assert not Journal(path).warnings
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda line: line[:40],
+        lambda line: b"\xff" + line,
+        lambda line: b"[" * 100_000,
+        lambda line: b"[1]",
+        lambda line: b"{}",
+        lambda line: b'{"kind":"later"}',
+        lambda line: line.replace(b'"fp":"', b'"fp":"0'),
+        lambda line: line.replace(b"0.0015", b"0.0016"),
+        lambda line: line.replace(b'"reason":""', b'"reason":"","reason":""'),
+    ],
+)
+def test_damage_in_an_older_journal_names_the_line_and_writes_nothing(
+    path: Path, change: Callable[[bytes], bytes]
+) -> None:
+    path.parent.mkdir()
+    older = path.with_suffix(".jsonl")
+    lines = OLD.read_bytes().split(b"\n")
+    older.write_bytes(b"\n".join([*lines[:2], change(lines[2]), *lines[3:]]))
+    for action in (lambda: Journal(path), lambda: Journal(path).append(attempt(1))):
+        with pytest.raises(JournalError) as error:
+            action()
+        assert str(error.value).startswith(f"{older}:3: ")
+        assert "\n" not in str(error.value)
+    older.write_bytes(OLD.read_bytes())
+    assert len(Journal(path).records()) == 6, "what was begun is made whole"
+
+
+# Damage
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("UPDATE records SET body = replace(body, '0.0015', '0.0016') WHERE id = 2", "checksum"),
+        ("UPDATE records SET body = X'00' WHERE id = 2", "checksum"),
+        ("DELETE FROM fingerprints", "fingerprint 1 is missing"),
+        ("UPDATE fingerprints SET body = '{}'", "is missing"),
+        ("UPDATE records SET kind = 'later'", "unknown kind 'later'"),
+        ("PRAGMA user_version = 99", "update fa-tune"),
+        ("PRAGMA application_id = 7", "not an fa-tune journal"),
+        ("DROP TABLE records", "no such table"),
+    ],
+)
+def test_damage_is_one_line_and_nothing_is_written(path: Path, statement: str, said: str) -> None:
+    fill(path, attempt(1), attempt(2), attempt(3))
+    changed(path, statement)
+    damaged = path.read_bytes()
+    with pytest.raises((JournalError, StorageError)) as error:
+        Journal(path).records()
+    assert str(path) in str(error.value)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+    assert path.read_bytes() == damaged
+
+
+@pytest.mark.parametrize("content", [b"notes of mine", b"notes\nof mine" * 1000, b"\n", b"{}"])
+def test_another_file_is_never_taken_for_a_journal_or_written_to(
+    path: Path, content: bytes
+) -> None:
+    journal = Journal(path)
+    path.parent.mkdir()
+    path.write_bytes(content)
+    for action in (lambda: Journal(path), lambda: journal.append(attempt(1))):
+        with pytest.raises(JournalError, match="move the file away"):
+            action()
+    assert path.read_bytes() == content
+
+
+def test_another_database_is_left_alone(path: Path) -> None:
+    path.parent.mkdir()
+    changed(path, "CREATE TABLE mine (id)")
+    before = path.read_bytes()
+    with pytest.raises(JournalError, match="not an fa-tune journal"):
+        fill(path, attempt(1))
+    assert path.read_bytes() == before
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_any_damage_ends_in_one_line_or_in_records_that_were_written(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "noise"
+    shutil.rmtree(folder, ignore_errors=True)
+    path = folder / "journal.sqlite"
+    records = (attempt(1), verdict(), build_failure(), *(attempt(i) for i in range(2, 9)))
+    fill(path, *records)
+    changed(path, "PRAGMA journal_mode = DELETE")  # all of it in one file
+    whole = path.read_bytes()
+    at = data.draw(st.integers(0, len(whole) - 1))
+    noise = data.draw(st.binary(min_size=1, max_size=40))
+    cut = data.draw(st.booleans())
+    path.write_bytes(whole[:at] if cut else whole[:at] + noise + whole[at + len(noise) :])
+    try:
+        read = Journal(path).records()
+    except FaTuneError as error:
+        assert str(path) in str(error)  # noqa: PT017 - either end is right
+        assert "\n" not in str(error)  # noqa: PT017
+    else:
+        assert set(map(repr, read)) <= set(map(repr, records))
+
+
+# Several writers, and killed ones
+
+
+def append_until_killed(path: Path, acknowledge: int) -> None:
+    journal = Journal(path)
+    for i in range(100_000):
+        journal.append(attempt(i))
+        os.write(acknowledge, b"%d\n" % i)
+
+
+@pytest.mark.parametrize("locks", [True, False])
+def test_kill_9_at_random_moments_loses_no_acknowledged_record(
+    path: Path, locks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not locks:
+        without_locks(monkeypatch)
+    rng = random.Random(7)
+    expected: list[int] = []
+    for _ in range(12):
+        read_end, write_end = os.pipe()
+        child = FORK.Process(target=append_until_killed, args=(path, write_end))
+        child.start()
+        os.close(write_end)
+        first = os.read(read_end, 1)
+        time.sleep(rng.uniform(0.0, 0.05))
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+        child.join()
+        with os.fdopen(read_end, "rb") as pipe:
+            acknowledged = [int(line) for line in (first + pipe.read()).split()]
+        records = Journal(path).records()
+        added = records[len(expected) :]
+        assert len(added) - len(acknowledged) in (0, 1)  # killed between write and telling
+        assert added == tuple(attempt(i) for i in range(len(added)))
+        expected += range(len(added))
+    assert len(expected) >= 12
+
+
+def append_many(path: Path, first: int, count: int) -> None:
+    journal = Journal(path)
+    for i in range(first, first + count):
+        journal.append(attempt(i))
+
+
+@pytest.mark.parametrize("locks", [True, False])
+def test_searches_share_a_journal(path: Path, locks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not locks:
+        without_locks(monkeypatch)
+    children = [FORK.Process(target=append_many, args=(path, k * 1000, 20)) for k in (0, 1, 2)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+        assert child.exitcode == 0
+    subjects = [r.about[0] for r in Journal(path).records()]
+    assert sorted(subjects) == sorted(subject(k * 1000 + i) for k in (0, 1, 2) for i in range(20))
+
+
+def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a file system that has none."""
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+
+
+def test_an_open_journal_sees_what_others_append_and_a_file_that_was_replaced(
+    path: Path, tmp_path: Path
+) -> None:
+    mine, other = Journal(path), Journal(path)
+    other.append(attempt(1))
+    assert mine.records() == (attempt(1),)
+    mine.append(attempt(2))
+    fill(tmp_path / "new.sqlite", attempt(3))
+    changed(tmp_path / "new.sqlite", "PRAGMA journal_mode = DELETE")
+    os.replace(tmp_path / "new.sqlite", path)
+    for left in path.parent.glob("*-wal"):
+        left.unlink()
+    assert mine.records() == (attempt(3),)
+
+
+# Disks that refuse
+
+
+def test_a_full_disk_is_one_line_and_leaves_the_journal_whole(path: Path) -> None:
+    fill(path, attempt(1))
+    changed(path, "PRAGMA journal_mode = DELETE")
+    for room in (0, 20, 5000):
+        size = path.stat().st_size
+        message = refused_with_room(size + room, lambda: fill(path, *map(attempt, range(99))))
+        assert message.startswith(f"cannot write journal {path}: ")
+        assert "\n" not in message
+    kept = Journal(path).records()
+    assert kept[0] == attempt(1)
+    assert kept[1:] == tuple(map(attempt, range(len(kept) - 1))) or len(kept) < 99
+
+
+def test_a_folder_that_takes_nothing_can_be_read_and_refuses_appends_in_one_line(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(path, attempt(1))
+    changed(path, "PRAGMA journal_mode = DELETE")
+    real_open = os.open
+
+    def read_only_open(file: str, flags: int, *rest: int, **named: int) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(file))
+        return real_open(file, flags, *rest, **named)
+
+    monkeypatch.setattr(os, "open", read_only_open)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    journal = Journal(path)
+    assert journal.records() == (attempt(1),)
+    with pytest.raises(StorageError, match=r"cannot write journal .*read-?only"):
+        journal.append(attempt(2))
+
+
+def test_a_path_that_cannot_be_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StorageError, match="Not a directory"):
+        Journal(tmp_path / "file" / "journal.sqlite")
+    with pytest.raises(StorageError, match=str(tmp_path)):
+        Journal(tmp_path)
 
 
 # Speed
 
 
-def test_ten_thousand_lines_load_about_as_fast_as_json_alone(path: Path) -> None:
+def test_ten_thousand_records_open_about_as_fast_as_json_alone(path: Path) -> None:
     fill(path, attempt(0))
-    header, fingerprint, line = path.read_bytes().splitlines(keepends=True)
-    lines = [sealed(older(line).replace(b" 0):", b" %d):" % i)) for i in range(10_000)]
-    path.write_bytes(header + fingerprint + b"".join(lines))
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(
+            "INSERT INTO records SELECT NULL, kind, fingerprint, subject, place, body, crc32 FROM "
+            "records, (WITH n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9999) "
+            "SELECT i FROM n)"
+        )
+        bodies = [body for (body,) in db.execute("SELECT body FROM records")]
+        assert db.execute("PRAGMA application_id").fetchone() == (OURS,)
 
     def best_cpu_s(work: Callable[[], object]) -> float:
         def once() -> float:
@@ -270,6 +517,6 @@ def test_ten_thousand_lines_load_about_as_fast_as_json_alone(path: Path) -> None
 
         return min(once() for _ in range(3))
 
-    json_s = best_cpu_s(lambda: [json.loads(line) for line in lines])
+    json_s = best_cpu_s(lambda: [json.loads(body) for body in bodies])
     assert best_cpu_s(lambda: Journal(path)) < max(0.3, 3 * json_s)
     assert len(Journal(path).records()) == 10_000

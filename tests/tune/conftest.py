@@ -158,7 +158,7 @@ class World:
 
     @property
     def journal(self) -> Journal:
-        return Journal(self.folder / "cache" / "journal.jsonl")
+        return Journal(self.folder / "cache" / "journal.sqlite")
 
     def tie_break_for(self, session: Session, workloads: Iterable[Workload]) -> TieBreak:
         if session.capabilities.measures_anew:

@@ -107,7 +107,7 @@ class Search:
         return {_as_asked(key): record for key, record in found.items()}
 
     def journal(self) -> Journal:
-        return Journal(self.folder / "cache" / "journal.jsonl")
+        return Journal(self.folder / "cache" / "journal.sqlite")
 
     def entries(self) -> list[Entry]:
         """The registry, undated."""
@@ -167,7 +167,8 @@ def test_killed_at_any_moment_it_loses_nothing_and_repeats_nothing(tmp_path: Pat
 
     peaceful = Search(tmp_path / "peaceful")
     shutil.copytree(tmp_path / "killed" / "cache", tmp_path / "peaceful" / "cache")
-    (tmp_path / "peaceful" / "cache" / "journal.jsonl").unlink()
+    for file in (tmp_path / "peaceful" / "cache").glob("journal.sqlite*"):
+        file.unlink()
     assert peaceful.finish(nap_s=0) == (measured + reused, 0)
     assert search.entries() == peaceful.entries()
     workloads = {benchmark_workload(n, 128, DType.FP16) for n in SEQ_LENS}

@@ -236,7 +236,7 @@ def test_a_damaged_recording_hinders_where_there_is_no_gpu(world: World, with_gp
 def test_what_searches_kept_is_counted(world: World) -> None:
     found = doctor(world)
     assert found["registry"].detail.startswith(f"nothing in {registry_path(None)} yet")
-    assert found["journal"].detail == f"0 records in {world.folder / 'cache' / 'journal.jsonl'}"
+    assert found["journal"].detail == f"0 records in {world.folder / 'cache' / 'journal.sqlite'}"
     assert "compiled kernels" in found["cache"].detail
 
 
@@ -253,7 +253,7 @@ def test_a_damaged_registry_needs_attention(world: World, text: str) -> None:
 
 
 def test_a_damaged_journal_needs_attention(world: World) -> None:
-    path = world.folder / "cache" / "journal.jsonl"
+    path = world.folder / "cache" / "journal.sqlite"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("no journal\nat all\n")
     found = doctor(world)["journal"]

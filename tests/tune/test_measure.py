@@ -262,7 +262,7 @@ def test_interrupted_anywhere_the_rest_and_only_the_rest_is_measured(
 
 def test_without_a_journal_nothing_is_kept(bench: Bench, tmp_path: Path) -> None:
     bench.measure(FakeProfiler(), 2, journal=False)
-    assert Journal(tmp_path / "journal.jsonl").records() == ()
+    assert Journal(tmp_path / "journal.sqlite").records() == ()
 
 
 @pytest.mark.parametrize(

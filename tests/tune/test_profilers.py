@@ -77,7 +77,7 @@ def test_replay_never_mixes_methods_and_takes_the_newest(tmp_path: Path, folder:
     missing = [a.subject for a in found if a.outcome is Outcome.NOT_RECORDED]
     assert missing == ["ref:cudnn", "sm80:z"]
     assert (tally.reused, tally.measured) == (5, 0)
-    assert not (tmp_path / "journal.jsonl").exists(), "a replay is no measurement of ours"
+    assert not (tmp_path / "journal.sqlite").exists(), "a replay is no measurement of ours"
 
 
 def test_events_recordings_serve_where_ncu_has_none(tmp_path: Path) -> None:

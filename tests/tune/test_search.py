@@ -255,21 +255,10 @@ def test_a_damaged_journal_is_found_before_any_work(world: World) -> None:
     search(world)
     again(world)
     path = world.journal.path
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join([*lines[:3], "garbage\n", *lines[3:]]))
-    with pytest.raises(JournalError, match=r"journal.jsonl:4: "):
+    path.write_bytes(b"garbage" * 1000)
+    with pytest.raises(JournalError, match=r"journal.sqlite: "):
         search(world)
     assert world.profiler.plans == []
-
-
-def test_a_journal_cut_short_is_used_and_told(world: World) -> None:
-    search(world, confirm=False)  # the last line is a measurement
-    again(world)
-    path = world.journal.path
-    path.write_bytes(path.read_bytes()[:-40])
-    result = search(world, confirm=False)
-    assert (result.measured, result.reused) == (1, 9)
-    assert any("cut short" in warning for warning in world.progress.warnings)
 
 
 def test_a_damaged_registry_is_refused_before_any_work(world: World) -> None:

@@ -277,5 +277,5 @@ def test_the_cache_is_where_it_was_put(world: World, tmp_path: Path) -> None:
         world.options(cache_dir=tmp_path / "elsewhere").machine,
         world.progress,
     )
-    assert (tmp_path / "elsewhere" / "journal.jsonl").exists()
+    assert (tmp_path / "elsewhere" / "journal.sqlite").exists()
     assert not (tmp_path / "cache").exists()

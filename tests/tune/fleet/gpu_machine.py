@@ -95,7 +95,7 @@ class Machine:
 
     @property
     def journal(self) -> Journal:
-        return Journal(self.folder / "cache" / "journal.jsonl")
+        return Journal(self.folder / "cache" / "journal.sqlite")
 
 
 def _killed(pid: int) -> bool:

@@ -132,7 +132,7 @@ class Cluster:
         return [[gpu, pid, *rest] for gpu, pid, what, *rest in found if what == "sample"]
 
     def journaled(self) -> Counter[tuple[str, str]]:
-        records = Journal(self.own / "cache" / "journal.jsonl").records()
+        records = Journal(self.own / "cache" / "journal.sqlite").records()
         found = [r for r in records if isinstance(r, AttemptRecord)]
         attempts = [r.attempt for r in found if r.fingerprint.method not in ("runtime", "inputs")]
         assert {a.outcome for a in attempts} == {Outcome.OK}
