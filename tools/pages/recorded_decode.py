@@ -15,6 +15,7 @@ from recorded_files import LABELS, READ, Held, conditions, newest, notes, ratio,
 
 KEYS = (1024, 8192, 32768, 131072)
 BATCHES = (1, 4, 16, 64, 128)
+SHOWN = (1, 16, 128)  # batches in the tables of docs/results.md
 LARGE = 260e6  # bytes of K and V from which on it is the memory's speed that counts
 
 
@@ -81,6 +82,8 @@ def _grid(folder: Path) -> str:
     tables: dict[int, dict[tuple[str, int], dict[int, str]]] = {}
     for one in grid(folder):
         w = one.workload
+        if w.batch not in SHOWN:
+            continue
         rows = tables.setdefault(w.seq_len_q, {})
         cell = f"{100 * _share(one):.0f} %, {_times(one):.2f}"
         rows.setdefault((f"{w.heads}/{w.kv_heads}", w.batch), {})[w.seq_len_kv] = cell
