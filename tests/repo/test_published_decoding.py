@@ -158,6 +158,8 @@ def test_the_summary_is_what_was_recorded(page: str, name: str, folder: Path) ->
         own = [problem for problem in held if problem.sizes[2] == queries]
         large = [100 * p.share for p in own if p.sizes[3] * p.sizes[4] * p.sizes[1] * 512 >= 260e6]
         assert f"{min(large):.0f} to {max(large):.0f} % of the speed" in line
+        huge = [100 * p.share for p in own if p.sizes[3] * p.sizes[4] * p.sizes[1] * 512 >= 2e9]
+        assert f"from 2 GB on {min(huge):.0f} to {max(huge):.0f} %" in line
         times = [problem.times for problem in own]
         assert f"{min(times):.2f} to {max(times):.2f} times as fast" in line
         assert f"{statistics.median(times):.2f} in the median of {len(times)}" in line

@@ -11,12 +11,23 @@ from pathlib import Path
 
 from fa_tune.core.workload import Workload
 from fa_tune.operations import flops
-from recorded_files import LABELS, READ, Held, conditions, newest, notes, ratio, seconds, table
+from recorded_files import (
+    LABELS,
+    READ,
+    Held,
+    between,
+    conditions,
+    newest,
+    notes,
+    ratio,
+    seconds,
+    table,
+)
 
 KEYS = (1024, 8192, 32768, 131072)
 BATCHES = (1, 4, 16, 64, 128)
 SHOWN = (1, 16, 128)  # batches in the tables of docs/results.md
-LARGE = 260e6  # bytes of K and V from which on it is the memory's speed that counts
+LARGE, HUGE = 260e6, 2e9  # bytes of K and V from which on the memory's speed counts
 
 
 @cache
@@ -48,7 +59,10 @@ def summary(folder: Path) -> str:
     lines = []
     for queries in sorted({one.workload.seq_len_q for one in grid(folder)}):
         own = [one for one in grid(folder) if one.workload.seq_len_q == queries]
-        large = [100 * _share(one) for one in own if _kv_bytes(one.workload) >= LARGE]
+        large, huge = (
+            [100 * _share(one) for one in own if _kv_bytes(one.workload) >= least]
+            for least in (LARGE, HUGE)
+        )
         times = [_times(one) for one in own]
         beside = Counter(name for one in own for name in one.libraries)
         *others, last = (
@@ -61,7 +75,8 @@ def summary(folder: Path) -> str:
             f"({' and '.join(filter(None, (', '.join(others), last)))}), "
             f"{statistics.median(times):.2f} in the median of {len(times)} problems; slower in "
             f"{sum(t < 1 for t in times)} of them. Where K and V are 260 MB or more, it has "
-            f"{min(large):.0f} to {max(large):.0f} % of the speed of a kernel that only reads them."
+            f"{min(large):.0f} to {max(large):.0f} % of the speed of a kernel that only reads them"
+            f", from 2 GB on {between(huge, 0)} %."
         )
     return "\n".join(lines)
 
