@@ -118,7 +118,7 @@ def _check_place(
     else:
         name, value = KINDS[kind]
         of_head = head if name == "q" else kv_head
-        getattr(inputs, name)[batch, place, of_head, COLUMN] = value
+        inputs[name][batch, place, of_head, COLUMN] = value
     out = torch.full_like(inputs["q"], 77.0)
     lse = torch.full((w.batch, w.heads, w.seq_len_q), 77.0, device=device)
     kernel(w, inputs, out, lse)

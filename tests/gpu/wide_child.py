@@ -56,7 +56,7 @@ def check_streams(_: Kernel, item: Mapping[str, Any]) -> list[str]:
     kernels = [load(item) for _ in range(STREAMS)]
     streams = [torch.cuda.Stream() for _ in range(STREAMS)]
     given = [make_inputs(w, seed=i) for i in range(STREAMS)]
-    outs = [torch.full_like(one.q, math.nan) for one in given]
+    outs = [torch.full_like(one["q"], math.nan) for one in given]
     calls = [launch_args(one, out) for one, out in zip(given, outs, strict=True)]
     alone = []
     for kernel, args, out in zip(kernels, calls, outs, strict=True):
