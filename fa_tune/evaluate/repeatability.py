@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from fa_tune.core.model import Measurement, is_reference
 from fa_tune.core.stats import MARGIN, Ratio, comparable, median, paired_ratio
+from fa_tune.core.stopping import StoppingRule
 from fa_tune.search.decide import decide
-from fa_tune.search.stopping import StoppingRule
 
 RUNS = 5  # rounds that everyone gets, by events
 

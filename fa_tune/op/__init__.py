@@ -9,12 +9,12 @@ call of CUDA; the first time on a machine it compiles the C++ operators.
 """
 
 from fa_tune.op.api import attention, explain, prepare
+from fa_tune.op.chooser import Choice
 from fa_tune.op.fallback_warning import FallbackWarning
 from fa_tune.op.flash_attn import flash_attn_func, flash_attn_varlen_func
 from fa_tune.op.flash_kv_cache import flash_attn_with_kvcache
 from fa_tune.op.sdpa import disable_sdpa, enable_sdpa
 from fa_tune.op.transformers_attention import register_transformers
-from fa_tune.store.registry.chooser import Choice
 
 __all__ = [
     "Choice",

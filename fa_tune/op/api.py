@@ -12,12 +12,12 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.tensors import workload_of
 from fa_tune.core.workload import Workload
 from fa_tune.op import autograd, state
+from fa_tune.op.chooser import Choice
 from fa_tune.op.library import room_for_lse, room_for_out
 from fa_tune.op.native import translated
 from fa_tune.op.operands import note_written
 from fa_tune.op.precision import autocast
 from fa_tune.op.traits import Traits, of_heads
-from fa_tune.store.registry.chooser import Choice
 
 _ops = torch.ops.fa_tune
 _PLAIN = (_ops.fwd.default, _ops.fwd_lse.default, _ops.fwd_out.default)

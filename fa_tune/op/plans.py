@@ -1,7 +1,7 @@
 """Which kernel serves which problem on which GPU: chosen at the first problem of a bucket.
 
 Problems that were tuned have kernels of their own; all others share one or two per bucket, see
-`fa_tune.store.registry.chooser.representative`.
+`fa_tune.op.chooser.representative`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fa_tune.core.model import Artifact
 from fa_tune.core.workload import Workload
 from fa_tune.families.launch import LaunchArgs
 from fa_tune.families.plan import Plan
-from fa_tune.store.registry.chooser import Choice, Chooser, representative
+from fa_tune.op.chooser import Choice, Chooser, representative
 
 
 class Kernel(Protocol):

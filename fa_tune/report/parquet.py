@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fa_tune import frames
 from fa_tune.core.errors import ToolMissing
+from fa_tune.report import frames
 from fa_tune.store.table.rows import Row
 
 

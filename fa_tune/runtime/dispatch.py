@@ -15,7 +15,7 @@ from fa_tune.core.tensors import check_lse, score_tensors, workload_of
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.launch import Kernel
 from fa_tune.gpu.runners import named_args
-from fa_tune.store.registry.chooser import Chooser
+from fa_tune.op.chooser import Chooser
 
 
 class Problem(TypedDict, total=False):

@@ -4,7 +4,7 @@ The *leader* is the fastest.  Its *tie set* is everything the measurements canno
 The choice is the first, by properties that do not vary from run to run, of those that are no
 further behind the leader than a tie; and the default config is left only for a gain that is
 larger than the margin and than the noise.  What the choice hangs on is asked in this order, so
-that a race (`search.stopping`) knows what another sample is worth.  Numbers come in, a
+that a race (`core.stopping`) knows what another sample is worth.  Numbers come in, a
 `Decision` goes out; nothing is measured or printed here.
 """
 

@@ -19,9 +19,9 @@ from fa_tune.core.model import (
 )
 from fa_tune.core.packages import reference_versions
 from fa_tune.core.stats import MARGIN, median
+from fa_tune.core.stopping import undecided
 from fa_tune.core.workload import Workload
 from fa_tune.profile.base import MeasurePlan
-from fa_tune.search.stopping import undecided
 from fa_tune.store.journal import AttemptRecord, Fingerprint
 from fa_tune.tune.build import PreparedWorkload
 from fa_tune.tune.results import Exploration
@@ -37,7 +37,7 @@ class Sampling:
     """How the variants of one workload are compared.
 
     `keep` are subjects that get as many samples as the leader; the first is the default, and
-    `margin` is what it has to be beaten by (see `search.stopping`).  `order` names the artifacts
+    `margin` is what it has to be beaten by (see `core.stopping`).  `order` names the artifacts
     as a tie prefers them.  Not `adaptive`: exactly `runs` samples of each.  `search` tells one
     search from another: what others are compared with must come from the same one.  Not
     `journaled`: all is measured now, and nothing of it kept.

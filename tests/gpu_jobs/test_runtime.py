@@ -25,9 +25,9 @@ import torch
 
 import fa_tune.runtime
 from fa_tune.core.tensors import workload_of
+from fa_tune.op import chooser
 from fa_tune.runtime import dispatch as runtime
 from fa_tune.runtime.dispatch import Attention
-from fa_tune.store.registry import chooser
 
 WORKLOAD = benchmark_workload(4096, 128, DType.FP16)
 H200 = limits((9, 0))

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fa_tune.core.jobs import Reading
+from fa_tune.core.stopping import StopReason
 from fa_tune.core.workload import DType, Workload
-from fa_tune.search.stopping import StopReason
 
 if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: no jobs to test")

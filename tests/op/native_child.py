@@ -28,14 +28,13 @@ from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Artifact, Outcome, Resources
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.launch import LaunchArgs, LaunchDevice, TensorArg
-from fa_tune.op import api
+from fa_tune.op import api, chooser
+from fa_tune.op.chooser import Chooser, representative
 from fa_tune.op.operands import Lengths
 from fa_tune.op.packed import packed_attention
 from fa_tune.op.plans import Plans
 from fa_tune.op.state import Operators
 from fa_tune.op.traits import Traits
-from fa_tune.store.registry import chooser
-from fa_tune.store.registry.chooser import Chooser, representative
 from tests.csrc.stub import Launched, Stub, image
 
 DEVICE = LaunchDevice(multiprocessors=132, l2_bytes=60 << 20)
@@ -346,7 +345,7 @@ def buckets(operators: Operators) -> str:
 
 
 def partition(operators: Operators) -> str:
-    """C++ has the buckets of `fa_tune.store.registry.chooser.representative`."""
+    """C++ has the buckets of `fa_tune.op.chooser.representative`."""
     assert operators.native is not None
     dice, stands = random.Random(2), set()
     for _ in range(300):

@@ -24,6 +24,7 @@ import torch
 from fa_tune.core import codec
 from fa_tune.core.jobs import TimeJob, TimeResult
 from fa_tune.core.model import CaseError, Outcome, is_reference
+from fa_tune.core.stopping import StoppingRule
 from fa_tune.core.workload import Workload
 from fa_tune.gpu import telemetry
 from fa_tune.gpu.guard import first_line, guarded, use_device
@@ -32,7 +33,6 @@ from fa_tune.operations.base import CheckCase, Problem
 from fa_tune.operations.flops import input_bytes, read_bytes
 from fa_tune.operations.torch_side import Judged, judge, torch_side_of
 from fa_tune.operations.verification import fault
-from fa_tune.search.stopping import StoppingRule
 from fa_tune.workers.main import Report
 
 SAMPLE_S = 500e-6  # at least: what a launch by itself takes longer than in a graph is 2 to 4 us

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fa_tune import frames
+from fa_tune.report import frames
 from fa_tune.store.registry.schema import Registry
 from tests.store.registry.conftest import MakeEntry
 

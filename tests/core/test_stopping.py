@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from fa_tune.core.stats import MARGIN, TIE
-from fa_tune.search.stopping import (
+from fa_tune.core.stopping import (
     ABANDON,
     MOST,
     SECONDS,

@@ -8,9 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from fa_tune import frames
 from fa_tune.core.model import Outcome
 from fa_tune.profile.ncu.parse import parse_ncu_csv
+from fa_tune.report import frames
 from fa_tune.report.load import load_report_source
 from fa_tune.report.parquet import parquet
 from fa_tune.search import space_table

@@ -17,9 +17,9 @@ from fa_tune import families
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import RegistryError
 from fa_tune.core.workload import DType, Workload
-from fa_tune.store.registry import chooser
+from fa_tune.op import chooser
+from fa_tune.op.chooser import Chooser, representative
 from fa_tune.store.registry import file as registry_file
-from fa_tune.store.registry.chooser import Chooser, representative
 from fa_tune.store.registry.lookup import distance
 from fa_tune.store.registry.schema import Registry
 from tests.store.registry.conftest import MakeEntry
