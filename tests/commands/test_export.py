@@ -10,7 +10,7 @@ from fa_tune.build.native.core import KernelImage
 from fa_tune.commands import export as module
 from fa_tune.core.model import Variant
 from fa_tune.core.options import MachineOptions, Progress
-from fa_tune.core.workload import DType, Workload
+from fa_tune.core.workload import FORWARD, DType, Workload
 from fa_tune.export.project import Export, ExportedKernel
 from fa_tune.export.selection import ExportOptions
 from fa_tune.families.plan import CallPlan
@@ -28,7 +28,7 @@ class Exporting:
         self, folder: Path, options: ExportOptions, machine: MachineOptions, progress: Progress
     ) -> Export:
         self.options.append(options)
-        plan = CallPlan.forward(_Config(), "plain", "sm_80", ())
+        plan = CallPlan.of(FORWARD, _Config(), "plain", "sm_80", ())
         image = KernelImage(VARIANT.key, plan, (), b"x" * 2**20)
         kernel = ExportedKernel(VARIANT, "plain", "sm_80", "images/0.cubin", image)
         return Export(folder, (kernel,), (), (VARIANT.key,), (), ("one thing",), "13.0.1")

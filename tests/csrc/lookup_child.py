@@ -182,7 +182,7 @@ def images(
     config = SomeConfig(w.dtype, w.d_head, d_head_v=w.d_head_v, kv_type=KVType(w.kv_e4m3))
     found = []
     for one in traits:
-        call = CallPlan.forward(config, str(one), arch, (launch,))
+        call = CallPlan.of(w.op, config, str(one), arch, (launch,))
         call = replace(call, plan=replace(call.plan, few_rows=int(few > 0)))
         found.append(KernelImage(name, call, ("k",), image([("k", [1])])))
     return found

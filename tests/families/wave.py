@@ -22,7 +22,7 @@ from fa_tune.core.model import Rejected
 from fa_tune.core.workload import FORWARD, DType, Workload
 from fa_tune.families.axes import expand
 from fa_tune.families.launch import LaunchArgs, LaunchDevice, LaunchGeometry
-from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, ParamsLayout
+from fa_tune.families.plan import CallPlan, Grid, LaunchPlan
 from fa_tune.families.score_params import at_edge
 from fa_tune.families.template import OneKernel
 from fa_tune.operations.traits import Traits
@@ -197,7 +197,7 @@ class WaveFamily(OneKernel):
 
     def plan(self, config: WaveConfig, traits: str, arch: str) -> CallPlan:
         launch = LaunchPlan(
-            params=ParamsLayout.SM90_FORWARD,
+            params="sm90_forward",
             grid=Grid.PERSISTENT,
             tile_rows=config.B_r,
             ctas_per_sm=1,
