@@ -20,14 +20,26 @@ candidates() {
     echo "$python"
 }
 
+# What set-up depends on; where it differs from the last one's, there may be work to do.
+stamp() {
+    {
+        cat "$root"/pyproject.toml "$root"/tools/{constraints.txt,environment.py,gpu_probe.py}
+        readlink -f "$python"
+        echo "$root ${PYTHONPATH:-} ${FA_TUNE_SETUP_CUDA:-}"
+        ls -d /dev/nvidiactl /dev/dxg 2>/dev/null || true  # a GPU that came or went
+    } | sha256sum
+}
+
 prepare() {
-    if [[ -x $python ]] && "$python" -ES "$root/tools/bootstrap.py" ready "$1" 2>/dev/null; then
+    local state=$venv/.fa-tune candidate
+    if [[ -x $python && ! -e $state/unfinished && -e $state/$1.ready ]] &&
+        [[ $(<"$state/$1.ready") == "$(stamp)" ]]; then
         return
     fi
-    local candidate
     while IFS= read -r candidate; do
         if suitable "$candidate"; then
-            "$candidate" "$root/tools/bootstrap.py" setup "$1" </dev/null || exit
+            "$candidate" "$root/tools/environment.py" "$venv" "$1" </dev/null || exit
+            stamp >"$state/$1.ready"
             return
         fi
     done < <(candidates)
