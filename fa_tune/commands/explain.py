@@ -29,9 +29,9 @@ from fa_tune.core.options import (
     WorkloadOptions,
 )
 from fa_tune.core.paths import profiles_dir
-from fa_tune.core.reference_kernels import REFERENCE_LABELS
 from fa_tune.core.stats import median
 from fa_tune.core.workload import Workload
+from fa_tune.libraries import LABELS
 from fa_tune.profile import profile_json
 from fa_tune.profile.explain import Explanation, explain_pair, rank_correlations
 from fa_tune.profile.ncu.metrics import label
@@ -258,14 +258,14 @@ def _correlations(found: Sequence[Measurement]) -> list[str]:
 
 def _subject(text: str) -> str:
     """A config's variant key, or a reference's."""
-    if text.strip().lower() in REFERENCE_LABELS:
+    if text.strip().lower() in LABELS:
         return reference_subject(text.strip().lower())
     if not families.is_config(text):
-        known = ", ".join(REFERENCE_LABELS)
+        known = ", ".join(LABELS)
         raise InvalidConfig(f"{text[:60]!r} is neither a config's short form nor one of {known}")
     return families.variant(families.parse(text)).key
 
 
 def _name(subject: str) -> str:
     family, _, name = subject.partition(":")
-    return REFERENCE_LABELS.get(name, name) if family == "ref" else name
+    return LABELS.get(name, name) if family == "ref" else name

@@ -44,6 +44,7 @@ class Variant:
         return cls(family, config)
 
 
+BARE_READ = "read"  # no attention: K and V are read, and nothing is made of them
 REFERENCE_FAMILY = "ref"  # in place of a family's name: a library's kernel, `ref:fa2`
 
 

@@ -9,7 +9,6 @@ from typing import Any, Literal, Protocol
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.inputs import DEFAULT, InputSpec
-from fa_tune.core.reference_kernels import BARE_READ
 from fa_tune.core.workload import (
     BENCHMARK_HEADS,
     FIELDS,
@@ -21,7 +20,6 @@ from fa_tune.core.workload import (
 )
 
 REFERENCES = ("fa2", "cudnn")  # measured where a user does not say
-ALL_REFERENCES = (*REFERENCES, "fa3", "fa4", "flex", BARE_READ)
 PROFILERS = ("auto", "ncu", "events", "replay")
 REGIMES = ("isolated", "sustained")  # launches with a cold L2; back to back for a second
 METRIC_LISTS = ("rank", "explain", "full")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from fa_tune import families
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import REFERENCE_FAMILY
-from fa_tune.core.reference_kernels import REFERENCE_LABELS, reference_blocks, reference_label
 from fa_tune.core.workload import DType
+from fa_tune.libraries import blocks_of_kernel, label_of, label_of_kernel
 from fa_tune.operations.traits import Traits
 
 
@@ -61,16 +61,16 @@ def identify(kernel_name: str) -> KernelIdentity:
             traits.causal,
             traits.ragged,
         )
-    key = reference_label(kernel_name)
+    key = label_of_kernel(kernel_name)
     if key is None:
         return KernelIdentity(kernel_name)
     found = _FA2.search(kernel_name)
     switches = _fa2_switches(found["switches"]) if found else {}
     others = [name for name in _OTHER_PROBLEMS if switches.get(name)]
     return KernelIdentity(
-        " ".join([REFERENCE_LABELS.get(key, key) + _part(kernel_name), *others]),
+        " ".join([label_of(key) + _part(kernel_name), *others]),
         REFERENCE_FAMILY,
-        reference_blocks(kernel_name),
+        blocks_of_kernel(kernel_name),
         int(found["d_head"]) if found and switches.get("even_K", True) else None,
         _reference_dtype(kernel_name),
         None if switches.get("window") else switches.get("causal"),

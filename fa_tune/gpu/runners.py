@@ -8,18 +8,14 @@ from typing import Protocol
 
 import torch
 
-from fa_tune import operations
+from fa_tune import libraries, operations
 from fa_tune.core.jobs import KernelItem
 from fa_tune.core.model import Variant, is_reference, reference_name
-from fa_tune.core.reference_kernels import BARE_READ
 from fa_tune.core.workload import Workload
 from fa_tune.families.launch import CacheArgs, LaunchArgs, TensorArg
-from fa_tune.gpu.bare_read import bare_read
 from fa_tune.gpu.launch import Kernel
-from fa_tune.gpu.libraries import library_call
-from fa_tune.gpu.versions import library_versions
+from fa_tune.libraries.base import CUPY, TORCH, Library
 from fa_tune.operations.base import Launch, Problem, Tensors
-from fa_tune.operations.forward.spec import keys_seen
 
 
 class Runner(Protocol):
@@ -58,7 +54,7 @@ class CompiledKernel:
 
     @property
     def versions(self) -> Mapping[str, str]:
-        return library_versions(self.subject)
+        return {package.name: package.version for package in (TORCH, CUPY)}
 
     def bind(self, problem: Problem) -> Launch:
         arguments = named_args({**problem.inputs, **problem.outputs})
@@ -72,24 +68,20 @@ class CompiledKernel:
 
 @dataclass(frozen=True)
 class LibraryRunner:
-    """A library, whose own output is dropped, or a bare read of K and V."""
+    """A library."""
 
     subject: str
 
     @property
+    def _library(self) -> Library:
+        return libraries.get(reference_name(self.subject))
+
+    @property
     def versions(self) -> Mapping[str, str]:
-        return library_versions(self.subject)
+        return self._library.versions
 
     def bind(self, problem: Problem) -> Launch:
-        w, inputs = problem.workload, problem.inputs
-        if (name := reference_name(self.subject)) == BARE_READ:
-            return bare_read((inputs["k"], inputs["v"]), keys_seen(w) * w.kv_heads)
-        call = library_call(name, inputs, w)
-
-        def launch() -> None:
-            call()
-
-        return launch
+        return self._library.bind(problem)
 
 
 def outputs_of(

@@ -36,8 +36,8 @@ from fa_tune.core.model import (
     Quantity,
     Variant,
 )
-from fa_tune.core.reference_kernels import REFERENCE_LABELS
 from fa_tune.core.workload import Workload
+from fa_tune.libraries import LABELS
 from fa_tune.store import strict_json
 from fa_tune.store.shared_files import locked
 from fa_tune.store.table.checks import METHODS
@@ -56,8 +56,8 @@ _LOCK = ".recordings"  # of all recordings in a folder
 _GONE_FROM_DEVICE = ("l2_bytes", "sm_count")  # fields of older recordings
 SOURCES = "kernel_source_sha256_by_family"  # in `Provenance.extra`, with several families
 # How the packages of `MeasuredBy.versions` are called, in the order they are told.
-VERSION_LABELS = {"torch": "torch", "cupy": "CuPy", **REFERENCE_LABELS}
-_LABEL_TO_NAME = {label: name for name, label in REFERENCE_LABELS.items()}
+VERSION_LABELS = {"torch": "torch", "cupy": "CuPy", **LABELS}
+_LABEL_TO_NAME = {label: name for name, label in LABELS.items()}
 
 
 @dataclass(frozen=True)

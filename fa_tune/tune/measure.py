@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from fa_tune import libraries
 from fa_tune.core import input_files
 from fa_tune.core.model import (
     Artifact,
@@ -17,7 +18,6 @@ from fa_tune.core.model import (
     reference_name,
     reference_subject,
 )
-from fa_tune.core.packages import reference_versions
 from fa_tune.core.stats import MARGIN, median
 from fa_tune.core.stopping import undecided
 from fa_tune.core.workload import Workload
@@ -330,7 +330,7 @@ class JournaledProfiler:
         own = {name: fingerprint(name) for name in asked.families}
         of_references = fingerprint(*asked.families)
         return {
-            s: dataclasses.replace(of_references, library=reference_versions(reference_name(s)))
+            s: dataclasses.replace(of_references, library=libraries.installed(reference_name(s)))
             if is_reference(s)
             else own[Variant.from_key(s).family]
             for s in plan.subjects

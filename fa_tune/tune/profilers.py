@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from fa_tune import libraries
 from fa_tune.core.errors import GpusLost, InvalidConfig, ToolMissing
 from fa_tune.core.model import DeviceInfo
 from fa_tune.core.options import MeasureOptions, Progress
@@ -14,7 +15,6 @@ from fa_tune.families.base import Config
 from fa_tune.profile.base import Profiler
 from fa_tune.profile.events import of_regime
 from fa_tune.profile.ncu.profiler import ncu_profiler
-from fa_tune.profile.references import require_references
 from fa_tune.tune.fleet.ray_cluster import remote_profiler
 from fa_tune.tune.replayed import replay
 from fa_tune.tune.session import Machine, ProfilerSelection, Session, Tally
@@ -35,7 +35,7 @@ def choose_profiler(
     is to be measured and not there."""
     name = options.profiler
     if name in ("ncu", "events") or (name == "auto" and machine.device is not None):
-        require_references(options.references)
+        libraries.require(options.references)
     if name == "auto":
         name = "ncu" if machine.device is not None else "replay"
         if name == "ncu":

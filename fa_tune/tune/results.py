@@ -10,6 +10,7 @@ from fa_tune.build.compile import BuildResult
 from fa_tune.core.errors import FaTuneError
 from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import (
+    BARE_READ,
     Attempt,
     DeviceInfo,
     Rejected,
@@ -18,7 +19,6 @@ from fa_tune.core.model import (
     Verdict,
     reference_subject,
 )
-from fa_tune.core.reference_kernels import BARE_READ
 from fa_tune.core.stats import MARGIN
 from fa_tune.core.workload import Workload
 from fa_tune.operations.memory import MemoryRate, memory_rate

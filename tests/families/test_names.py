@@ -11,7 +11,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.reference_kernels import reference_label
 from fa_tune.core.workload import DType
 from fa_tune.families.fields import number_field
 from fa_tune.families.name_parser import NameParser
@@ -23,6 +22,7 @@ from fa_tune.families.sm80.names import (
     parse_short_form,
     short_label,
 )
+from fa_tune.libraries import label_of_kernel
 from tests.families.strategies import configs
 
 KERNEL_NAMES = (
@@ -414,7 +414,7 @@ def test_short_label() -> None:
     assert short_label(BEST.replace(" ", "")) == BEST
     references = [n for n in KERNEL_NAMES if "FlashForwardKernelConfig" not in n]
     for name in references:
-        assert short_label(name) == reference_label(name) != name
+        assert short_label(name) == label_of_kernel(name) != name
     assert len(references) == 2
     for other in ("vectorized_elementwise_kernel", "k<FlashForwardKernelConfig{5, 128}>", ""):
         assert short_label(other) == other

@@ -9,10 +9,10 @@ import torch
 
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.guard import guarded, use_device
-from fa_tune.gpu.libraries import library_call
 from fa_tune.operations.forward.torch_side import expected
 from fa_tune.operations.forward.torch_side import inputs as make_inputs
 from fa_tune.workers.main import Report
+from tests.libraries.calls import run
 
 
 def handle(spec: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
@@ -29,7 +29,7 @@ def _difference(library: str, key: str) -> float:
     workload = Workload.from_key(key)
     inputs = make_inputs(workload, seed=1)
     exact = expected(workload, inputs)["o"].exact
-    out = library_call(library, inputs, workload)().detach().transpose(1, 2)
+    out = run(library, inputs, workload)
     torch.cuda.synchronize()
     assert out.shape == exact.shape
     return float((out.double() - exact.double()).abs().max())

@@ -10,12 +10,12 @@ import torch
 
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.launch import Kernel
-from fa_tune.gpu.libraries import library_call
 from fa_tune.operations.base import Tensors
 from fa_tune.workers.main import Report
 from tests.gpu.grid_child import call_of
 from tests.gpu.items import check_kernels
 from tests.gpu.poison import Library, Problem, check
+from tests.libraries.calls import run
 from tests.tensors import qkv
 
 
@@ -29,7 +29,7 @@ def flash_attention(w: Workload, inputs: Tensors) -> torch.Tensor:
     times = -(-2 * multiprocessors // (w.batch * w.heads))
     many = qkv(*(t.repeat(times, 1, 1, 1) for t in (inputs["q"], inputs["k"], inputs["v"])))
     larger = replace(w, batch=times * w.batch)
-    return library_call("fa2", many, larger)().detach()[: w.batch].transpose(1, 2)
+    return run("fa2", many, larger)[: w.batch]
 
 
 def library_for(one: Problem) -> Library | None:

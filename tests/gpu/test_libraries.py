@@ -8,7 +8,7 @@ import pytest
 
 from fa_tune.core.model import Outcome
 from fa_tune.core.workload import Workload
-from fa_tune.profile.references import is_installed
+from fa_tune.libraries.base import find
 from fa_tune.workers.supervisor import run_items
 
 DENSE = "b2_h8_kv2_q300_k433_d128_bf16_"
@@ -31,7 +31,7 @@ CASES = {
 @pytest.mark.xdist_group("gpu")
 @pytest.mark.parametrize("library", CASES)
 def test_a_library_computes_the_workload(library: str) -> None:
-    if library == "fa4" and not is_installed("flash_attn.cute"):
+    if library == "fa4" and find("flash_attn.cute") is None:
         pytest.skip("FlashAttention 4 is not installed")
     items: dict[str, dict[str, Any]] = {f"{library} {key}": {} for key in CASES[library]}
     found = run_items("tests.gpu.libraries_child:handle", {"device": 0}, items, item_timeout_s=120)

@@ -164,14 +164,3 @@ def test_one_kernel_serves_all_input_sets(monkeypatch: pytest.MonkeyPatch) -> No
         runner.bind(Problem(workload, {"q": tensor}, {}))()
     assert loaded == ["decode:a config"]
     assert all(a is b for a, b in zip(launched, sets, strict=True))
-
-
-def test_a_bare_read_reads_what_kernels_have_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows: list[int] = []
-    monkeypatch.setattr(runners, "bare_read", lambda tensors, n: rows.append(n))
-    tensor = torch.zeros(1)
-    for key, keys in (("full", 2 * 1024), ("full_br_left127", 2 * 128)):
-        workload = Workload.from_key(f"b2_h8_kv4_q1_k1024_d128_bf16_{key}")
-        problem = Problem(workload, {"k": tensor, "v": tensor}, {})
-        runners.runner_of(KernelItem("ref:read")).bind(problem)
-        assert rows.pop() == keys * 4

@@ -39,7 +39,6 @@ from fa_tune.commands.shared.parameters import (
 )
 from fa_tune.core.inputs import DEFAULT
 from fa_tune.core.options import (
-    ALL_REFERENCES,
     COMMON_FIELDS,
     COMPILE_TIMEOUT_S,
     METRIC_LISTS,
@@ -51,6 +50,7 @@ from fa_tune.core.options import (
     WorkloadOptions,
 )
 from fa_tune.core.workload import BENCHMARK_HEADS, MASKS, USUAL
+from fa_tune.libraries import LABELS
 
 SEQ_LENS = WholeNumbers(1, MAX_TOKENS, "1024,4096")
 
@@ -124,7 +124,7 @@ _MEASURE: Mapping[str, Decorator[Any]] = {
     "references": option(
         "--ref",
         "references",
-        type=Names(ALL_REFERENCES, none=True),
+        type=Names(tuple(LABELS), none=True),
         default=",".join(REFERENCES),
         metavar="NAME,…",
         help="Reference kernels to measure beside ours: fa2, cudnn, flex (torch's FlexAttention), "

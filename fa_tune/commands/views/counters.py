@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from fa_tune.commands.shared.output import text_table
 from fa_tune.core import units
 from fa_tune.core.model import Attempt, Measurement, Variant, is_reference
-from fa_tune.core.reference_kernels import REFERENCE_LABELS
 from fa_tune.core.workload import Workload
+from fa_tune.libraries import label_of
 from fa_tune.profile.ncu.metrics import METRICS, RANK, label
 from fa_tune.report.fitted import Legend, fitted
 
@@ -103,8 +103,7 @@ def _title(workload: str) -> str:
 
 
 def _reference_name(measurement: Measurement) -> str:
-    key = Variant.from_key(measurement.subject).config
-    return REFERENCE_LABELS.get(key, key)
+    return label_of(measurement.subject)
 
 
 def _column_names(measurements: Sequence[Measurement]) -> list[str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fa_tune.core import units
-from fa_tune.core.model import Variant, reference_name
-from fa_tune.core.reference_kernels import BARE_READ, REFERENCE_LABELS
+from fa_tune.core.model import BARE_READ, Variant, reference_name
 from fa_tune.core.stats import Interval
 from fa_tune.core.stats import Ratio as MeasuredRatio
 from fa_tune.families import family_names
+from fa_tune.libraries import label_of
 from fa_tune.search.data_dependence import OnInputs, slowdown, worst
 from fa_tune.store.registry.schema import Entry, Ratio
 
@@ -117,7 +117,7 @@ def _times(entry: Entry) -> list[str]:
     for key, ratio in entry.ratio_to_references.items():
         if reference_name(key) == BARE_READ:
             continue
-        label = REFERENCE_LABELS.get(reference_name(key), key)
+        label = label_of(key)
         parts.append(f"it runs at {1.0 / ratio.value:.2f} times the speed of {label}")
     told = [f"{text}; {'; '.join(parts)}." if parts else f"{text}."]
     return told if rate is None else [*told, rate.sentence]

@@ -11,17 +11,17 @@ from fa_tune.commands.shared.output import say, text_table
 from fa_tune.commands.views.registry_prose import entry_prose, figures_of
 from fa_tune.core import devices, units
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import reference_name, reference_subject
-from fa_tune.core.reference_kernels import BARE_READ, REFERENCE_LABELS
+from fa_tune.core.model import BARE_READ, reference_name, reference_subject
 from fa_tune.core.workload import Workload, labels
+from fa_tune.libraries import LABELS
 from fa_tune.report.fitted import Legend, fitted
 from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.search.data_dependence import worst
 from fa_tune.store.registry.lookup import Match, Target, find_match
 from fa_tune.store.registry.schema import Entry, Ratio, Registry, entry_text
 
-_REFERENCES = ("fa2", "cudnn", "fa3", "fa4", "flex")
-_HEADINGS_OF_REFERENCES = tuple(f"x {REFERENCE_LABELS[name]}" for name in _REFERENCES)
+_REFERENCES = tuple(name for name in LABELS if name != BARE_READ)
+_HEADINGS_OF_REFERENCES = tuple(f"x {LABELS[name]}" for name in _REFERENCES)
 _HEADINGS = (
     "GPU",
     "workload",
@@ -43,7 +43,7 @@ _HEADINGS = (
 )
 _FITTED = (
     *("", "workload", "time", "TFLOP/s", "GB/s", "% peak", "default"),
-    *(REFERENCE_LABELS[name] for name in _REFERENCES),
+    *(LABELS[name] for name in _REFERENCES),
     *("tied", "n"),
 )
 _SPARE = (
@@ -51,7 +51,7 @@ _SPARE = (
     "tied",
     "TFLOP/s",
     "% peak",
-    *(REFERENCE_LABELS[name] for name in reversed(_REFERENCES)),
+    *(LABELS[name] for name in reversed(_REFERENCES)),
 )
 _KEY = (
     "default and libraries: its speed over theirs; tied: how many configs cannot be told from the "
@@ -164,7 +164,7 @@ def _other_family(entry: Entry) -> str:
 
 def _reference(entry: Entry, name: str) -> Ratio | None:
     """The ratio to a reference, whether it is kept by subject, key or label."""
-    for key in (reference_subject(name), name, REFERENCE_LABELS[name]):
+    for key in (reference_subject(name), name, LABELS[name]):
         if key in entry.ratio_to_references:
             return entry.ratio_to_references[key]
     return None

@@ -12,8 +12,16 @@ from fa_tune.commands.shared.output import rows_as_objects, say
 from fa_tune.commands.views import search_table
 from fa_tune.commands.views.registry_prose import against, data_dependence, without_family
 from fa_tune.core import units
-from fa_tune.core.model import Attempt, Outcome, Rejected, Variant, is_reference, reference_name
-from fa_tune.core.reference_kernels import BARE_READ, REFERENCE_LABELS
+from fa_tune.core.model import (
+    BARE_READ,
+    Attempt,
+    Outcome,
+    Rejected,
+    Variant,
+    is_reference,
+    reference_name,
+)
+from fa_tune.libraries import label_of
 from fa_tune.report.fitted import Legend
 from fa_tune.report.formats import write_text
 from fa_tune.report.summary import against_each
@@ -226,18 +234,13 @@ def _families(result: WorkloadResult) -> list[str]:
 def _against_references(result: WorkloadResult) -> list[str]:
     assert result.decision is not None
     ratios = result.decision.to_references.items()
-    speeds = {_reference(s): 1.0 / r.value for s, r in ratios if reference_name(s) != BARE_READ}
+    speeds = {label_of(s): 1.0 / r.value for s, r in ratios if reference_name(s) != BARE_READ}
     out = against_each(speeds, "the speed")
     for attempt in result.attempts:
         if _is_reference(attempt) and attempt.outcome is not Outcome.OK:
-            out.append(f"{_reference(attempt.subject)} was not measured ({attempt.reason})")
+            out.append(f"{label_of(attempt.subject)} was not measured ({attempt.reason})")
     return out
 
 
 def _is_reference(attempt: Attempt) -> bool:
     return is_reference(attempt.subject)
-
-
-def _reference(subject: str) -> str:
-    name = subject.partition(":")[2]
-    return REFERENCE_LABELS.get(name, name)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from fa_tune.commands.views.registry_prose import against, data_dependence, without_family
 from fa_tune.commands.views.row_table import gigabytes
 from fa_tune.core import units
-from fa_tune.core.model import Outcome, is_reference, reference_name
-from fa_tune.core.reference_kernels import BARE_READ, REFERENCE_LABELS
+from fa_tune.core.model import BARE_READ, Outcome, is_reference, reference_name
+from fa_tune.libraries import label_of
 from fa_tune.report.fitted import Legend, fitted
 from fa_tune.search.decide import Decision
 from fa_tune.store.table.rows import Row
@@ -68,7 +68,7 @@ def _mark(subject: str, decision: Decision) -> str:
 
 
 def _reference_cells(row: Row, decision: Decision) -> list[str]:
-    names = {REFERENCE_LABELS.get(reference_name(s), s): s for s in decision.to_references}
+    names = {label_of(s): s for s in decision.to_references}
     subject = names.get(row.kernel)
     if subject is None or row.outcome is not Outcome.OK or row.rank_s is None:
         return []
@@ -99,7 +99,7 @@ def sentence(found: WorkloadResult, name: str, legend: Legend, gpu: str = "") ->
     subjects = [s.subject for s in decision.standings]
     text = f"{name}: {legend.numbered(without_family(decision.sentence), subjects)}"
     speeds = [
-        f"{1.0 / ratio.value:.2f}x the speed of {REFERENCE_LABELS.get(reference_name(s), s)}"
+        f"{1.0 / ratio.value:.2f}x the speed of {label_of(s)}"
         for s, ratio in decision.to_references.items()
         if reference_name(s) != BARE_READ
     ]
@@ -109,7 +109,7 @@ def sentence(found: WorkloadResult, name: str, legend: Legend, gpu: str = "") ->
         text += f" {rate.sentence}"
     missing = [a for a in found.attempts if is_reference(a.subject) and a.outcome is not Outcome.OK]
     for attempt in missing:
-        label = REFERENCE_LABELS.get(reference_name(attempt.subject), attempt.subject)
+        label = label_of(attempt.subject)
         text += f" {label} was not measured ({attempt.reason})."
     failed = [
         a for a in found.attempts if not is_reference(a.subject) and a.outcome is not Outcome.OK

@@ -10,9 +10,9 @@ Every function raises InvalidConfig with one line that says what was not underst
 from __future__ import annotations
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.reference_kernels import reference_label
 from fa_tune.families.name_parser import NameParser
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
+from fa_tune.libraries import label_of_kernel
 
 _PARSER = NameParser(FlashForwardKernelConfig, "sm80")
 
@@ -46,4 +46,4 @@ def short_label(kernel_name: str) -> str:
     try:
         return parse_kernel_name_into_config(kernel_name).short_form()
     except InvalidConfig:
-        return reference_label(kernel_name) or kernel_name
+        return label_of_kernel(kernel_name) or kernel_name

@@ -14,7 +14,7 @@ from operator import itemgetter
 
 from fa_tune.core.errors import ProfileFormatError
 from fa_tune.core.model import Measurement, Quantity
-from fa_tune.core.reference_kernels import reference_label
+from fa_tune.libraries import label_of_kernel
 from fa_tune.profile.ncu.launches import Launch
 from fa_tune.profile.ncu.metrics import DURATION
 
@@ -79,7 +79,7 @@ def _shares(
     """
     rest = launches
     for place, item in enumerate(items, start=1):
-        labels = [reference_label(launch.kernel_name) for launch in rest]
+        labels = [label_of_kernel(launch.kernel_name) for launch in rest]
         own, later = libraries[item], len(items) - place
         if not later:
             count = len(rest)

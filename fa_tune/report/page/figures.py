@@ -11,13 +11,13 @@ from typing import Any
 
 from fa_tune import families
 from fa_tune.core.errors import FaTuneError, InvalidConfig
-from fa_tune.core.model import REFERENCE_FAMILY, Measurement, Quantity, Variant, is_reference
-from fa_tune.core.reference_kernels import REFERENCE_LABELS
+from fa_tune.core.model import Measurement, Quantity, Variant, is_reference
 from fa_tune.core.roofline import ROOFS
 from fa_tune.core.stats import comparable
 from fa_tune.core.units import format_quantity
 from fa_tune.core.workload import Workload
 from fa_tune.families.selection import choose_configs
+from fa_tune.libraries import label_of
 from fa_tune.profile.explain import explain_pair
 from fa_tune.profile.ncu.metrics import METRICS, label
 from fa_tune.report.page.source import Source
@@ -405,10 +405,7 @@ def _is_library(measurement: Measurement) -> bool:
 
 
 def _named(subject: str) -> str:
-    variant = Variant.from_key(subject)
-    if variant.family == REFERENCE_FAMILY:
-        return REFERENCE_LABELS.get(variant.config, variant.config)
-    return variant.config
+    return label_of(Variant.from_key(subject).config)
 
 
 def differences(

@@ -31,8 +31,7 @@ from pydantic import (
 from fa_tune import families
 from fa_tune.core.errors import InvalidConfig, RegistryError
 from fa_tune.core.inputs import NORMAL
-from fa_tune.core.model import Provenance, Variant, Verdict, reference_name
-from fa_tune.core.reference_kernels import BARE_READ
+from fa_tune.core.model import BARE_READ, Provenance, Variant, Verdict, reference_name
 from fa_tune.core.workload import Workload
 from fa_tune.operations.memory import MemoryRate, memory_rate
 from fa_tune.store import strict_json

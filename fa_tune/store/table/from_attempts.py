@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from fa_tune.core.model import (
-    REFERENCE_FAMILY,
     Attempt,
     Measurement,
     Outcome,
@@ -16,9 +15,9 @@ from fa_tune.core.model import (
     Resources,
     Variant,
 )
-from fa_tune.core.reference_kernels import REFERENCE_LABELS
 from fa_tune.core.workload import Workload
 from fa_tune.core.workload_parts import parts_of
+from fa_tune.libraries import label_of
 from fa_tune.store.table.columns import BY_FIELD, WHOLE, counters_of
 from fa_tune.store.table.partial_workload import PartialWorkload
 from fa_tune.store.table.rows import Row, completed
@@ -137,9 +136,7 @@ def with_samples(
 def _subject(subject: str) -> tuple[str, str]:
     """(family, kernel) of a subject: `ref:fa2` → ("ref", "FA2")."""
     variant = Variant.from_key(subject)
-    if variant.family == REFERENCE_FAMILY:
-        return REFERENCE_FAMILY, REFERENCE_LABELS.get(variant.config, variant.config)
-    return variant.family, variant.config
+    return variant.family, label_of(variant.config)
 
 
 def _value(counters: Mapping[str, Quantity], name: str) -> float | None:

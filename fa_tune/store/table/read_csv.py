@@ -13,9 +13,9 @@ from typing import Any
 from fa_tune.core.errors import ProfileFormatError, StorageError
 from fa_tune.core.files import read_bytes
 from fa_tune.core.model import REFERENCE_FAMILY, Outcome
-from fa_tune.core.reference_kernels import REFERENCE_LABELS
 from fa_tune.core.workload_parts import PARTS
 from fa_tune.families.kernel_names import identify
+from fa_tune.libraries import LABELS
 from fa_tune.store.table.checks import contradiction
 from fa_tune.store.table.columns import BY_HEADING, DERIVED_COLUMNS, TEXT, Column
 from fa_tune.store.table.partial_workload import PartialWorkload, adopted
@@ -25,10 +25,10 @@ NAME, DURATION, FAMILY = (BY_HEADING[h] for h in ("Kernel Name", "Dur (ms)", "fa
 KINDS = tuple(BY_HEADING[h] for h in ("dtype", "d_head"))
 
 # What tables call the reference kernels, in lower case.
-_LABELS = {label.lower(): label for label in REFERENCE_LABELS.values()} | {
-    "v2": REFERENCE_LABELS["fa2"],
-    "v3": REFERENCE_LABELS["fa3"],
-    "reference": REFERENCE_LABELS["fa2"],
+_LABELS = {label.lower(): label for label in LABELS.values()} | {
+    "v2": LABELS["fa2"],
+    "v3": LABELS["fa3"],
+    "reference": LABELS["fa2"],
 }
 
 

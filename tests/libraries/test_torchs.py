@@ -1,4 +1,4 @@
-"""torch's libraries are asked for the same problem, or refuse in one line."""
+"""SDPA's back ends are asked for the same problem, or refuse in one line."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ if not TYPE_CHECKING:
 
 import torch
 
-from fa_tune.gpu import libraries
-from fa_tune.gpu.libraries import library_call
 from fa_tune.operations.forward.torch_side import inputs as make_inputs
 from fa_tune.operations.forward.torch_side.scores import hidden_pairs
+from tests.libraries.calls import run
 from tests.project_files import ROOT
 from tests.tensors import attention
 
@@ -47,19 +46,20 @@ def inputs(workload: Workload) -> Tensors:
 
 def refusal(name: str, workload: Workload) -> str:
     with pytest.raises(InvalidConfig) as caught:
-        library_call(name, inputs(workload), workload)()
+        run(name, inputs(workload), workload)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-def test_torchs_compiler_stays_unloaded() -> None:
-    """It costs every worker seconds."""
-    script = "import sys, fa_tune.gpu.libraries; sys.exit('torch._dynamo' in sys.modules)"
+def test_importing_the_libraries_imports_no_torch() -> None:
+    script = "import sys, fa_tune.libraries; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT).returncode == 0
 
 
 def test_an_unknown_library_is_refused() -> None:
-    assert refusal("fa9", EQUAL) == "unknown reference 'fa9'; known: fa2, cudnn, fa3, fa4, flex"
+    assert (
+        refusal("fa9", EQUAL) == "unknown reference 'fa9'; known: fa2, cudnn, fa3, fa4, flex, read"
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,11 @@ def test_the_library_computes_the_same(key: str) -> None:
     """torch has FlashAttention for CPUs, too, which takes equal head counts."""
     workload = Workload.from_key(key)
     given = inputs(workload)
-    out = library_call("fa2", given, workload)().detach()
-    assert out.shape == (workload.batch, workload.heads, workload.seq_len_q, workload.d_head)
+    out = run("fa2", given, workload)
+    assert out.shape == given["q"].shape
     exact = attention(given, workload, dtype=torch.float32)
     limit = 4e-3 if "fp16" in key else 3e-2
-    assert float((out.transpose(1, 2).float() - exact).abs().max()) < limit
+    assert float((out.float() - exact).abs().max()) < limit
 
 
 Calls = list[dict[str, Any]]
@@ -96,14 +96,14 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         found.append({"q": q, "k": k, "v": v, **given})
         return q
 
-    monkeypatch.setattr(libraries, "scaled_dot_product_attention", fake)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", fake)
     return found
 
 
 def test_bottom_right_is_asked_for_by_name(calls: Calls) -> None:
     for key in (FEWER_QUERIES, MORE_QUERIES):
         workload = Workload.from_key(key + "causal_br")
-        library_call("fa2", inputs(workload), workload)()
+        run("fa2", inputs(workload), workload)
         mask = calls[-1]["attn_mask"]
         assert calls[-1]["is_causal"] is False, "which would be top-left"
         hidden = hidden_pairs(workload, torch.device("cpu"))
@@ -114,12 +114,12 @@ def test_bottom_right_is_asked_for_by_name(calls: Calls) -> None:
 @pytest.mark.parametrize("name", ["fa2", "cudnn"])
 def test_scale_groups_and_log_sum_exp_are_passed_on(calls: Calls, name: str) -> None:
     workload = Workload.from_key("b2_h6_kv2_q37_k37_d32_fp16_causal_lse_scale0.3")
-    library_call(name, inputs(workload), workload)()
+    run(name, inputs(workload), workload)
     (call,) = calls
     assert (call["scale"], call["enable_gqa"], call["is_causal"]) == (0.3, True, True)
     assert all(call[t].requires_grad for t in "qkv"), "else no log-sum-exp is computed"
     plain = Workload.from_key("b2_h6_kv6_q37_k37_d32_fp16_full")
-    library_call(name, inputs(plain), plain)()
+    run(name, inputs(plain), plain)
     assert (calls[1]["scale"], calls[1]["enable_gqa"], calls[1]["is_causal"]) == (
         None,
         False,
@@ -130,7 +130,7 @@ def test_scale_groups_and_log_sum_exp_are_passed_on(calls: Calls, name: str) -> 
 
 def test_keys_that_nobody_sees_are_left_out(calls: Calls) -> None:
     workload = Workload.from_key(FEWER_QUERIES + "causal")
-    library_call("cudnn", inputs(workload), workload)()
+    run("cudnn", inputs(workload), workload)
     assert calls[0]["k"].shape[2] == calls[0]["v"].shape[2] == workload.seq_len_q
 
 
@@ -157,7 +157,7 @@ def test_what_the_library_itself_refuses_says_why(monkeypatch: pytest.MonkeyPatc
             warnings.warn(text, stacklevel=1)
         raise RuntimeError("No available kernel. Aborting execution.")
 
-    monkeypatch.setattr(libraries, "scaled_dot_product_attention", fake)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", fake)
     assert refusal("fa2", EQUAL) == (
         "FlashAttention 2 in torch does not take this workload: "
         "Flash attention requires q,k,v to have last dimension <= 256."
@@ -168,9 +168,9 @@ def test_another_error_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     def fake(*_: object, **__: object) -> torch.Tensor:
         raise RuntimeError("CUDA error: unspecified launch failure")
 
-    monkeypatch.setattr(libraries, "scaled_dot_product_attention", fake)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", fake)
     with pytest.raises(RuntimeError, match="CUDA error"):
-        library_call("fa2", inputs(EQUAL), EQUAL)()
+        run("fa2", inputs(EQUAL), EQUAL)
 
 
 def test_cudnn_says_that_there_is_no_gpu() -> None:

@@ -1,26 +1,30 @@
-"""torch's FlexAttention on the same problem: a kernel that torch compiles for a mask and for what
-is done to scores.  Imported by workers and CPU tests only."""
+"""torch's FlexAttention: a kernel that torch compiles for a mask and for what is done to scores."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+from fa_tune.core.workload import FORWARD, Workload
+from fa_tune.libraries.base import BASIC, TORCH, WINDOW, Library, Package, first_line, sides
+from fa_tune.operations.base import Launch, Problem, Tensors
 
-from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.workload import Workload
-from fa_tune.operations.base import Tensors
+if TYPE_CHECKING:
+    import torch
 
 
-def flex_call(inputs: Tensors, workload: Workload) -> Callable[[], torch.Tensor]:
-    """A call that returns [batch, heads, seq_len_q, d_v]; with `workload.lse` it computes the
-    log-sum-exp as well.  The first one compiles, and raises InvalidConfig where torch cannot."""
+def forward(problem: Problem) -> Launch:
+    """A launch; with `workload.lse` it computes the log-sum-exp as well.  The first one compiles,
+    and raises InvalidConfig where torch cannot."""
+    import torch
+
     # Loads torch's compiler: seconds, which no other reference should wait for.
     from torch.nn.attention.flex_attention import AuxRequest
 
-    q, k, v = (t.transpose(1, 2) for t in (inputs["q"], inputs["k"], inputs["v"]))
+    workload, inputs = problem.workload, problem.inputs
+    q, k, v = (inputs[name].transpose(1, 2) for name in "qkv")
     given: dict[str, Any] = {
         "block_mask": _block_mask(workload, q.device),
         "score_mod": _score_mod(inputs, workload),
@@ -31,21 +35,21 @@ def flex_call(inputs: Tensors, workload: Workload) -> Callable[[], torch.Tensor]
         given["return_aux"] = AuxRequest(lse=True)
     attend = _compiled()
 
-    def call() -> torch.Tensor:
+    def launch() -> Tensors:
         try:
             with torch.no_grad():
                 result = attend(q, k, v, **given)
         except (NotImplementedError, ValueError, torch._dynamo.exc.TorchDynamoException) as error:
-            why = str(error).strip().partition("\n")[0]
-            raise InvalidConfig(f"FlexAttention does not take this workload: {why}") from error
-        out: torch.Tensor = result[0] if isinstance(result, tuple) else result
-        return out
+            raise LIBRARY.refusal(first_line(error)) from error
+        out = result[0] if isinstance(result, tuple) else result
+        return {"o": out.transpose(1, 2)}
 
-    return call
+    return launch
 
 
 @cache
 def _compiled() -> Callable[..., Any]:
+    import torch
     from torch.nn.attention.flex_attention import flex_attention
 
     compiled: Callable[..., Any] = torch.compile(flex_attention, dynamic=False)
@@ -56,7 +60,7 @@ def _block_mask(workload: Workload, device: torch.device) -> Any:
     """Which blocks of keys queries see; None where they see all."""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    left, right = workload.window_left, 0 if workload.causal else workload.window_right
+    left, right = sides(workload)
     if left is None and right is None:
         return None
     diagonal = workload.diagonal
@@ -78,6 +82,8 @@ def _score_mod(inputs: Tensors, workload: Workload) -> Callable[..., Any] | None
     if cap is None and slopes is None:
         return None
 
+    import torch
+
     def changed(score: Any, b: Any, h: Any, query: Any, key: Any) -> Any:
         if cap is not None:
             score = torch.tanh(score / cap) * cap
@@ -86,3 +92,16 @@ def _score_mod(inputs: Tensors, workload: Workload) -> Callable[..., Any] | None
         return score
 
     return changed
+
+
+LIBRARY = Library(
+    name="flex",
+    label="FlexAttention",
+    full_name="FlexAttention",
+    packages=(TORCH, Package("triton", ("triton", "pytorch-triton"), "triton")),
+    # torch's compiler names a kernel made from a template after what it computes.
+    kernel_names=re.compile(r"triton_tem_\w*flex_attention"),
+    known=BASIC | WINDOW | {"softcap", "alibi"},
+    calls={FORWARD: forward},
+    place=4,
+)

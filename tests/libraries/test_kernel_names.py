@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune.core.reference_kernels import reference_blocks, reference_label
+from fa_tune.libraries import blocks_of_kernel, label_of_kernel
 from fa_tune.profile.ncu.parse import read_profile
 
 RECORDINGS = Path(__file__).parents[1] / "profile" / "ncu" / "data"
@@ -148,12 +148,12 @@ NAMES: list[tuple[str, str | None, tuple[int, int] | None]] = [
 
 @pytest.mark.parametrize(("name", "label", "blocks"), NAMES)
 def test_labels_and_blocks(name: str, label: str | None, blocks: tuple[int, int] | None) -> None:
-    assert reference_label(name) == label
-    assert reference_blocks(name) == blocks
+    assert label_of_kernel(name) == label
+    assert blocks_of_kernel(name) == blocks
 
 
 @pytest.mark.parametrize("recording", ["details_basic_h200.csv", "raw_4metrics_h200.csv"])
 def test_the_kernels_of_a_recording(recording: str) -> None:
     names = [launch.kernel_name for launch in read_profile(RECORDINGS / recording).launches]
-    assert [reference_label(n) for n in names] == [None, "fa2", "cudnn"]
-    assert [reference_blocks(n) for n in names] == [None, (128, 64), (64, 128)]
+    assert [label_of_kernel(n) for n in names] == [None, "fa2", "cudnn"]
+    assert [blocks_of_kernel(n) for n in names] == [None, (128, 64), (64, 128)]

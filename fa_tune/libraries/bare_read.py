@@ -1,18 +1,17 @@
-"""The time that memory alone takes: a kernel that reads the inputs once and does nothing with them.
-
-Imported by workers only.
-"""
+"""The time that memory alone takes: a kernel that reads K and V once and does nothing with them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
 from functools import cache
 from typing import Any
 
-import cupy
-import torch
-
+from fa_tune.core.model import BARE_READ
 from fa_tune.core.streams import stream_of
+from fa_tune.core.workload import FORWARD, Workload
+from fa_tune.libraries.base import ANY, Library
+from fa_tune.operations.base import Launch, Problem
+from fa_tune.operations.forward.spec import keys_seen
 
 THREADS = 512
 CTAS_PER_SM = 4
@@ -43,35 +42,53 @@ extern "C" __global__ void __launch_bounds__(512) bare_read(
 """
 
 
-def bare_read(tensors: Sequence[torch.Tensor], rows: int) -> Callable[[], None]:
-    """A call that enqueues one launch on torch's current stream, which reads so many rows, each a
-    last dimension, of two contiguous tensors, from their beginnings; each thread has eight loads
-    of 16 bytes under way."""
-    first, second = tensors
+def rows_read(workload: Workload) -> int:
+    """Rows of K, and of V, that some query sees."""
+    return keys_seen(workload) * workload.kv_heads
+
+
+def forward(problem: Problem) -> Launch:
+    """A launch that reads as many rows of K and V as some query sees, from their beginnings; each
+    thread has eight loads of 16 bytes under way."""
+    import cupy
+    import torch
+
+    rows = rows_read(problem.workload)
+    first, second = problem.inputs["k"], problem.inputs["v"]
     counts = [rows * t.shape[-1] * t.element_size() // LOAD_BYTES for t in (first, second)]
     kernel, multiprocessors = _kernel(), _multiprocessors(cupy.cuda.Device().id)
     grid = max(1, min(CTAS_PER_SM * multiprocessors, -(-sum(counts) // THREADS)))
     never = torch.empty(1, dtype=torch.int32, device=first.device)
 
-    def call() -> None:
+    def launch() -> None:
+        pointers = (first.data_ptr(), counts[0], second.data_ptr(), counts[1], never.data_ptr())
         with stream_of(torch.cuda.current_stream().cuda_stream):
-            kernel(
-                (grid,),
-                (THREADS,),
-                (
-                    *(first.data_ptr(), counts[0], second.data_ptr(), counts[1]),
-                    never.data_ptr(),
-                ),
-            )
+            kernel((grid,), (THREADS,), pointers)
 
-    return call
+    return launch
 
 
 @cache
 def _kernel() -> Any:
+    import cupy
+
     return cupy.RawKernel(_SOURCE, "bare_read")
 
 
 @cache
 def _multiprocessors(index: int) -> int:
+    import cupy
+
     return int(cupy.cuda.Device(index).attributes["MultiProcessorCount"])
+
+
+LIBRARY = Library(
+    name=BARE_READ,
+    label="bare read",
+    full_name="The bare read",
+    packages=(),
+    kernel_names=re.compile(r"^bare_read$"),
+    known=ANY,
+    calls={FORWARD: forward},
+    place=5,
+)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fa_tune import libraries
 from fa_tune.core.errors import ToolMissing
-from fa_tune.core.options import ALL_REFERENCES, REFERENCES, MeasureOptions, Silent
-from fa_tune.profile.references import require_references
+from fa_tune.core.options import REFERENCES, MeasureOptions, Silent
 from fa_tune.tune import profilers
 
 
@@ -29,7 +29,7 @@ def package(site: Path, name: str) -> None:
 
 
 def test_what_comes_with_torch_is_not_asked_for(site: Path) -> None:
-    require_references(REFERENCES)
+    libraries.require(REFERENCES)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_what_comes_with_torch_is_not_asked_for(site: Path) -> None:
 )
 def test_an_absent_package_is_told_in_one_line(site: Path, name: str, text: str) -> None:
     with pytest.raises(ToolMissing) as caught:
-        require_references((*REFERENCES, name))
+        libraries.require((*REFERENCES, name))
     assert str(caught.value).startswith(text)
     assert "\n" not in str(caught.value)
 
@@ -53,13 +53,13 @@ def test_an_absent_package_is_told_in_one_line(site: Path, name: str, text: str)
 def test_an_installed_one_is_found_without_importing_it(site: Path) -> None:
     package(site, "flash_attn.cute")
     package(site, "flash_attn_interface")
-    require_references(ALL_REFERENCES)
+    libraries.require(tuple(libraries.ALL))
 
 
 def test_flash_attention_2_alone_is_not_flash_attention_4(site: Path) -> None:
     package(site, "flash_attn.layers")
     with pytest.raises(ToolMissing, match="FlashAttention 4 is not installed"):
-        require_references(("fa4",))
+        libraries.require(("fa4",))
 
 
 @pytest.mark.parametrize("profiler", ["ncu", "events"])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fa_tune import libraries
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType, Workload
 from tests.tensors import qkv
@@ -18,13 +19,15 @@ if not TYPE_CHECKING:
 
 import torch
 
-from fa_tune.gpu.libraries import PACKAGE_NAMES, library_call
 from fa_tune.operations.forward.torch_side import inputs as make_inputs
+from tests.libraries.calls import run
 from tests.tensors import attention
 
 EQUAL = "b2_h6_kv6_q37_k37_d32_fp16_"
 FEWER_QUERIES = "b2_h6_kv2_q37_k53_d32_fp16_"
 MORE_QUERIES = "b2_h6_kv6_q53_k37_d32_fp16_"
+
+PACKAGES = ("fa3", "fa4")
 
 Attend = Callable[..., Any]
 
@@ -61,7 +64,7 @@ def reference_dtype(name: str) -> Any:
     return DType.from_string(name)
 
 
-@pytest.mark.parametrize("name", PACKAGE_NAMES)
+@pytest.mark.parametrize("name", PACKAGES)
 @pytest.mark.parametrize(
     "key",
     [
@@ -79,10 +82,10 @@ def test_it_is_asked_for_this_problem(monkeypatch: pytest.MonkeyPatch, name: str
     install(monkeypatch, bottom_right)
     workload = Workload.from_key(key)
     given = make_inputs(workload, seed=1, device="cpu")
-    out = library_call(name, given, workload)()
-    assert out.shape == (workload.batch, workload.heads, workload.seq_len_q, workload.d_head)
+    out = run(name, given, workload)
+    assert out.shape == given["q"].shape
     exact = attention(given, workload, dtype=torch.float32)
-    assert float((out.transpose(1, 2).float() - exact).abs().max()) < 4e-3
+    assert float((out.float() - exact).abs().max()) < 4e-3
 
 
 def test_the_log_sum_exp_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,8 +99,8 @@ def test_the_log_sum_exp_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -
     for key in (EQUAL + "full_lse", EQUAL + "full"):
         workload = Workload.from_key(key)
         given = make_inputs(workload, seed=1, device="cpu")
-        for name in PACKAGE_NAMES:
-            library_call(name, given, workload)()
+        for name in PACKAGES:
+            run(name, given, workload)
     assert [call.get("return_lse", False) for call in asked] == [False, True, False, False]
 
 
@@ -112,8 +115,8 @@ def asked_for(monkeypatch: pytest.MonkeyPatch, name: str, key: str) -> dict[str,
     install(monkeypatch, attend)
     workload = Workload.from_key(key)
     given = make_inputs(workload, seed=1, device="cpu")
-    out = library_call(name, given, workload)()
-    assert out.shape == given["q"].transpose(1, 2).shape
+    out = run(name, given, workload)
+    assert out.shape == given["q"].shape
     return asked
 
 
@@ -142,22 +145,22 @@ def test_a_packed_batch_goes_to_the_function_for_such(monkeypatch: pytest.Monkey
 def refusal(name: str, key: str) -> str:
     workload = Workload.from_key(key)
     with pytest.raises(InvalidConfig) as caught:
-        library_call(name, make_inputs(workload, seed=1, device="cpu"), workload)()
+        run(name, make_inputs(workload, seed=1, device="cpu"), workload)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-@pytest.mark.parametrize("name", PACKAGE_NAMES)
+@pytest.mark.parametrize("name", PACKAGES)
 def test_what_has_no_call_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     install(monkeypatch, bottom_right)
     text = refusal(name, MORE_QUERIES + "causal")
     assert text == (
-        f"{PACKAGE_NAMES[name]} does not take this workload: no causal mask aligned top-left for "
-        "more queries than keys"
+        f"{libraries.get(name).full_name} does not take this workload: "
+        "no causal mask aligned top-left for more queries than keys"
     )
 
 
-@pytest.mark.parametrize("name", PACKAGE_NAMES)
+@pytest.mark.parametrize("name", PACKAGES)
 def test_what_the_package_refuses_says_why(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     def attend(*_: object, **__: object) -> None:
         raise AssertionError("(head_dim, head_dim_v)=(32, 32) is not supported\nand more")
@@ -174,13 +177,15 @@ def test_an_error_of_the_gpu_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> No
 
     install(monkeypatch, attend)
     workload = Workload.from_key(EQUAL + "full")
-    call = library_call("fa4", make_inputs(workload, seed=1, device="cpu"), workload)
+    given = make_inputs(workload, seed=1, device="cpu")
     with pytest.raises(RuntimeError, match="CUDA error"):
-        call()
+        run("fa4", given, workload)
 
 
-@pytest.mark.parametrize("name", PACKAGE_NAMES)
+@pytest.mark.parametrize("name", PACKAGES)
 def test_a_package_that_does_not_load_says_why(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     for module in ("flash_attn_interface", "flash_attn", "flash_attn.cute"):
         monkeypatch.setitem(sys.modules, module, None)  # which makes importing it fail
-    assert refusal(name, EQUAL + "full").startswith(f"{PACKAGE_NAMES[name]} cannot be loaded: ")
+    assert refusal(name, EQUAL + "full").startswith(
+        f"{libraries.get(name).full_name} cannot be loaded: "
+    )

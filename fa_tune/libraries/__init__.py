@@ -1,0 +1,79 @@
+"""What fa-tune is measured against: each library is a file here with a `Library`, found by itself.
+
+Importing this imports no torch; their calls do.  Only forward kernels have labels: ours, backward
+kernels and everything else a program launches have none.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Mapping, Sequence
+
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.model import reference_name
+from fa_tune.libraries.base import Library
+
+
+def _found() -> list[Library]:
+    modules = (
+        importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)
+    )
+    libraries = [m.LIBRARY for m in modules if hasattr(m, "LIBRARY")]
+    return sorted(libraries, key=lambda library: (library.place, library.name))
+
+
+ALL: Mapping[str, Library] = {library.name: library for library in _found()}
+LABELS: Mapping[str, str] = {library.name: library.label for library in ALL.values()}
+_BACKWARD = re.compile(r"bwd|bprop|backward", re.IGNORECASE)
+
+
+def get(name: str) -> Library:
+    """The library of that name; raises InvalidConfig listing the known ones."""
+    try:
+        return ALL[name]
+    except KeyError:
+        known = ", ".join(ALL)
+        raise InvalidConfig(f"unknown reference {name!r}; known: {known}") from None
+
+
+def label_of(reference: str) -> str:
+    """What tables call a library, by its subject or name; any other text as it is."""
+    name = reference_name(reference)
+    return LABELS.get(name, name)
+
+
+def installed(name: str) -> str:
+    """What a library's kernels come from here: `torch 2.11.0, cudnn 9.13.0.50`.  What is not known
+    is left out."""
+    versions = {one.name: one.installed for one in (ALL[name].packages if name in ALL else ())}
+    return ", ".join(f"{package} {version}" for package, version in versions.items() if version)
+
+
+def require(names: Sequence[str]) -> None:
+    """Raise ToolMissing, naming the first library of which a package is not installed."""
+    for name in names:
+        get(name).require()
+
+
+def label_of_kernel(kernel_name: str) -> str | None:
+    """The name of the library whose forward kernel has that demangled, mangled or plain name; None
+    for any other kernel."""
+    if _BACKWARD.search(kernel_name):
+        return None
+    later_first = reversed(tuple(ALL.values()))  # FlashAttention 2's names are the least special
+    return next((one.name for one in later_first if one.kernel_names.search(kernel_name)), None)
+
+
+def blocks_of_kernel(kernel_name: str) -> tuple[int, int] | None:
+    """(B_r, B_c) where the name shows them: in full names of FlashAttention 2 and 3, and in
+    cuDNN's generated ones.  None otherwise, and for the step that combines split results, which
+    works on no tile."""
+    name = label_of_kernel(kernel_name)
+    if name is None or "combine" in kernel_name.lower():
+        return None
+    for pattern in ALL[name].tiles:
+        if tile := pattern.search(kernel_name):
+            return int(tile["rows"]), int(tile["keys"] or tile["rows"])
+    return None

@@ -1,0 +1,66 @@
+"""FlashAttention 3: the module `flash_attn_interface`, built from the `hopper` folder of its
+project."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from fa_tune.core.workload import FORWARD
+from fa_tune.libraries import flash
+from fa_tune.libraries.base import BASIC, TORCH, WINDOW, Library, Package, sides
+from fa_tune.operations.base import Launch, Problem
+
+MODULE = "flash_attn_interface"
+
+# cutlass::device_kernel<flash::enable_sm90[_or_later]<flash::FlashAttnFwdSm90<
+# CollectiveMainloopFwdSm90<stages, cluster, tuple<C<B_r>, C<B_c>, C<d_head>>, …>>>, and a form for
+# sm80 to sm89 whose mainloop has no cluster: <warps, stages, Q in registers, tuple<…>, …>.
+_INT = r"(?:\((?:unsigned )?int\))?{}[uU]?"
+_C = rf"(?:cute::)?C<\s*{_INT}\s*>"
+_TUPLE = rf"(?:cute::)?tuple<\s*{_C}\s*,\s*{_C}\s*,\s*{_C}\s*>"
+_N = r"\d+"
+_CLUSTER = _TUPLE.format(_N, _N, _N)
+_TILE = _TUPLE.format(r"(?P<rows>\d+)", r"(?P<keys>\d+)", _N)
+# The same, mangled: each tuple opens with IJ, and the cluster's comes first.  A number that
+# occurred before is written as a substitution (SA_); of B_r and B_c only B_c can be one, since
+# the cluster's numbers are 1 and 2, and then it equals B_r.
+_MANGLED = r"NS[0-9A-Z]*_(?:1C)?ILi(?P<{}>\d+)EEE?"
+_MANGLED_TILE = rf"IJ{_MANGLED.format('rows')}(?:{_MANGLED.format('keys')}|S[0-9A-Z]*_)"
+
+
+def forward(problem: Problem) -> Launch:
+    """A launch, which always computes the log-sum-exp."""
+    more: dict[str, Any] = {}
+    if problem.workload.windowed:
+        more["window_size"] = tuple(-1 if n is None else n for n in sides(problem.workload))
+    attend = LIBRARY.function(MODULE, "flash_attn_func")
+    return flash.call(LIBRARY, problem, attend, **more)
+
+
+LIBRARY = Library(
+    name="fa3",
+    label="FA3",
+    full_name="FlashAttention 3",
+    packages=(
+        TORCH,
+        Package(
+            "fa3",
+            ("flash_attn_3", "flash_attn_interface"),
+            MODULE,
+            "build it from the hopper folder of the flash-attention project",
+        ),
+    ),
+    kernel_names=re.compile(r"FlashAttnFwd(?:Sm\d+|Combine)|CollectiveMainloopFwdSm\d+"),
+    tiles=(
+        re.compile(
+            rf"CollectiveMainloopFwdSm90<\s*{_INT.format(_N)}\s*,\s*{_CLUSTER}\s*,\s*{_TILE}"
+        ),
+        re.compile(rf"CollectiveMainloopFwdSm80<[^<>]*?,\s*{_TILE}"),
+        re.compile(rf"CollectiveMainloopFwdSm90ILi[^J]*IJ[^J]*{_MANGLED_TILE}"),
+        re.compile(rf"CollectiveMainloopFwdSm80ILi[^J]*{_MANGLED_TILE}"),
+    ),
+    known=BASIC | WINDOW | {"softcap"},
+    calls={FORWARD: forward},
+    place=2,
+)
