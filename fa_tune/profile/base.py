@@ -15,7 +15,7 @@ from fa_tune.core.workload import Workload
 
 @dataclass(frozen=True)
 class MeasurePlan:
-    """What to measure on one workload.
+    """Subjects to measure on one workload, and how.
 
     `artifacts` by subject (variant key); `references` are library kernels by name (`fa2`)
     that run in the same process; `runs` samples of each; `seed` draws `inputs` and the order;
@@ -59,13 +59,13 @@ class MeasurePlan:
 
     @property
     def worker_env(self) -> dict[str, str]:
-        """What the worker's environment says of GPUs."""
+        """Variables of the worker's environment that say which GPU it sees."""
         return pinned_to(self.gpu)
 
 
 @dataclass
 class ProfilerNotes:
-    """What a profiler wants a reader to know beside its attempts."""
+    """Warnings of a profiler, beside its attempts."""
 
     warnings: list[str] = field(default_factory=list)
 
@@ -74,15 +74,10 @@ class ProfilerNotes:
         if text not in self.warnings:
             self.warnings.append(text)
 
-    @property
-    def told(self) -> tuple[str, ...]:
-        """The warnings so far."""
-        return tuple(self.warnings)
-
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a profiler is able to do, so that nobody asks which one it is.
+    """Abilities of a profiler, so that nobody asks which one it is.
 
     - `needs_device`: it runs kernels on a GPU.
     - `measures_anew`: its attempts are new, and belong into the journal; else they are recorded.
@@ -133,7 +128,7 @@ class Profiler(Protocol):
 
     @property
     def cache_policy(self) -> str:
-        """What caches hold when a sample begins."""
+        """Contents of the caches when a sample begins."""
 
     @property
     def default_runs(self) -> int:
@@ -141,14 +136,14 @@ class Profiler(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it is able to do."""
+        """Its abilities."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a reader should know of the attempts so far."""
+        """Warnings about the attempts so far."""
 
     def warm_up(self) -> None:
-        """There will soon be something to measure."""
+        """Hint that there will soon be something to measure."""
 
     def get_ready(self, gpu: str, device: int) -> None:
         """The same, on a GPU on which nothing is measured yet: the one with that UUID, or where it

@@ -23,9 +23,7 @@ from fa_tune.workers.supervisor import Event, Kind, run_items
 
 PREPARE_TIMEOUT_S = 180.0
 RUN_DRIFT = 0.01  # of the baseline between the beginning and the end of a run
-
-
-SUSTAINED_S = 1.0
+SUSTAINED_S = 1.0  # of each subject in every round
 
 
 class EventsProfiler(OneByOne):
@@ -40,7 +38,7 @@ class EventsProfiler(OneByOne):
     cache_policy = "cold-rotate"
     default_runs = 5
     capabilities = Capabilities(checks_results=True, adaptive=True)
-    warnings = property(lambda self: self.notes.told)
+    warnings = property(lambda self: tuple(self.notes.warnings))
     sustained_s = 0.0  # of launches back to back in each sample; 0: isolated launches
 
     def __init__(self, *, check: bool = True) -> None:
@@ -116,7 +114,7 @@ class EventsProfiler(OneByOne):
         )
 
     def _conditions(self, result: TimeResult, plan: MeasurePlan) -> dict[str, str]:
-        """What the rounds were taken under; the baseline's holds the rounds themselves."""
+        """The conditions of the rounds; the baseline's holds the rounds themselves."""
         found = {"stop_reason": result.stop_reason} if result.stop_reason else {}
         if result.no_graph:
             found["no_graph"] = result.no_graph
@@ -129,7 +127,7 @@ class EventsProfiler(OneByOne):
         if not (rounds := result.rounds):
             return found
         found["rounds"] = json.dumps(codec.dump(rounds), separators=(",", ":"))
-        n_rounds = 1 + max(r.number for r in rounds)  # of very many, not all are told
+        n_rounds = 1 + max(r.number for r in rounds)  # of very many, not all are kept
         if flagged:
             self.notes.warn(
                 f"{plan.workload.key}: {len(flagged)} of {n_rounds} rounds are flagged "
@@ -163,8 +161,8 @@ def of_regime(regime: str) -> EventsProfiler:
 
 
 def run_drift(opening_s: Sequence[float]) -> float | None:
-    """How much longer the baseline took in the last third of the rounds than in the first, as
-    a fraction; None for fewer than six rounds."""
+    """The fraction by which the baseline took longer in the last third of the rounds than in the
+    first; None for fewer than six rounds."""
     third = len(opening_s) // 3
     if third < 2:
         return None

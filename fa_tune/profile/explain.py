@@ -113,7 +113,7 @@ class Explanation:
 def explain_pair(
     a: Measurement, b: Measurement, names: Mapping[str, str] | None = None
 ) -> Explanation:
-    """What makes one of two kernels slower, by their counters; `names` call the subjects.
+    """The reasons why one of two kernels is slower, by their counters; `names` call the subjects.
 
     Raises NoUsableVariant for measurements of different workloads or methods and for counters
     that do not split the cycles (collect them with `--metrics explain`).
@@ -138,8 +138,8 @@ def explain_pair(
     }
     whole = _value(slow, metrics.CYCLES) - _value(fast, metrics.CYCLES)
     shares = {family: n / abs(whole) if whole else 0.0 for family, n in more.items()}
-    told = sorted((f for f in more if abs(shares[f]) >= WORTH_TELLING), key=lambda f: -more[f])
-    findings = tuple(_finding(f, more[f], shares[f], slow, fast) for f in told)
+    largest = sorted((f for f in more if abs(shares[f]) >= WORTH_TELLING), key=lambda f: -more[f])
+    findings = tuple(_finding(f, more[f], shares[f], slow, fast) for f in largest)
     clock = _evidence(slow, fast, metrics.SM_CLOCK)
     result = Explanation(
         slow=slow.subject,
@@ -217,7 +217,7 @@ def _finding(
 def _cause(
     family: str, found: Mapping[str, Evidence], slow: Measurement, fast: Measurement
 ) -> tuple[str, bool]:
-    """What a family's cycles were lost to, and whether its other counters rose with them."""
+    """The cause of a family's lost cycles, and whether its other counters rose with them."""
     match family:
         case "shared memory":
             conflicts, wavefronts = (

@@ -1,4 +1,4 @@
-"""What `fa-tune profile --json` wrote, read back: measurements with all their counters."""
+"""Documents of `fa-tune profile --json`, read back: measurements with all their counters."""
 
 from __future__ import annotations
 
@@ -16,16 +16,14 @@ SUFFIX = "_explain.json"  # of the documents kept beside recordings
 
 
 def whose(path: Path) -> str:
-    """On which GPU the measurements of a document were taken, and when, as far as it says; raises
-    ProfileFormatError."""
+    """The GPU and date of a document's measurements, if it says; raises ProfileFormatError."""
     document = _document(path)
-    told = str(document.get("whose") or "measured on an unknown GPU").replace(
-        "this machine's", "an"
-    )
-    if not told.startswith("measured"):  # a replay says when
-        return told
+    found = str(document.get("whose") or "measured on an unknown GPU")
+    found = found.replace("this machine's", "an")
+    if not found.startswith("measured"):  # a replay says when
+        return found
     date = str(document.get("written_at") or "")[:10]
-    return f"{told} {f'on {date}' if date else 'at an unknown date'}"
+    return f"{found} {f'on {date}' if date else 'at an unknown date'}"
 
 
 def load(path: Path) -> tuple[Measurement, ...]:

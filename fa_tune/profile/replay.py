@@ -34,9 +34,7 @@ class ReplayProfiler(OneByOne):
     label, all taken with `method`.
 
     For each plan the recording that holds most of its subjects answers (see `answering`).  The
-    attempts come out
-    as they were measured, under the method they were measured with: a replay is not a method
-    of its own.
+    attempts come out as they were measured, under their own method: a replay is none.
     """
 
     metrics: tuple[str, ...] = ()

@@ -50,7 +50,7 @@ CALLED_OFF: ContextVar[threading.Event | None] = ContextVar("CALLED_OFF", defaul
 
 @dataclass(frozen=True)
 class ItemResult:
-    """How one item ended.
+    """The end of one item.
 
     `value` is what the handler gave to `done` (outcome OK); failures reported by the
     handler have its outcome and reason.  CRASHED and TIMED_OUT come from supervision, with
@@ -66,7 +66,7 @@ class ItemResult:
 
 @dataclass(frozen=True)
 class ChildEnd:
-    """How one worker (or, with a wrapper, the wrapper) ended.
+    """The end of one worker (or, with a wrapper, of the wrapper).
 
     Exactly one of `exit_code` and `signal` (as in "SIGSEGV") is set.  `finished` says that
     the handler returned; `timed_out` that its time was up and we ended it; `reason` puts it
@@ -95,7 +95,7 @@ class ChildEnd:
 
 
 class ChildOptions(TypedDict, total=False):
-    """How a child runs: its time limits in seconds (see `fa_tune.workers.supervisor`), and
+    """Settings of a child: its time limits in seconds (see `fa_tune.workers.supervisor`), and
 
     - `waiting`: a worker below that wrapper that may take the job;
     - `wrapper`: put before its command, as in ["ncu", "--log-file", "{run_dir}/ncu.csv"];
@@ -116,7 +116,7 @@ class ChildOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Plan:
-    """What all children of one call have in common; the fields are `ChildOptions`."""
+    """The settings that all children of one call share; the fields are `ChildOptions`."""
 
     handler: str
     shared: Mapping[str, Any]
@@ -151,10 +151,6 @@ class Plan:
             raise ToolMissing(f"{self.wrapper[0]} not found on PATH; install it or do without")
         wrapper = [word.replace("{run_dir}", str(job_path.parent)) for word in self.wrapper]
         return [*WORKER, "--tied", str(os.getpid()), *wrapper, *WORKER, str(job_path)]
-
-    def environment(self, folder: Path) -> dict[str, str]:
-        """The child's environment: ours, `CHILD_ENVIRONMENT`, then `env`."""
-        return worker_environment(self.given(folder))
 
     def given(self, folder: Path) -> dict[str, str]:
         """`env` for a child that works in `folder`."""
@@ -214,7 +210,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
-                env=plan.environment(self._folder),
+                env=worker_environment(plan.given(self._folder)),
                 start_new_session=True,  # its own group; and a terminal's Ctrl-C is ours alone
             )
         return self
@@ -262,7 +258,7 @@ class Child:
             )
 
     def end(self) -> ChildEnd:
-        """How it ended; to be asked after `events` has."""
+        """Its end; to be read after `events` is through."""
         status = self._process.returncode
         return ChildEnd(
             exit_code=status if status >= 0 else None,

@@ -50,7 +50,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Report:
-    """How a handler speaks to the supervisor.  Safe to use from several threads.
+    """The channel from a handler to the supervisor.  Safe to use from several threads.
 
     Every call is on its way to the supervisor when it returns, and restarts the clock of
     the item last begun.  Values must be JSON (NaN and infinities are fine); a value that
@@ -169,16 +169,16 @@ def _wait_for_a_job(supervisor_pid: int, modules: Sequence[str]) -> int:
     gc.freeze()
     gc.enable()
     listener.join()
-    told = found[0]
+    request = found[0]
     for path, flags, descriptor in (
         (os.devnull, os.O_RDONLY, 0),
-        (told["stdout"], os.O_WRONLY | os.O_APPEND, 1),
-        (told["stderr"], os.O_WRONLY | os.O_APPEND, 2),
+        (request["stdout"], os.O_WRONLY | os.O_APPEND, 1),
+        (request["stderr"], os.O_WRONLY | os.O_APPEND, 2),
     ):
         opened = os.open(path, flags)
         os.dup2(opened, descriptor)
         os.close(opened)
-    status = main([told["job"]])
+    status = main([request["job"]])
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)  # taking torch apart would take half a second, and gain nothing
@@ -188,13 +188,13 @@ def _listen(found: list[dict[str, Any]]) -> None:
     """Do what stdin asks for until it names a job, which is added to `found`; its end, which below
     a wrapper tells that the supervisor is gone, is that of the process."""
     while line := sys.stdin.buffer.readline():
-        told = json.loads(line)
-        os.environ.update(told["environment"])
-        if "job" in told:
-            found.append(told)
+        request = json.loads(line)
+        os.environ.update(request["environment"])
+        if "job" in request:
+            found.append(request)
             return
         with contextlib.suppress(Exception):  # the job will find it undone
-            _resolve(told["prepare"])(told["device"])
+            _resolve(request["prepare"])(request["device"])
     os._exit(0)
 
 

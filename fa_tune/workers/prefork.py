@@ -28,7 +28,7 @@ BELOW = "0"  # in place of the supervisor's id: the parent is the wrapper
 
 
 class Waiting(Protocol):
-    """Whoever may have a worker that waits."""
+    """A holder of a worker that may be waiting."""
 
     def give(
         self, job_path: Path, environment: Mapping[str, str], stdout_path: Path, stderr_path: Path
@@ -78,7 +78,7 @@ class Prefork:
             self.start()
         if process is None:
             return None
-        return _told(process, job_path, environment, stdout_path, stderr_path)
+        return _hand_over(process, job_path, environment, stdout_path, stderr_path)
 
     def prepare(self, function: str, environment: Mapping[str, str], device: int) -> None:
         """As `WaitingBelow.prepare`, if one is waiting."""
@@ -127,7 +127,7 @@ class WaitingBelow:
         self, job_path: Path, environment: Mapping[str, str], stdout_path: Path, stderr_path: Path
     ) -> subprocess.Popen[bytes] | None:
         """As `Prefork.give`, once."""
-        return _told(self._process, job_path, environment, stdout_path, stderr_path)
+        return _hand_over(self._process, job_path, environment, stdout_path, stderr_path)
 
     def prepare(self, function: str, environment: Mapping[str, str], device: int) -> None:
         """Have it call `module:function` with a GPU's number, beside importing its modules and
@@ -176,14 +176,14 @@ def get_ready(function: str, environment: Mapping[str, str], device: int) -> Non
         prefork.prepare(function, environment, device)
 
 
-def _told(
+def _hand_over(
     process: subprocess.Popen[bytes],
     job_path: Path,
     environment: Mapping[str, str],
     stdout_path: Path,
     stderr_path: Path,
 ) -> subprocess.Popen[bytes] | None:
-    """The process, told of its job; None if it died: a fresh one will say of what."""
+    """The process, which has its job now; None if it died: a fresh one will say of what."""
     message = {
         "job": str(job_path),
         "environment": dict(environment),

@@ -1,4 +1,4 @@
-"""What a supervisor (`workers.supervisor`) and its worker (`workers.main`) say to each other.
+"""Messages between a supervisor (`workers.supervisor`) and its worker (`workers.main`).
 
     supervisor ── job.json ──────────────────────────────────▶ worker
     supervisor ◀─ progress: RS {json} LF, RS {json} LF, … ──── worker
@@ -29,7 +29,7 @@ RECORD_SEPARATOR = b"\x1e"
 
 
 class Kind(StrEnum):
-    """What a record says; the first line of each group names who writes it."""
+    """The kind of a record; the first line of each group names who writes it."""
 
     # the worker itself
     STARTED = "started"  # value: {"pid": …, "start_ticks": …} of the worker
@@ -105,7 +105,7 @@ class ProgressReader:
 
 @dataclass(frozen=True)
 class ProcessRef:
-    """A process, told from a later one that was given the same pid (Linux: reads /proc)."""
+    """A process, distinct from a later one that was given the same pid (Linux: reads /proc)."""
 
     pid: int
     start_ticks: int  # clock ticks after boot

@@ -146,7 +146,7 @@ def run_items(
 
 
 class _Starts:
-    """How often workers were started, and how often in vain."""
+    """The number of workers started, and of those in vain."""
 
     def __init__(self, max_restarts: int | None) -> None:
         self.children = 0

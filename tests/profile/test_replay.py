@@ -64,13 +64,6 @@ def test_a_recorded_attempt_comes_out_as_it_was_and_says_whence() -> None:
     assert found.measurement == dataclasses.replace(original, replayed_from=TUNE)
 
 
-def test_the_method_is_the_recordings_own() -> None:
-    assert profiler().method == "ncu"
-    (found,) = replayed("a")
-    assert found.measurement is not None
-    assert found.measurement.method == "ncu", "a replay is no method of its own"
-
-
 def test_what_was_never_measured_is_not_recorded() -> None:
     (found,) = replayed("z")
     assert found.outcome is Outcome.NOT_RECORDED

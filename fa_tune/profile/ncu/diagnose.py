@@ -20,7 +20,7 @@ _MAX_NAMES = 8
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a log says.  `name` is stable; `message` is one line, cause and fix; a note
+    """The meaning of a log.  `name` is stable; `message` is one line, cause and fix; a note
     (`fatal` False) leaves the results usable.  `error` is what a fatal one is raised as."""
 
     name: str
@@ -85,7 +85,7 @@ def _some_metrics(match: re.Match[str], _: str) -> str:
 
 
 def _died_early(_: re.Match[str], log: str) -> str | None:
-    # Helper processes end so too, beside a program that was profiled well.
+    # Helper processes end so too, next to a program that was profiled well.
     if re.search(r"^==PROF== Connected to process", log, re.MULTILINE):
         return None
     return (
@@ -195,7 +195,7 @@ _RULES = (
 
 
 def diagnose_log(log: str, *, exit_code: int | None) -> Diagnosis | None:
-    """What `log` and ncu's exit status say; None if nothing is wrong.
+    """The diagnosis of `log` and ncu's exit status; None if nothing is wrong.
 
     `exit_code` None means that ncu did not end in time and was killed.  A cause found in the
     log outranks the timeout and the exit status; a note is given only if nothing is fatal.

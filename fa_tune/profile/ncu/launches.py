@@ -1,4 +1,4 @@
-"""What a profiler file holds once it is read: launches and their metrics, in base units."""
+"""Launches and their metrics, in base units, as read from a profiler file."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ FULL: tuple[str, ...] = (
 
 @dataclass(frozen=True)
 class MetricRequest:
-    """What `--metrics rank|explain|full` stands for: names, and a section set beside them."""
+    """The meaning of `--metrics rank|explain|full`: names, and a section set."""
 
     metrics: tuple[str, ...]
     section_set: str | None = None

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from fa_tune.core.devices import pinned_to
 from fa_tune.core.errors import NoUsableVariant, ProfileFormatError, ToolMissing
@@ -69,7 +70,7 @@ class NcuProfiler:
     capabilities = Capabilities(
         independent_samples=True, samples_per_scout=1, may_be_refused=True, shares_process=True
     )
-    warnings = property(lambda self: self.notes.told)
+    warnings = property(lambda self: tuple(self.notes.warnings))
 
     def __init__(
         self,
@@ -84,7 +85,8 @@ class NcuProfiler:
         self.settings = (ncu, metric_list, clock_control, cache_control, export)
         self._ncu = ncu or find_ncu()
         self._request = metric_request(metric_list)
-        self._asked = self._request.metrics
+        # What a chip lacks stays among them: a search and its resumption ask for the same.
+        self.metrics = self._request.metrics
         self._export = export
         self._clock_control = clock_control
         self._cache_control = cache_control
@@ -92,7 +94,7 @@ class NcuProfiler:
         self._next_is_sure = False  # whether another process will be needed after this one
 
     def __copy__(self) -> NcuProfiler:
-        """One that measures beside this one, with processes of its own."""
+        """Another that measures at the same time, with processes of its own."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._ahead = Ahead(other._command)
@@ -106,12 +108,6 @@ class NcuProfiler:
     def version(self) -> str:
         """ncu's release, `2025.3.1`."""
         return str(self._version)
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """The metrics asked for, by ncu's identifiers; what a chip lacks is among them, so
-        that a search and its resumption ask for the same."""
-        return self._asked
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -151,7 +147,7 @@ class NcuProfiler:
             yield from self._batch(plan, batch, on_step)
 
     def _batch(
-        self, plan: MeasurePlan, batch: Mapping[str, _Asked], on_step: OnStep
+        self, plan: MeasurePlan, batch: Mapping[str, _Item], on_step: OnStep
     ) -> Iterator[Attempt]:
         """One batch, in as many ncu processes as it has failing items, plus one; under the
         conditions of `plan`."""
@@ -179,15 +175,15 @@ class NcuProfiler:
                 if not _began(end):
                     text = f"the worker below ncu cannot start: {end.reason}"
                     raise WorkerUnusable(text, tuple(remaining), end.stderr_tail)
-                for asked in remaining.values():
+                for item in remaining.values():
                     text = f"ncu ended without a result: {end.reason or 'no launch was profiled'}"
-                    yield failed(asked.subject, asked.plan.workload, Outcome.CRASHED, text)
+                    yield failed(item.subject, item.plan.workload, Outcome.CRASHED, text)
                 return
 
     def _process(
         self,
         plan: MeasurePlan,
-        items: Mapping[str, _Asked],
+        items: Mapping[str, _Item],
         folder: Path,
         on_step: OnStep,
         waiting: WaitingBelow | None = None,
@@ -216,7 +212,7 @@ class NcuProfiler:
     def _run_below(
         self,
         plan: MeasurePlan,
-        items: Mapping[str, _Asked],
+        items: Mapping[str, _Item],
         folder: Path,
         on_step: OnStep,
         waiting: WaitingBelow | None,
@@ -230,7 +226,7 @@ class NcuProfiler:
                 self.warm_up()
 
         job = ProfileJob(
-            items={name: asked.item for name, asked in items.items()},
+            items={name: one.item for name, one in items.items()},
             device=plan.worker_device,
             rounds=plan.runs,
             seed=plan.seed,
@@ -249,8 +245,8 @@ class NcuProfiler:
         )
 
     def _launches(self, log: Path, *, cut_off: bool) -> list[Launch]:
-        """What a process profiled, in the order of its launches, from its log or the report that
-        it exported, which is kept; nothing of one that was `cut_off` before it wrote any.  Raises
+        """The launches of a process in their order, from its log or the report that it
+        exported, which is kept; nothing of one that was `cut_off` before it wrote any.  Raises
         ProfileFormatError, and StorageError where the report cannot be kept."""
         export = self._options(log).export
         source = export or log
@@ -275,7 +271,7 @@ class NcuProfiler:
     def _attempts(
         self,
         plan: MeasurePlan,
-        items: Mapping[str, _Asked],
+        items: Mapping[str, _Item],
         end: ChildEnd,
         launches: list[Launch],
     ) -> Iterator[tuple[str, Attempt]]:
@@ -283,15 +279,14 @@ class NcuProfiler:
         with all their samples."""
         for name, result in end.results.items():
             if result.outcome is not Outcome.OK:
-                asked = items[name]
-                workload = asked.plan.workload
-                yield name, failed(asked.subject, workload, result.outcome, result.reason)
+                workload = items[name].plan.workload
+                yield name, failed(items[name].subject, workload, result.outcome, result.reason)
         order = [event.item for event in end.events if event.kind is Kind.PARTIAL]
-        variants = {name: asked for name, asked in items.items() if asked.symbols}
+        variants = {name: one for name, one in items.items() if one.symbols}
         mine = assign_launches(
             order,
-            {name: asked.symbols for name, asked in variants.items()},
-            {n: reference_name(a.subject) for n, a in items.items() if n not in variants},
+            {name: one.symbols for name, one in variants.items()},
+            {n: reference_name(one.subject) for n, one in items.items() if n not in variants},
             launches,
         )
         conditions = {
@@ -300,19 +295,19 @@ class NcuProfiler:
             "ncu": self.version,
             "replay": "kernel",
         }
-        for name, asked in items.items():
+        for name, one in items.items():
             if name in end.results and end.results[name].outcome is not Outcome.OK:
                 continue
             if order.count(name) < plan.runs:
                 continue  # not through yet: the next process measures it
-            key = asked.plan.workload.key
+            key = one.plan.workload.key
             taken = measurement(
-                asked.subject, key, mine.get(name, []), plan.runs, self.metrics, conditions
+                one.subject, key, mine.get(name, []), plan.runs, self.metrics, conditions
             )
             if taken is not None:
                 done = end.results.get(name)
                 taken = replace(taken, versions=done.value if done and done.value else {})
-                yield name, Attempt(asked.subject, key, Outcome.OK, "", taken)
+                yield name, Attempt(one.subject, key, Outcome.OK, "", taken)
 
     def _options(self, log: Path) -> NcuOptions:
         return NcuOptions(
@@ -322,7 +317,6 @@ class NcuProfiler:
             cache_control=self._cache_control,
             export=self._export and log.with_name(f"report{self._export.suffix}"),
             log_file=log,
-            page=None if self._export is not None else "raw",
         )
 
     def _command(self, folder: Path) -> list[str]:
@@ -370,35 +364,14 @@ class NcuProfiler:
 EARLY: ContextVar[NcuProfiler | None] = ContextVar("EARLY", default=None)
 
 
-def ncu_profiler(
-    *,
-    ncu: Path | None = None,
-    metric_list: str = "rank",
-    clock_control: str = "none",
-    cache_control: str = "all",
-    export: Path | None = None,
-) -> NcuProfiler:
-    """An NcuProfiler, which may be the one that was made early."""
-    early = EARLY.get()
-    if early is not None and early.settings == (
-        ncu,
-        metric_list,
-        clock_control,
-        cache_control,
-        export,
-    ):
-        return early
-    return NcuProfiler(
-        ncu=ncu,
-        metric_list=metric_list,
-        clock_control=clock_control,
-        cache_control=cache_control,
-        export=export,
-    )
+def ncu_profiler(**settings: Any) -> NcuProfiler:
+    """The `NcuProfiler` of these settings, which may be the one that was made early."""
+    made, early = NcuProfiler(**settings), EARLY.get()
+    return early if early is not None and early.settings == made.settings else made
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Item:
     """A subject of a plan, as one item of a job."""
 
     plan: MeasurePlan
@@ -406,7 +379,7 @@ class _Asked:
 
     @property
     def name(self) -> str:
-        """What the worker calls it."""
+        """Its name in the worker."""
         return f"{self.plan.workload.key} {self.subject}"
 
     @property
@@ -431,10 +404,10 @@ def _alike(plans: Sequence[MeasurePlan]) -> list[list[MeasurePlan]]:
     return list(found.values())
 
 
-def _batches(plans: Sequence[MeasurePlan]) -> Iterator[dict[str, _Asked]]:
+def _batches(plans: Sequence[MeasurePlan]) -> Iterator[dict[str, _Item]]:
     """The subjects of all plans, by their names, at most BATCH variants together; a plan is only
     cut where it is larger than that, and its references are with its first variants."""
-    batch: dict[str, _Asked] = {}
+    batch: dict[str, _Item] = {}
     left = BATCH
     for plan in plans:
         references = [s for s in plan.subjects if s not in plan.artifacts]
@@ -442,8 +415,8 @@ def _batches(plans: Sequence[MeasurePlan]) -> Iterator[dict[str, _Asked]]:
             if batch and len(part) > left:
                 yield batch
                 batch, left = {}, BATCH
-            asked = [_Asked(plan, subject) for subject in (*references, *part)]
-            batch |= {one.name: one for one in asked}
+            found = (_Item(plan, subject) for subject in (*references, *part))
+            batch |= {one.name: one for one in found}
             left -= len(part)
             references = []
     if batch:

@@ -227,7 +227,7 @@ class RemoteProfiler:
     cache_policy = property(lambda self: self.facts.cache_policy)
     default_runs = property(lambda self: self.facts.default_runs)
     capabilities = property(lambda self: self.facts.capabilities)
-    warnings = property(lambda self: self.notes.told)
+    warnings = property(lambda self: tuple(self.notes.warnings))
 
     def warm_up(self) -> None:
         """See `profile.base.Profiler`."""

@@ -15,7 +15,6 @@ from fa_tune.profile.ncu.command import (
     find_ncu,
     import_arguments,
     ncu_arguments,
-    parse_help,
     parse_ncu_version,
 )
 from fa_tune.profile.ncu.metrics import RANK
@@ -65,8 +64,6 @@ def test_options_go_only_to_releases_that_have_them(option: str) -> None:
     before = NcuVersion(since.year, since.release - 1, 9)
     assert option in ncu_arguments(NcuOptions(), since)
     assert option not in ncu_arguments(NcuOptions(), before)
-    assert option in ncu_arguments(NcuOptions(), before, supported={option})
-    assert option not in ncu_arguments(NcuOptions(), since, supported=set())
 
 
 def test_boost_clocks_need_their_release() -> None:
@@ -76,17 +73,16 @@ def test_boost_clocks_need_their_release() -> None:
         ncu_arguments(options, NcuVersion(2025, 3, 1))
 
 
-def test_boost_state_follows_the_clocks_unless_given() -> None:
+def test_boost_state_follows_the_clocks() -> None:
     for options, state in (
         (NcuOptions(), "dynamic"),
         (NcuOptions(clock_control="base"), "stable"),
-        (NcuOptions(clock_control="base", pipeline_boost_state="dynamic"), "dynamic"),
     ):
         assert value_of(ncu_arguments(options, NEW), "--pipeline-boost-state") == state
 
 
 def test_exporting_and_printing_from_the_report() -> None:
-    options = NcuOptions(section_set="full", export=Path("w.ncu-rep"), page=None)
+    options = NcuOptions(section_set="full", export=Path("w.ncu-rep"))
     arguments = ncu_arguments(options, NEW)
     assert value_of(arguments, "--export") == "w.ncu-rep"
     assert value_of(arguments, "--set") == "full"
@@ -105,13 +101,9 @@ def test_exporting_and_printing_from_the_report() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("replay_mode", "kernels"),
         ("clock_control", "reset"),
         ("cache_control", "some"),
-        ("target_processes", "none"),
-        ("pipeline_boost_state", "high"),
         ("metrics", ()),
-        ("replay_mode", "range"),
     ],
 )
 def test_values_no_release_knows(name: str, value: object) -> None:
@@ -145,14 +137,6 @@ def test_versions(text: str, version: NcuVersion) -> None:
 def test_a_program_of_the_same_name(text: str) -> None:
     with pytest.raises(ToolMissing, match="not Nsight Compute"):
         parse_ncu_version(text)
-
-
-def test_options_in_the_help_text() -> None:
-    text = """
-  -k [ --kernel-name ] arg              Filter kernels
-  --pipeline-boost-state arg (=stable)  Control the boost state, see --clock-control
-"""
-    assert parse_help(text) == {"--kernel-name", "--pipeline-boost-state", "--clock-control"}
 
 
 def program(path: Path, mode: int = 0o755) -> Path:

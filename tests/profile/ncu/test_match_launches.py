@@ -66,17 +66,7 @@ def test_variants_by_symbol_and_references_by_place() -> None:
             {"sm80:a": [0, 3], "ref:read": [1, 2]},
         ),
         (["ref:fa2", "ref:read"], [SPLIT, COMBINE, READ], {"ref:fa2": [0, 1], "ref:read": [2]}),
-    ],
-)
-def test_a_library_call_of_several_kernels(
-    order: list[str], kernels: list[str], expected: dict[str, list[int]]
-) -> None:
-    assert places(order, kernels) == expected
-
-
-@pytest.mark.parametrize(
-    ("order", "kernels", "expected"),
-    [
+        # Without a label a kernel belongs to the call before the next library.
         (["ref:flex", "sm80:a"], [FLEX, HELPER, "_Z1a"], {"ref:flex": [0, 1], "sm80:a": [2]}),
         (
             ["ref:flex", "ref:cudnn"] * 2,
@@ -89,7 +79,7 @@ def test_a_library_call_of_several_kernels(
         (["ref:flex", "ref:cudnn"], [HELPER, FLEX, CUDNN], {"ref:flex": [0, 1], "ref:cudnn": [2]}),
     ],
 )
-def test_kernels_without_a_label_belong_to_the_call_before_the_next_library(
+def test_a_library_call_of_several_kernels(
     order: list[str], kernels: list[str], expected: dict[str, list[int]]
 ) -> None:
     assert places(order, kernels) == expected
@@ -113,14 +103,6 @@ def test_a_variant_of_several_kernels() -> None:
     assert places(order, [*call, "_Z1a", "_Z1c"])["split:c"] == [0, 1, 3], "a part of a call"
     with pytest.raises(ProfileFormatError, match=r"launch 1 is _Z1a, where split:c was launched"):
         places(order, ["_Z1c", "_Z1a"])
-
-
-def test_a_call_of_several_kernels_takes_as_long_as_they_do_together() -> None:
-    launches = [timed("_Z1c", 3e-3), timed("_Z7combine", 1e-3)] * 2
-    taken = measurement("split:c", "w", launches, 2, (), {})
-    assert taken is not None
-    assert taken.samples_s == pytest.approx((4e-3, 4e-3))
-    assert measurement("split:c", "w", launches[:3], 2, (), {}) is None, "a part is missing"
 
 
 @pytest.mark.parametrize("length", range(6))

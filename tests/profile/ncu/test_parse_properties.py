@@ -93,15 +93,6 @@ def read_or_refusal(data: str | bytes) -> Profile | str:
         return str(error)
 
 
-@given(st.sampled_from(MISSING), st.sampled_from(UNITS), st.sampled_from(sorted(STYLES)))
-def test_a_missing_value_is_never_a_number(text: str, unit: str, style: str) -> None:
-    other = number(Decimal("1234.5"), STYLES[style])
-    rows = [(CLI, "sm__x.avg", unit, text), (CLI, "sm__y.avg", unit, other)]
-    (launch,) = parse_ncu_csv(details((identity(), rows))).launches
-    assert isinstance(launch.metrics["sm__x.avg"], Missing)
-    assert isinstance(launch.metrics["sm__y.avg"], Quantity)
-
-
 @settings(deadline=None)
 @given(st.one_of(st.text(), st.binary()))
 def test_garbage_is_refused_in_one_line(data: str | bytes) -> None:

@@ -262,14 +262,6 @@ def test_cut_anywhere_no_value_changes(name: str) -> None:
             assert profile.launches == complete.launches
 
 
-def test_a_truncated_row_is_named_by_its_line() -> None:
-    text = details((identity(), [TEN_US, CLOCK]))
-    profile = parse_ncu_csv(text[: text.rindex("1,764") + 5])
-    assert only(profile).metrics.keys() == {DURATION}
-    (warning,) = profile.warnings
-    assert warning.startswith("the last row (line 3) is incomplete and was left out")
-
-
 def test_an_unquoted_last_number_without_a_line_end_is_not_trusted() -> None:
     text = (
         "ID,Process ID,Kernel Name,Section Name,Metric Name,Metric Unit,Metric Value\n"

@@ -113,7 +113,7 @@ def of_each(profiler: NcuProfiler, *plans: MeasurePlan) -> dict[str, dict[str, A
     return found
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_several_workloads_share_a_process(fake: FakeNcu, seed: int) -> None:
     """And each gets its own launches, whichever library ends one and would begin the next."""
     short = plan("5000", references=BOTH, runs=3, seed=seed)
@@ -161,7 +161,7 @@ def test_as_many_workloads_as_a_batch_takes(fake: FakeNcu, monkeypatch: pytest.M
 # Libraries --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_reference_that_ends_a_round_and_begins_the_next(fake: FakeNcu, seed: int) -> None:
     """With few subjects that is soon the case, whatever the seed."""
     attempts = measure(NcuProfiler(ncu=fake.path), plan("5000", references=BOTH, runs=8, seed=seed))
@@ -247,19 +247,6 @@ def test_an_old_report_is_not_taken_for_a_new_one(fake: FakeNcu, tmp_path: Path)
     attempts = measure(NcuProfiler(ncu=fake.path, export=report), wanted)
     assert outcomes(attempts) == {"a": Outcome.OK, "b": Outcome.TIMED_OUT, "c": Outcome.OK}
     assert samples_ns(attempts["sm80:a"]) == [5000]
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("Version 2021.2.0.0", "too old"),
-        ("GNU coreutils 9.4", "not Nsight Compute"),
-    ],
-)
-def test_a_program_that_is_no_usable_ncu(fake: FakeNcu, text: str, said: str) -> None:
-    fake.behave(version=text)
-    with pytest.raises(ToolMissing, match=said):
-        _ = NcuProfiler(ncu=fake.path).arguments
 
 
 def test_a_path_that_is_no_program(tmp_path: Path) -> None:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fa_tune.core.errors import ProfileFormatError, UnknownUnit
 from fa_tune.core.model import Quantity
-from fa_tune.core.units import to_base
 from fa_tune.profile.ncu.launches import Missing
 from fa_tune.profile.ncu.log_tables import BLOCK_ROWS
 from fa_tune.profile.ncu.parse import parse_ncu_csv
@@ -81,15 +76,3 @@ def test_one_number_of_one_process_stands_for_one_launch(other: str) -> None:
     rows = (identity(3), ["1.5"]), (identity(4), ["2.5"]), (identity(3, kernel=other), ["3.5"])
     with pytest.raises(ProfileFormatError, match="launch 3 of process 455"):
         parse_ncu_csv(raw([(DURATION, "us")], *rows))
-
-
-@given(st.decimals(0, 10**12, places=3), st.sampled_from(["ns", "us", "ms", "s"]))
-def test_numbers_are_converted_as_one_by_one(number: Decimal, unit: str) -> None:
-    texts = [f"{number:,.3f}", f"{number + 1:,.3f}"]
-    launches = parse_ncu_csv(
-        raw([(DURATION, unit)], *((identity(i), [t]) for i, t in enumerate(texts))), decimal="."
-    ).launches
-    assert [launch.metrics[DURATION] for launch in launches] == [
-        to_base(number, unit),
-        to_base(number + 1, unit),
-    ]
