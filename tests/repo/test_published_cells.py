@@ -61,16 +61,6 @@ class Shape:
         return n * (n + 1) / 2 if self.causal else n * n
 
     @property
-    def about(self) -> str:
-        """What its table says of mask and scores."""
-        said = [f"{self.seq_len}", "causal" if self.causal else "full"]
-        said += [f"left {self.left}"] if self.left is not None else []
-        said += ["sink"] if self.sink else []
-        said += [f"softcap {self.softcap:g}"] if self.softcap else []
-        said += ["packed", self.lengths] if self.lengths else []
-        return ", ".join(said)
-
-    @property
     def is_plain(self) -> bool:
         """Whether it has nothing of all that."""
         return self == Shape(*astuple(self)[:7])
@@ -254,29 +244,6 @@ def on_grid(of: Shape) -> Shape | None:
     if of.seq_len not in LENGTHS or not of.is_plain:
         return None
     return benchmark(of.seq_len, of.d_head, of.dtype, causal=of.causal)
-
-
-def test_shapes_off_the_grid_are_what_was_recorded() -> None:
-    off = {of: table for of, table in tables("h200").items() if of != on_grid(of)}
-    rows = rows_below(block("docs/results.md", "sm90 h200"), "Shapes off the grid")
-    assert set(map(tuple, rows)) == expected_rows(off)
-    assert len(rows) == len(off)
-
-
-def expected_rows(held: dict[Shape, Table]) -> set[tuple[str, ...]]:
-    """The rows of a table of such shapes."""
-    expected = set()
-    for of, table in held.items():
-        ours = table.chosen
-        heads = f"{of.heads}" if of.kv_heads == of.heads else f"{of.heads} ({of.kv_heads} kv)"
-        d_heads = f"{of.d_head}/{of.d_v}" if of.d_v else f"{of.d_head}"
-        rate = f"{of.flop / table.seconds(ours) / 1e12:.0f}"
-        times = [
-            f"{table.ratio(n, ours):.2f}" if n in table.subjects else ""
-            for n in ("FA2", "cuDNN", "FA4")
-        ]
-        expected.add((of.about, of.dtype, d_heads, str(of.batch), heads, rate, *times))
-    return expected
 
 
 @pytest.mark.parametrize(

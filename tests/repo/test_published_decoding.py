@@ -43,14 +43,6 @@ class Problem:
         raise AssertionError(f"{a} and {b} share no rounds")
 
     @property
-    def seconds(self) -> float:
-        """Median time of the choice."""
-        row = self.rows[self.chosen]
-        return 1e-3 * statistics.median(
-            numbers(row, "held out (ms)") or numbers(row, "samples (ms)")
-        )
-
-    @property
     def share(self) -> float:
         """Of a bare read's speed."""
         return self.ratio(READ, self.chosen)
@@ -65,11 +57,6 @@ class Problem:
         """Whether the tables by batch and keys have it."""
         *_, batch, keys = self.sizes
         return keys in KEYS and batch in BATCHES
-
-    def gigabytes(self, keys: int) -> float:
-        """Of Q, O, K and V in 16 bits at d_head 128, for so many keys in all."""
-        heads, kv_heads, queries, batch, _ = self.sizes
-        return 2 * 128 * 2 * (batch * queries * heads + keys * kv_heads) / 1e9
 
 
 @cache
@@ -108,42 +95,6 @@ def test_the_grid_is_what_was_recorded() -> None:
                     checked += 1
     shown = [k for k, p in problems(H200).items() if not k[5] and p.on_grid and p.sizes[3] in SHOWN]
     assert checked == len(shown)
-
-
-def test_lengths_on_the_device_are_what_was_recorded() -> None:
-    held = {k: problem for k, problem in problems(H200).items() if k[5]}
-    rows = rows_below(block("docs/results.md", "decoding"), "Lengths that the device alone knows")
-    assert len(rows) == len(held)
-    by_name: dict[tuple[str, ...], list[list[str]]] = {}
-    for row in sorted(rows, key=_keys_of):  # longer ones have more keys
-        by_name.setdefault((*row[0].split("/"), *row[1:5]), []).append(row)
-    of_equal: dict[tuple[str, ...], dict[int, float]] = {}
-    for key in sorted(held, key=lambda k: (k[5] != "equal", k[6], int(k[4]))):
-        pages = f"pages of {key[6]}" if key[6] else "in one piece"
-        row = by_name[(*key[:4], key[5], pages)].pop(0)
-        problem, keys = held[key], _keys_of(row)
-        if key[5] == "equal":
-            assert keys == int(key[3]) * int(key[4])
-        if not key[6] and key[5] == "equal":
-            of_equal.setdefault(key[:4], {})[keys] = problem.seconds / keys
-        bases = of_equal[key[:4]]
-        base = bases[min(bases, key=lambda other: abs(other - keys))]
-        assert row[6:] == [
-            f"{1e6 * problem.seconds:.1f}",
-            f"{(problem.gigabytes(keys) + 4e-9 * _known(key)) / problem.seconds:.0f}",
-            f"{100 * problem.share:.0f}",
-            f"{problem.seconds / keys / base:.3f}",
-        ]
-
-
-def _keys_of(row: list[str]) -> int:
-    return int(row[5].replace(",", ""))
-
-
-def _known(key: tuple[str, ...]) -> int:
-    """Lengths and places of pages, which are read as well."""
-    batch = int(key[3])
-    return batch + (batch * -(-int(key[4]) // int(key[6])) if key[6] else 0)
 
 
 @pytest.mark.parametrize(

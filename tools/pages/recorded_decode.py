@@ -1,5 +1,4 @@
-"""Decoding by CUDA events, as Markdown: the choices beside a bare read and the libraries, and
-lengths on the device."""
+"""Decoding by CUDA events, as Markdown: the choices beside a bare read and the libraries."""
 
 from __future__ import annotations
 
@@ -10,7 +9,6 @@ from functools import cache
 from pathlib import Path
 
 from fa_tune.core.workload import Workload
-from fa_tune.operations import flops
 from recorded_files import (
     LABELS,
     READ,
@@ -20,7 +18,6 @@ from recorded_files import (
     newest,
     notes,
     ratio,
-    seconds,
     table,
 )
 
@@ -47,10 +44,10 @@ def grid(folder: Path) -> list[Held]:
 
 
 def section(folder: Path) -> str:
-    """Every cell of the grid, and lengths on the device."""
+    """Every cell of the grid."""
     held = list(recorded(folder).values())
     text = f"By CUDA events, cold L2, d_head 128, BF16; {conditions(held)}."
-    parts = [text, notes(held, "decode"), _grid(folder), _on_device(folder)]
+    parts = [text, notes(held, "decode"), _grid(folder)]
     return "\n\n".join(filter(None, parts))
 
 
@@ -111,44 +108,3 @@ def _grid(folder: Path) -> str:
         told = [[h, str(b), *(cells.get(n, "") for n in KEYS)] for (h, b), cells in rows.items()]
         parts.append(table(["heads", "batch", *map(str, KEYS)], told))
     return "\n\n".join(parts)
-
-
-def _on_device(folder: Path) -> str:
-    rows = []
-    cached = {w: one for w, one in recorded(folder).items() if w.cached}
-    of_key = {w: _us(one) / w.keys_in_all for w, one in cached.items()}
-    for w, one in cached.items():
-        equal = _equal_beside(w, cached)
-        rows.append(
-            [
-                f"{w.heads}/{w.kv_heads}",
-                str(w.seq_len_q),
-                str(w.batch),
-                w.cache_lengths or "equal",
-                f"pages of {w.page_size}" if w.page_size else "in one piece",
-                f"{w.keys_in_all:,}",
-                f"{_us(one):.1f}",
-                f"{flops.moved_bytes(w) / _us(one) / 1e3:.0f}",
-                f"{100 * _share(one):.0f}",
-                f"{of_key[w] / of_key[equal]:.3f}",
-            ]
-        )
-    headings = ["heads", "queries", "batch", "lengths", "cache", "keys", "µs", "GB/s"]
-    headings += ["% of a bare read", "time of a key, over equal lengths"]
-    return "Lengths that the device alone knows:\n\n" + table(headings, rows, words=5)
-
-
-def _us(one: Held) -> float:
-    return 1e6 * seconds(one.measured[one.chosen])
-
-
-def _equal_beside(w: Workload, found: Mapping[Workload, Held]) -> Workload:
-    """Equal lengths in one piece with about as many keys."""
-    beside = [
-        other
-        for other in found
-        if other.cache_lengths == "equal"
-        and not other.page_size
-        and (other.heads, other.seq_len_q, other.batch) == (w.heads, w.seq_len_q, w.batch)
-    ]
-    return min(beside, key=lambda other: abs(other.keys_in_all - w.keys_in_all))

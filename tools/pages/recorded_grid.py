@@ -1,5 +1,5 @@
 """Prompts by CUDA events, as Markdown: each family against the libraries on the benchmark's grid,
-and the search's choices for all other problems.
+and in one line each the choices for all other problems.
 
 Everything is compared by ratios paired within rounds.  Where the search chose a config of the
 family, that one is shown: it is what a user gets.  Else it is the family's fastest.
@@ -8,13 +8,13 @@ family, that one is shown: it is what a user gets.  Else it is the family's fast
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
 from fa_tune.core.inputs import BUILT_IN, NORMAL
 from fa_tune.core.model import Measurement
-from fa_tune.core.workload import Workload, benchmark_workload, labels, unusual_labels
+from fa_tune.core.workload import Workload, benchmark_workload, labels
 from fa_tune.operations import flops
 from recorded_files import LABELS, Held, between, conditions, newest, notes, ratio, seconds, table
 
@@ -82,7 +82,7 @@ def _place(w: Workload) -> tuple[int, bool, bool, int]:
 
 
 def section(folder: Path, family: str) -> str:
-    """A family against the libraries; with sm90 the choices off the grid and on other inputs."""
+    """A family against the libraries; with sm90 the choices on other inputs."""
     own = [one for group in lines(folder).values() for one in group if shown(one, family)]
     parts = [f"By CUDA events ({conditions(own)}); {SHAPES}.", notes(own, family)]
     spans = []
@@ -99,13 +99,6 @@ def section(folder: Path, family: str) -> str:
     ]
     if family == "sm90":
         parts += [_ab_tests(folder), _on_inputs(folder)]
-        off = [one for w, one in held(folder).items() if not on_grid(w)]
-        parts += [
-            f"Shapes off the grid, windows, sinks, soft caps, V of other heads, and packed batches "
-            f"(the longest sequence is `seq_len`); {conditions(off)}. TFLOP/s of the pairs that "
-            "are seen, and how many times as fast as each library:",
-            _off_grid(off),
-        ]
     return "\n\n".join(filter(None, parts))
 
 
@@ -160,26 +153,6 @@ def _on_inputs(folder: Path) -> str:
         "What the choices take on other [inputs](measuring.md#inputs), times what they take on "
         "normal ones: the median, and the most. They are paired within rounds.\n\n"
     ) + table(["d_head", "workloads", *names], rows)
-
-
-def _off_grid(found: Iterable[Held]) -> str:
-    rows = []
-    for one in sorted(found, key=_order):
-        w = one.workload
-        about = [str(w.seq_len_q), w.mask]
-        about += [text for f, text in unusual_labels(w, short=True) if f != "d_head_v"]
-        d_heads = f"{w.d_head}/{w.d_v}" if w.d_head_v else f"{w.d_head}"
-        heads = f"{w.heads}" if w.kv_heads == w.heads else f"{w.heads} ({w.kv_heads} kv)"
-        told = [", ".join(about), w.dtype.name, d_heads, str(w.batch), heads]
-        times = [f"{one.times(n):.2f}" if n in one.libraries else "" for n in LABELS]
-        rows.append([*told, f"{rate(w, one.measured[one.chosen]):.0f}", *times])
-    headings = ["seq_len, mask, scores", "dtype", "d_head", "batch", "heads", "TFLOP/s"]
-    return table([*headings, *LABELS.values()], rows, words=2)
-
-
-def _order(one: Held) -> tuple[bool, int, int, int, str]:
-    w = one.workload
-    return bool(labels(w)), w.heads, w.batch, w.d_head, w.key
 
 
 def small_table(folder: Path) -> str:
