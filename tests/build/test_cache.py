@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fa_tune.build import cache
 from fa_tune.build.cache import (
     ArtifactKey,
     ArtifactStore,
@@ -224,51 +225,38 @@ def test_a_folder_that_cannot_be_written_costs_one_warning(
     assert store.size() == StoreSize(0, 0)
 
 
-def test_a_folder_that_cannot_be_read_costs_one_warning(
-    tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    open_any = Path.open
-
-    def refused(path: Path, *args: Any, **options: Any) -> Any:
-        if path.is_relative_to(tmp_path):
-            raise PermissionError(13, "Permission denied", str(path))
-        return open_any(path, *args, **options)
-
-    for number in range(3):
-        ArtifactStore(tmp_path).put(_key(number), GOOD, CUBIN)
-    monkeypatch.setattr(Path, "open", refused)
-    store = ArtifactStore(tmp_path, warn=warnings.append)
-    for number in range(3):
-        assert store.get(_key(number)) is None
-        store.put(_key(number), GOOD, CUBIN)
-    assert len(warnings) == 1
-    assert "--cache-dir" in warnings[0]
-
-
-def test_a_read_only_folder_still_answers(
-    tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("readable", [True, False])
+def test_anothers_folder_answers_if_it_can_and_costs_one_warning(
+    tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch, readable: bool
 ) -> None:
     ArtifactStore(tmp_path).put(KEY, GOOD, CUBIN)
-    open_any = Path.open
+    replace_any, read_any = cache.replace_file, Path.read_bytes
 
-    def read_only(path: Path, mode: str = "r", *args: Any, **options: Any) -> Any:
-        if "w" in mode and path.is_relative_to(tmp_path):
+    def replace(path: Path, *args: Any, **options: Any) -> None:
+        if path.is_relative_to(tmp_path):
             raise OSError(30, "Read-only file system")
-        return open_any(path, mode, *args, **options)
+        replace_any(path, *args, **options)
+
+    def read(path: Path) -> bytes:
+        if not readable and path.is_relative_to(tmp_path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return read_any(path)
 
     def no_utime(*_: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(Path, "open", read_only)
+    monkeypatch.setattr(cache, "replace_file", replace)
+    monkeypatch.setattr(Path, "read_bytes", read)
     monkeypatch.setattr(os, "utime", no_utime)
     store = ArtifactStore(tmp_path, warn=warnings.append)
-    assert store.get(KEY) is not None
+    assert (store.get(KEY) is not None) == readable
     assert warnings == []
-    store.put(_key(2), GOOD, CUBIN)
-    store.put(_key(3), GOOD, CUBIN)
-    assert all(store.get(_key(number)) for number in (1, 2, 3))
-    assert len(warnings) == 1
-    assert "Read-only file system" in warnings[0]
+    for number in (2, 3):
+        stored = store.put(_key(number), GOOD, CUBIN)
+        assert store.get(_key(number)) == stored
+    (warning,) = warnings
+    assert "Read-only file system" in warning
+    assert "--cache-dir" in warning
 
 
 def test_no_folder_at_all_is_one_line(

@@ -73,12 +73,6 @@ __global__ void __launch_bounds__(1024, 2) crowded(float* p) {
     assert facts.stack_bytes > 0
 
 
-def test_without_verbose_ptxas_the_missing_facts_are_named() -> None:
-    compiled = nvrtc.compile_cubin(SOURCE, "a.cu", HEADERS, OPTIONS[:1], ["reverse<32>"])
-    with pytest.raises(ToolMissing, match="does not state the registers"):
-        kernel_facts(compiled.log, compiled.lowered["reverse<32>"])
-
-
 def test_notices_of_ptxas_reach_the_diagnostics() -> None:
     source = """
 __global__ void k(float* p) {

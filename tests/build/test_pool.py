@@ -13,7 +13,7 @@ import pytest
 
 from fa_tune.build import pool
 from fa_tune.build.pool import compile_all, ended_under
-from fa_tune.build.worker import CompileJob
+from fa_tune.build.worker import CompileJob, CompileReply
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.model import Outcome
 from tests.interrupts import interruptible
@@ -172,45 +172,30 @@ def _is_gone(pid: int) -> bool:
 def test_the_last_one_is_not_waited_for_as_long_as_is_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where it is known how long the others took, and nothing is left to do but wait."""
-    monkeypatch.setattr(pool, "MIN_STRAGGLER_S", 2.0)
-    monkeypatch.setattr(pool, "STRAGGLER_TIMES", 0.0)
-    jobs = {"hang": _job(f"HANG {tmp_path / 'pid'}", timeout_s=50.0)}
-    jobs |= {f"good {i}": GOOD_JOB for i in range(pool.STRAGGLER_AFTER)}
-    replies = dict(compile_all(jobs, workers=2, command=MISBEHAVING))
-    assert replies["hang"].outcome is Outcome.TIMED_OUT
-    reason = replies["hang"].reason
-    assert ended_under(reason, 50.0)
-    assert not ended_under(reason, 60.0)
-    assert not ended_under(reason, 2.0)
-
-
-def test_while_the_last_one_takes_its_time_others_are_gone_on_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pool, "MIN_STRAGGLER_S", 2.0)
+    """Where it is known how long the others took; meanwhile `on_idle` is called, once."""
+    monkeypatch.setattr(pool, "MIN_STRAGGLER_S", 1.0)
     monkeypatch.setattr(pool, "STRAGGLER_TIMES", 0.0)
     monkeypatch.setattr(pool, "MIN_IDLE_S", 0.3)
-    jobs = {"hang": _job(f"HANG {tmp_path / 'pid'}")}
+    jobs = {"hang": _job(f"HANG {tmp_path / 'pid'}", timeout_s=50.0)}
     jobs |= {f"good {i}": GOOD_JOB for i in range(pool.STRAGGLER_AFTER)}
-    done: list[str] = []
+    done: dict[str, CompileReply] = {}
     lulls: list[int] = []
 
     def on_idle() -> None:
         lulls.append(len(done))
 
     for name, reply in compile_all(jobs, workers=2, command=MISBEHAVING, on_idle=on_idle):
-        done.append(name)
-        if name == "hang":
-            assert reply.outcome is Outcome.TIMED_OUT
-    assert lulls == [len(jobs) - 1], "once, when all others are done"
+        done[name] = reply
+    assert lulls == [len(jobs) - 1], "when all others are done"
+    assert done["hang"].outcome is Outcome.TIMED_OUT
+    reason = done["hang"].reason
+    assert ended_under(reason, 50.0)
+    assert not ended_under(reason, 60.0)
+    assert not ended_under(reason, 1.0)
 
-
-def test_where_nothing_lags_behind_there_is_no_lull() -> None:
-    jobs = {f"good {i}": GOOD_JOB for i in range(pool.STRAGGLER_AFTER + 2)}
-    lulls: list[None] = []
-    found = list(
-        compile_all(jobs, workers=2, command=MISBEHAVING, on_idle=lambda: lulls.append(None))
+    lulls.clear()
+    del jobs["hang"]
+    assert dict(compile_all(jobs, workers=2, command=MISBEHAVING, on_idle=on_idle)).keys() == (
+        jobs.keys()
     )
-    assert len(found) == len(jobs)
-    assert lulls == []
+    assert lulls == [], "nothing lags behind"

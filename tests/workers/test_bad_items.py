@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -139,23 +138,3 @@ def test_a_flood_on_stderr_stays_on_disk() -> None:
 def test_processes_left_behind_by_an_item_are_ended() -> None:
     stray = value_of("leave_child")
     wait_until(lambda: ProcessRef.of(stray) is None)
-
-
-def test_four_failing_items_among_thirty_two() -> None:
-    doing: dict[str, Any] = {f"item-{number:02}": "ok" for number in range(32)}
-    failing = {
-        "item-03": "segfault",
-        "item-10": "hang",
-        "item-17": "raise",
-        "item-31": "sticky_error",
-    }
-    results = run({**doing, **failing}, item_timeout_s=SILENCE_S)
-    failed = {name: r.outcome for name, r in results.items() if r.outcome is not Outcome.OK}
-    assert failed == {
-        "item-03": Outcome.CRASHED,
-        "item-10": Outcome.TIMED_OUT,
-        "item-17": Outcome.CRASHED,
-        "item-31": Outcome.CRASHED,
-    }
-    pids = {pid_of(result) for name, result in results.items() if name not in failing}
-    assert len(pids) == 4  # one more than there were reasons to restart with work left

@@ -4,25 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from contextvars import copy_context
-from pathlib import Path
 
 from fa_tune.core.model import Outcome
-from fa_tune.workers.supervisor import CALLED_OFF, CalledOff, ItemResult, run_items
-
-ENV = {"PYTHONPATH": str(Path(__file__).parents[1])}
-
-
-def start(doing: dict[str, str], *, retry_after_sigkill: bool) -> Iterator[ItemResult]:
-    return run_items(
-        "job_handlers:work",
-        {},
-        {name: {"do": do} for name, do in doing.items()},
-        item_timeout_s=20,
-        env=ENV,
-        retry_after_sigkill=retry_after_sigkill,
-    )
+from fa_tune.workers.supervisor import CALLED_OFF, CalledOff
+from tests.workers.runs import start
 
 
 def test_an_item_hit_by_sigkill_is_tried_again_and_has_failed_the_second_time() -> None:
@@ -45,7 +31,7 @@ def test_work_that_is_called_off_ends_with_its_process() -> None:
     def work() -> None:
         CALLED_OFF.set(called_off)
         try:
-            list(start({"long": "hang"}, retry_after_sigkill=False))
+            list(start({"long": "hang"}))
         except CalledOff as error:
             ended.append(error)
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from fa_tune.core.model import Outcome
 from fa_tune.workers.child import worker_environment
 from fa_tune.workers.prefork import PREFORK, get_ready, preforked_workers, warm_up
-from fa_tune.workers.supervisor import run_items
-
-TESTS = Path(__file__).parents[1]
+from fa_tune.workers.protocol import ProcessRef
+from tests.workers.runs import TESTS, run, wait_until
 
 
 def environment() -> dict[str, str]:
@@ -22,16 +20,15 @@ def environment() -> dict[str, str]:
     return worker_environment({"PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])})
 
 
-def told(handler: str, items: dict[str, dict[str, Any]], env: dict[str, str] | None = None) -> Any:
+def values(items: dict[str, Any], **options: Any) -> dict[str, Any]:
     """Values or outcomes by item."""
-    given = {"PYTHONPATH": str(TESTS), **(env or {})}
-    found = run_items(f"job_handlers:{handler}", {}, items, item_timeout_s=5, env=given)
+    found = run(items, **options).values()
     return {r.item: r.value if r.outcome is Outcome.OK else r.outcome for r in found}
 
 
 def pids(items: int) -> list[int]:
     """Which process did each of several jobs."""
-    return [told("work", {"a": {"do": "ok"}})["a"]["pid"] for _ in range(items)]
+    return [values({"a": "ok"})["a"]["pid"] for _ in range(items)]
 
 
 def test_every_job_has_a_process_of_its_own_and_the_next_one_waits() -> None:
@@ -77,19 +74,14 @@ def test_a_waiting_worker_that_died_costs_nothing() -> None:
 def test_the_environment_of_a_job_reaches_a_waiting_worker() -> None:
     with preforked_workers((), environment()):
         warm_up()
-        found = told("work", {"a": {"do": "visible"}}, env={"CUDA_VISIBLE_DEVICES": "GPU-7"})
+        found = values({"a": "visible"}, env={"CUDA_VISIBLE_DEVICES": "GPU-7"})
     assert found == {"a": "GPU-7"}
 
 
 def test_a_crash_fails_its_item_and_the_next_worker_takes_over() -> None:
-    items = {
-        "a": {"do": "ok"},
-        "b": {"do": "segfault"},
-        "c": {"do": "ok"},
-    }
     with preforked_workers((), environment()):
         warm_up()
-        found = told("work", items)
+        found = values({"a": "ok", "b": "segfault", "c": "ok"})
     assert found["b"] is Outcome.CRASHED
     assert found["a"]["pid"] != found["c"]["pid"]
 
@@ -112,9 +104,7 @@ def test_a_waiting_worker_prepares_while_it_imports(tmp_path: Path) -> None:
     given["PYTHONPATH"] = os.pathsep.join([str(tmp_path), given["PYTHONPATH"]])
     with preforked_workers(("late",), given):
         get_ready("own:prepare", {"DONE": str(done)}, 3)
-        until = time.monotonic() + 20
-        while not (done.exists() and done.read_text()) and time.monotonic() < until:
-            time.sleep(0.02)
+        wait_until(lambda: done.exists() and bool(done.read_text()))
     assert done.read_text() == "3"
 
 
@@ -143,15 +133,4 @@ def test_a_waiting_worker_dies_with_whom_it_waits_for() -> None:
         [sys.executable, "-c", code], env=environment(), capture_output=True, text=True
     )
     pid = int(done.stdout)
-    until = time.monotonic() + 10
-    while _is_alive(pid) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not _is_alive(pid)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
+    wait_until(lambda: ProcessRef.of(pid) is None)
