@@ -39,8 +39,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
+from fa_tune.core import codec
 from fa_tune.families.equal_sources import Proof, load, save
 from hash_kernels import GONE, HEAD_DIMS, RECORDED
 
@@ -209,7 +208,7 @@ def compare(arguments: argparse.Namespace) -> int:
         made = proofs(before, after, outcomes, arguments.prove)
         said = {"dtypes": [dtype] if dtype else [], "known_lengths": arguments.known_lengths}
         made = [proof | {name: held for name, held in said.items() if held} for proof in made]
-        known = [*load(arguments.proofs), *TypeAdapter(list[Proof]).validate_python(made)]
+        known = [*load(arguments.proofs), *codec.load(tuple[Proof, ...], made)]
         save(known, arguments.proofs)
         print(f"{len(made)} added to {arguments.proofs}")
     return 1 if DIFFERENT in outcomes.values() else 0

@@ -5,10 +5,13 @@ this program exchange.
     tuple        array; `tuple[X, ...]` of any length, also where a type says Sequence
     Mapping      object; its keys are texts
     enumeration  its value where that is a text, else its name
+    named tuple  array of its fields
     float        number; NaN and the infinities, as texts, only where the type is `Figure`
     None         null
+    `Keyed`      the text of its key
 
-Reading is strict: no value is converted, and no unknown field let pass.
+Reading is strict: no value is converted, and no unknown field let pass.  What a value has to keep
+beside its type is a `Rule` in the annotation.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import MISSING
+from dataclasses import MISSING, dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -27,6 +30,7 @@ from typing import (
     Any,
     Literal,
     NoReturn,
+    Self,
     TypeVar,
     Union,
     cast,
@@ -42,6 +46,37 @@ NOT_FINITE = ("nan", "inf", "-inf")
 _SHOWN = 60  # characters of a value in a message
 
 
+class Keyed:
+    """Base of dataclasses that are written as a text, their `key`."""
+
+    __slots__ = ()
+
+    @property
+    def key(self) -> str:
+        """The text."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_key(cls, key: str) -> Self:
+        """The value of a text; raises ValueError."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """What a value has to keep, as in `Annotated[float, POSITIVE]`: `otherwise` is what is wrong
+    with one that it does not hold of, `schema` the same for a JSON Schema."""
+
+    holds: Callable[[Any], bool]
+    otherwise: str
+    schema: Mapping[str, Any]
+
+
+POSITIVE = Rule(lambda value: value > 0, "is not above 0", {"exclusiveMinimum": 0})
+NOT_NEGATIVE = Rule(lambda value: value >= 0, "is below 0", {"minimum": 0})
+FILLED = Rule(bool, "is empty", {"minLength": 1})
+
+
 def dump(value: Any) -> Any:
     """A value as what `json.dumps` takes; raises TypeError for a type that has no form."""
     if isinstance(value, Enum):
@@ -50,6 +85,8 @@ def dump(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
+    if isinstance(value, Keyed):
+        return value.key
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {name: dump(getattr(value, name)) for name in _names(type(value))}
     if isinstance(value, Mapping):
@@ -98,6 +135,15 @@ def _names(kind: type) -> tuple[str, ...]:
     return tuple(f.name for f in dataclasses.fields(kind) if f.init)
 
 
+def _needed(kind: type) -> tuple[str, ...]:
+    """The fields that have no default."""
+    return tuple(
+        f.name
+        for f in dataclasses.fields(kind)
+        if f.init and f.default is f.default_factory is MISSING
+    )
+
+
 # Readers -----------------------------------------------------------------------------------------
 
 
@@ -110,7 +156,8 @@ def _reader(kind: Any) -> Reader:
     if kind == Figure:
         return lambda raw: float(raw) if type(raw) is float or raw in NOT_FINITE else _number(raw)
     if origin is Annotated:
-        return _reader(args[0])
+        rules = [rule for rule in args[1:] if isinstance(rule, Rule)]
+        return _ruled(_reader(args[0]), rules) if rules else _reader(args[0])
     if origin is Literal:
         return _one_of(args)
     if origin in (Union, UnionType):
@@ -123,6 +170,11 @@ def _reader(kind: Any) -> Reader:
         return _array(origin, args)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return _one_of({_enum(member): member for member in kind})
+    if isinstance(kind, type) and issubclass(kind, Keyed):
+        return lambda raw: cast(Any, kind).from_key(_PLAIN[str](raw))
+    if hasattr(kind, "_fields"):
+        each = _array(tuple, tuple(get_type_hints(kind).values()))
+        return lambda raw: kind(*each(raw))
     if dataclasses.is_dataclass(kind):
         return _object(cast(type, kind))
     raise TypeError(f"{kind} has no JSON form")
@@ -167,6 +219,16 @@ _PLAIN: Mapping[Any, Reader] = {
     bool: _exact(bool, "true or false"),
     Path: lambda raw: Path(_reader(str)(raw)),
 }
+
+
+def _ruled(reader: Reader, rules: Sequence[Rule]) -> Reader:
+    def read(raw: Any) -> Any:
+        value = reader(raw)
+        if broken := next((rule for rule in rules if not rule.holds(value)), None):
+            raise ValueError(f"{_shown(raw)} {broken.otherwise}")
+        return value
+
+    return read
 
 
 def _union(readers: Sequence[Reader], with_none: bool) -> Reader:
@@ -215,11 +277,7 @@ def _array(origin: type, args: tuple[Any, ...]) -> Reader:
 
 
 def _object(kind: type) -> Reader:
-    needed = {
-        f.name
-        for f in dataclasses.fields(kind)
-        if f.init and f.default is f.default_factory is MISSING
-    }
+    needed = _needed(kind)
 
     def read(raw: Any) -> Any:
         readers = _readers(kind)
@@ -228,9 +286,9 @@ def _object(kind: type) -> Reader:
         if type(raw) is not dict:
             raise ValueError(f"{_shown(raw)} is not an object")
         if unknown := sorted(raw.keys() - readers.keys(), key=str):
-            raise ValueError(f"unknown field {_shown(unknown[0])}")
-        if missing := needed - raw.keys():
-            raise ValueError(f"field {min(missing)!r} is missing")
+            raise Misfit(str(unknown[0])[:_SHOWN], "there is no such field")
+        if missing := [name for name in needed if name not in raw]:
+            raise Misfit(missing[0], "the field is missing")
         return kind(**{name: _at(name, readers[name], value) for name, value in raw.items()})
 
     return read
@@ -284,9 +342,12 @@ def _schema(kind: Any, known: dict[str, dict[str, Any]]) -> dict[str, Any]:
     if kind == Figure:
         return {"anyOf": [{"type": "number"}, {"enum": list(NOT_FINITE)}]}
     if origin is Annotated:
-        return {**_schema(args[0], known), "description": args[1]}
+        more: dict[str, Any] = {}
+        for told in args[1:]:
+            more |= told.schema if isinstance(told, Rule) else {"description": told}
+        return {**_schema(args[0], known), **more}
     if origin is Literal:
-        return {"enum": list(args)}
+        return {"enum": list(args)} if args[1:] else {"const": args[0]}
     if origin in (Union, UnionType):
         return {"anyOf": [_schema(arg, known) for arg in args]}
     if kind in _WORDS:
@@ -296,11 +357,13 @@ def _schema(kind: Any, known: dict[str, dict[str, Any]]) -> dict[str, Any]:
     if isinstance(origin, type) and issubclass(origin, Sequence):
         if origin is not tuple or args[1:] == (...,):
             return {"type": "array", "items": _schema(args[0], known)}
-        each = [_schema(arg, known) for arg in args]
-        n = len(each)
-        return {"type": "array", "prefixItems": each, "minItems": n, "maxItems": n}
+        return _several([_schema(arg, known) for arg in args])
     if isinstance(kind, type) and issubclass(kind, Enum):
         return {"enum": [_enum(member) for member in kind]}
+    if isinstance(kind, type) and issubclass(kind, Keyed):
+        return {"type": "string"}
+    if hasattr(kind, "_fields"):
+        return _several([_schema(hint, known) for hint in get_type_hints(kind).values()])
     name = kind.__name__
     if name not in known:
         known[name] = {}  # it may hold itself
@@ -309,10 +372,15 @@ def _schema(kind: Any, known: dict[str, dict[str, Any]]) -> dict[str, Any]:
             "type": "object",
             "description": " ".join((kind.__doc__ or "").split()),
             "properties": {n: _schema(hints[n], known) for n in _names(kind)},
-            "required": list(_names(kind)),
+            "required": list(_needed(kind)),
             "additionalProperties": False,
         }
     return {"$ref": f"#/$defs/{name}"}
+
+
+def _several(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    n = len(each)
+    return {"type": "array", "prefixItems": each, "minItems": n, "maxItems": n}
 
 
 _WORDS = {

@@ -11,7 +11,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+from fa_tune.core.codec import POSITIVE, Rule
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,6 +42,9 @@ class Interval(NamedTuple):
         return self.low <= value <= self.high
 
 
+ORDERED = Rule(lambda ends: 0.0 < ends[0] <= ends[1], "is no interval from above 0 upwards", {})
+
+
 @dataclass(frozen=True)
 class Ratio:
     """A quotient of times, without unit: below 1 the numerator is faster.
@@ -47,8 +52,8 @@ class Ratio:
     `interval` is None where a single pair of samples tells nothing about the spread.
     """
 
-    value: float
-    interval: Interval | None
+    value: Annotated[float, POSITIVE]
+    interval: Annotated[Interval, ORDERED] | None
 
 
 def median(samples: Sequence[float]) -> float:
@@ -108,6 +113,14 @@ def paired_ratio(
         raise ValueError("a duration must be positive")
     ratios = [a / b for a, b in zip(numerator, denominator, strict=False)]
     return Ratio(median(ratios), median_interval(ratios, seed=seed))
+
+
+def is_tied(to_leader: Ratio, tie: float = TIE) -> bool:
+    """Whether candidate/leader cannot be told from 1: its interval contains 1, or the ratio
+    itself, single samples or not, lies within ±`tie`."""
+    interval = to_leader.interval
+    within = 1.0 - tie <= to_leader.value <= 1.0 + tie
+    return within or (interval is not None and interval.contains(1.0))
 
 
 def comparable(

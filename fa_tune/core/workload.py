@@ -16,6 +16,7 @@ from functools import cache, cached_property, lru_cache, total_ordering
 from typing import TYPE_CHECKING, Any
 
 from fa_tune.core import dtypes
+from fa_tune.core.codec import Keyed
 from fa_tune.core.dtypes import ElementType
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.lengths import Lengths, lengths_of
@@ -134,7 +135,7 @@ PAGE_KEYS = 16  # that a page of a cache has whole numbers of
 
 @total_ordering
 @dataclass(frozen=True)
-class Workload:
+class Workload(Keyed):
     """One attention problem: Q [batch, seq_len_q, heads, d_head], K and V
     [batch, seq_len_kv, kv_heads, d_head], O like Q.  `d_head_v`: the head dimension of V and O;
     0, as `d_head`, is what is said where it is the same.

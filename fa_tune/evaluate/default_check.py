@@ -11,19 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fa_tune.core.comparison import OnInputs
 from fa_tune.core.devices import limits_of
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import Measurement
-from fa_tune.core.stats import Interval, Ratio
+from fa_tune.core.stats import Ratio
 from fa_tune.core.workload import Workload
 from fa_tune.evaluate.repeatability import is_slower
-from fa_tune.search.data_dependence import OnInputs
-from fa_tune.search.decide import Confirmation, Decision, decide, sound_choice
+from fa_tune.search.decide import Decision, decide, sound_choice
 from fa_tune.store.recordings import Recording, check_folder, load_all
 from fa_tune.store.registry.schema import Entry
-from fa_tune.store.registry.schema import Ratio as KeptRatio
 from fa_tune.tune.candidates import default_keys
-from fa_tune.tune.outputs import recorded_figures
 from fa_tune.tune.tie_break import TieBreak
 
 NEVER = (1 << 30,)
@@ -83,13 +81,10 @@ def compare_registry(entries: Iterable[Entry]) -> list[DefaultComparison]:
                 entry.method,
                 chosen,
                 default if default == chosen or entry.ratio_to_default is not None else None,
-                _ratio(entry.ratio_to_default) if default != chosen else None,
-                _ratio(confirmed.ratio) if confirmed is not None else None,
+                entry.ratio_to_default if default != chosen else None,
+                confirmed.ratio if confirmed is not None else None,
                 entry.n,
-                tuple(
-                    OnInputs(name, found.median_s, _ratio(found.ratio_to_default))
-                    for name, found in entry.per_inputs.items()
-                ),
+                entry.on_inputs,
             )
         )
     return found
@@ -138,7 +133,8 @@ def decided_again(recording: Recording) -> Iterator[Redecided]:
             )
         except NoUsableVariant:
             continue  # references alone
-        figures = recorded_figures(recording.meta.decided.get(key))
+        decided = recording.meta.decided.get(key)
+        figures = decided.on_inputs if decided is not None else {}
         decision = sound_choice(decision, measurements, figures, **margin)
         yield Redecided(workload, decision, default, figures)
 
@@ -152,10 +148,7 @@ def compare_recording(recording: Recording) -> Iterator[DefaultComparison]:
         confirmed = decided.confirmed if decided is not None else None
         ratio = None
         if confirmed is not None and (confirmed.chosen, confirmed.default) == (chosen, default):
-            interval = Interval(*confirmed.interval) if confirmed.interval else None
-            ratio = Ratio(confirmed.ratio, interval)
-            if not Confirmation(chosen, confirmed.default, ratio, confirmed.n).upheld:
-                chosen, ratio = confirmed.default, None
+            chosen, ratio = confirmed.left, confirmed.ratio if confirmed.upheld else None
         yield DefaultComparison(
             recording.label,
             recording.meta.device.name,
@@ -181,9 +174,3 @@ def _as_then(
 
 def _labelled(measurement: Measurement, label: str) -> Measurement:
     return dataclasses.replace(measurement, replayed_from=label)
-
-
-def _ratio(kept: KeptRatio | None) -> Ratio | None:
-    if kept is None:
-        return None
-    return Ratio(kept.value, Interval(*kept.interval) if kept.interval is not None else None)

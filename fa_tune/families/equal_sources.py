@@ -14,9 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import TypeAdapter, ValidationError
-
-from fa_tune.core import paths
+from fa_tune.core import codec, paths
 from fa_tune.core.errors import ProfileFormatError
 from fa_tune.core.files import replace_file
 from fa_tune.core.workload import Workload
@@ -79,11 +77,9 @@ def load(path: Path | None = None) -> tuple[Proof, ...]:
     except (OSError, UnicodeDecodeError) as error:
         raise ProfileFormatError(f"{path} cannot be read: {error}") from None
     try:
-        return TypeAdapter(tuple[Proof, ...]).validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ProfileFormatError(f"{path}: {where}: {first['msg']}") from None
+        return codec.load(tuple[Proof, ...], codec.parse(text))
+    except ValueError as error:
+        raise ProfileFormatError(f"{path}: {error}") from None
 
 
 def save(proofs: Iterable[Proof], path: Path) -> None:

@@ -3,43 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from fa_tune.core.stats import Interval, Ratio
-
-LIMIT = 0.02  # more time than the default's, on any inputs, that a choice may take
-
-
-@dataclass(frozen=True)
-class OnInputs:
-    """One config on one kind of inputs: its median in seconds, and its time over the default's
-    beside it; None for the default itself, or without one.  `to_own_inputs`: its time over that on
-    the inputs of the search, of samples paired within rounds; 1 on these, None where it is not
-    known so.  Medians of two kinds of inputs were taken at two moments, and perhaps clocks."""
-
-    inputs: str
-    median_s: float
-    to_default: Ratio | None
-    to_own_inputs: float | None = None
-
-    @classmethod
-    def kept(
-        cls,
-        inputs: str,
-        median_s: float,
-        ratio: float | None,
-        interval: tuple[float, float] | None,
-        to_own_inputs: float | None,
-    ) -> OnInputs:
-        """Of numbers as recordings have them (`MeasuredOn`)."""
-        ends = Interval(*interval) if interval else None
-        to_default = None if ratio is None else Ratio(ratio, ends)
-        return cls(inputs, median_s, to_default, to_own_inputs)
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether it is further behind the default than a choice may be."""
-        return self.to_default is not None and self.to_default.value > 1.0 + LIMIT
+from fa_tune.core.comparison import OnInputs
 
 
 def worst(figures: Sequence[OnInputs]) -> OnInputs | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from fa_tune.core.comparison import Confirmation, OnInputs
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Measurement, is_reference
 from fa_tune.core.stats import (
@@ -23,12 +24,13 @@ from fa_tune.core.stats import (
     Interval,
     Ratio,
     comparable,
+    is_tied,
     levels,
     median,
     median_interval,
     paired_ratio,
 )
-from fa_tune.search.data_dependence import OnInputs, first_sound, worst
+from fa_tune.search.data_dependence import first_sound, worst
 
 TieBreak = Callable[[str], tuple[Any, ...]]
 
@@ -90,25 +92,6 @@ class Decision:
     def runners_up(self) -> tuple[Standing, ...]:
         """Every candidate but the chosen one, fastest first."""
         return tuple(s for s in self.standings if s.subject != self.chosen.subject)
-
-
-@dataclass(frozen=True)
-class Confirmation:
-    """The choice of a search against the default, measured independently of it in `n` pairs;
-    `ratio` is chosen / default, below 1 = the chosen one is faster."""
-
-    chosen: str
-    default: str
-    ratio: Ratio
-    n: int
-
-    @property
-    def upheld(self) -> bool:
-        """Whether the choice stands.  It was made for a gain of more than the margin; what
-        contradicts it is none at all, and not by chance: a GPU that is at rest shows less of
-        a gain than one at its power limit."""
-        interval = self.ratio.interval
-        return self.ratio.value < 1.0 or (interval is not None and interval.low < 1.0)
 
 
 def decide(
@@ -295,14 +278,6 @@ class _Basis:
     def ratio(self, numerator: str, denominator: str) -> Ratio:
         """One candidate's time over another's."""
         return paired_ratio(self.compared[numerator], self.compared[denominator])
-
-
-def is_tied(to_leader: Ratio, tie: float = TIE) -> bool:
-    """Whether candidate/leader cannot be told from 1: its interval contains 1, or the ratio
-    itself, single samples or not, lies within ±`tie`."""
-    interval = to_leader.interval
-    within = 1.0 - tie <= to_leader.value <= 1.0 + tie
-    return within or (interval is not None and interval.contains(1.0))
 
 
 def is_near(to_leader: Ratio, tie: float = TIE) -> bool:

@@ -28,8 +28,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from pydantic import TypeAdapter, ValidationError
-
+from fa_tune.core import codec
 from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError
 from fa_tune.core.files import replace_files
 from fa_tune.core.inputs import NORMAL
@@ -276,15 +275,13 @@ def find(places: Iterable[Path]) -> list[Path]:
 def _load_meta(path: Path) -> SpaceMeta:
     about = meta_path(path)
     try:
-        meta = TypeAdapter(SpaceMeta).validate_json(about.read_bytes())
+        meta = codec.load(SpaceMeta, codec.parse(about.read_bytes()))
     except OSError as error:
         raise ProfileFormatError(
             f"{path} has no readable {about.name}: {error.strerror or error}"
         ) from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise ProfileFormatError(f"{about}: {where}: {first['msg']}") from None
+    except ValueError as error:
+        raise ProfileFormatError(f"{about}: {error}") from None
     if meta.schema != SCHEMA:
         raise ProfileFormatError(
             f"{about}: schema {meta.schema} is not the one this fa-tune reads ({SCHEMA})"

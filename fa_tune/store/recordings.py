@@ -16,13 +16,12 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-
 from fa_tune import families
+from fa_tune.core import codec
+from fa_tune.core.comparison import Confirmation, OnInputs
 from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError
 from fa_tune.core.files import read_bytes, replace_files
 from fa_tune.core.inputs import NORMAL
@@ -38,7 +37,6 @@ from fa_tune.core.model import (
 )
 from fa_tune.core.workload import Workload
 from fa_tune.libraries import LABELS
-from fa_tune.store import strict_json
 from fa_tune.store.shared_files import locked
 from fa_tune.store.table.checks import METHODS
 from fa_tune.store.table.columns import COUNTERS
@@ -49,7 +47,8 @@ from fa_tune.store.table.write_csv import write_csv
 
 META_SUFFIX = ".meta.json"
 UNFINISHED = "_unfinished"  # how the name ends of what a search has measured so far
-SCHEMA = 1
+SCHEMA = 2
+FLAT = 1  # the schema that had a ratio and its interval as two fields of what they are of
 READS = 3  # of a recording that seems to be half replaced
 READ_AGAIN_S = 0.1
 _LOCK = ".recordings"  # of all recordings in a folder
@@ -61,41 +60,22 @@ _LABEL_TO_NAME = {label: name for name, label in LABELS.items()}
 
 
 @dataclass(frozen=True)
-class Confirmed:
-    """The comparison after the search: `ratio` is chosen / default over `n` pairs, with the ends
-    of its interval."""
-
-    chosen: str
-    default: str
-    ratio: float
-    interval: tuple[float, float] | None
-    n: int
-
-
-@dataclass(frozen=True)
-class MeasuredOn:
-    """One config on one kind of inputs after the search: its median, and its time over the
-    default's with the ends of its interval; None for the default itself.  `to_own_inputs`: its
-    time over that on the inputs of the search, of paired samples; None in old recordings."""
-
-    inputs: str
-    median_s: float
-    ratio: float | None = None
-    interval: tuple[float, float] | None = None
-    to_own_inputs: float | None = None
-
-
-@dataclass(frozen=True)
 class Decided:
-    """What the choice on one workload was made by, beside the table: a replay decides by it as
-    the search did.  `margin` is what the default had to be beaten by; `chosen` is the variant, by
-    key, that the search put into the registry, empty in old recordings; `on_inputs` are the
-    figures of the choice, the default and others on each kind of inputs, by variant's key."""
+    """What the choice on one workload was made by, and the table does not hold: a replay decides
+    by it as the search did.  `margin` is what the default had to be beaten by; `confirmed` the
+    comparison after the search; `chosen` is the variant, by key, that the search put into the
+    registry, empty in old recordings; `on_inputs` are the figures of the choice, the default and
+    others on each kind of inputs, by variant's key."""
 
     margin: float
-    confirmed: Confirmed | None = None
+    confirmed: Confirmation | None = None
     chosen: str = ""
-    on_inputs: Mapping[str, tuple[MeasuredOn, ...]] = field(default_factory=dict)
+    on_inputs: Mapping[str, tuple[OnInputs, ...]] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> str:
+        """The key of the variant that the search kept, as far as its recording tells."""
+        return self.chosen or (self.confirmed.left if self.confirmed is not None else "")
 
 
 @dataclass(frozen=True)
@@ -136,9 +116,6 @@ class Meta:
     old ones; `inputs` is the text of what Q, K and V held.  `table_sha256` is of the CSV beside it,
     so that the two are known to belong together; `save` fills it in, old ones have none."""
 
-    # Holds for the dataclasses inside as well.
-    __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
     schema: int
     device: DeviceInfo
     provenance: Provenance
@@ -170,7 +147,7 @@ def save(path: Path, attempts: Iterable[Attempt], resources: Mapping[str, Any], 
     write_csv(rows_from_attempts(attempts, resources), table)
     data = table.getvalue().encode()
     meta = dataclasses.replace(meta, table_sha256=hashlib.sha256(data).hexdigest())
-    text = json.dumps(dataclasses.asdict(meta), indent=1, sort_keys=True, default=str) + "\n"
+    text = json.dumps(codec.dump(meta), indent=1, sort_keys=True) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.parent / _LOCK, "recordings"):
@@ -261,29 +238,40 @@ def load_meta(path: Path) -> Meta:
     except (OSError, UnicodeDecodeError) as error:
         raise ProfileFormatError(f"{path} has no readable {meta_path.name}: {error}") from error
     try:
-        raw = strict_json.loads(text)
-        if isinstance(raw, dict) and isinstance(raw.get("device"), dict):
-            for name in _GONE_FROM_DEVICE:
-                raw["device"].pop(name, None)
-        meta = _meta_reader().validate_json(json.dumps(raw))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ProfileFormatError(f"{meta_path}: {where}: {first['msg']}") from None
-    except (ValueError, RecursionError) as error:
+        raw = codec.parse(text)
+    except ValueError as error:
         raise ProfileFormatError(f"{meta_path}: Invalid JSON: {error}") from None
-    if meta.schema != SCHEMA:
+    schema = raw.get("schema") if isinstance(raw, dict) else None
+    if schema not in (FLAT, SCHEMA):
         raise ProfileFormatError(
-            f"{meta_path}: schema {meta.schema} is not the one this fa-tune reads ({SCHEMA})"
+            f"{meta_path}: schema {schema} is not the one this fa-tune reads ({SCHEMA})"
         )
+    try:
+        meta = codec.load(Meta, _from_flat(raw) if schema == FLAT else raw)
+    except ValueError as error:
+        raise ProfileFormatError(f"{meta_path}: {error}") from None
     if wrong := _contradiction(meta):
         raise ProfileFormatError(f"{meta_path}: {wrong}")
     return meta
 
 
-@cache  # making one takes as long as reading a table
-def _meta_reader() -> TypeAdapter[Meta]:
-    return TypeAdapter(Meta)
+def _from_flat(raw: Any) -> Any:
+    """A provenance of schema 1 as one of today.  What does not fit stays as it is, to be refused
+    where it is checked."""
+    if isinstance(raw, list):
+        return [_from_flat(part) for part in raw]
+    if not isinstance(raw, dict):
+        return raw
+    parts = {name: _from_flat(part) for name, part in raw.items() if name != "extra"}
+    if {"ratio", "interval"} <= parts.keys():
+        ratio, interval = parts.pop("ratio"), parts.pop("interval")
+        whole = None if ratio is None else {"value": ratio, "interval": interval}
+        parts["ratio" if "n" in parts else "to_default"] = whole
+    if isinstance(device := parts.get("device"), dict):
+        parts["device"] = {n: part for n, part in device.items() if n not in _GONE_FROM_DEVICE}
+    if parts.get("schema") == FLAT:
+        parts["schema"] = SCHEMA
+    return parts | ({"extra": raw["extra"]} if "extra" in raw else {})
 
 
 def _contradiction(meta: Meta) -> str | None:

@@ -14,12 +14,13 @@ from pathlib import Path
 
 from fa_tune import families
 from fa_tune.core import codec
+from fa_tune.core.comparison import Confirmation
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.jobs import ABTestItem, ABTestJob, ABTestResult
 from fa_tune.core.model import Attempt, Measurement, Outcome, Variant, Verdict
 from fa_tune.core.options import Progress
-from fa_tune.core.stats import Interval, Ratio, paired_ratio
-from fa_tune.search.decide import Confirmation, Decision, keep_default
+from fa_tune.core.stats import paired_ratio
+from fa_tune.search.decide import Decision, keep_default
 from fa_tune.store.journal import AttemptRecord
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.schema import Registry
@@ -179,9 +180,7 @@ def _as_recorded(
     found = decided.confirmed if decided is not None else None
     if result.decision is None or found is None or (found.chosen, found.default) != pair:
         return result
-    interval = Interval(*found.interval) if found.interval is not None else None
-    confirmation = Confirmation(*pair, Ratio(found.ratio, interval), found.n)
-    return _judged(result, result.decision, confirmation, progress)
+    return _judged(result, result.decision, found, progress)
 
 
 def _judged(

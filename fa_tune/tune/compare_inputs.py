@@ -14,17 +14,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fa_tune.core import codec, input_files
+from fa_tune.core.comparison import OnInputs
 from fa_tune.core.errors import InvalidConfig, ToolMissing
 from fa_tune.core.inputs import BUILT_IN, NORMAL, InputSpec
 from fa_tune.core.jobs import CompareInputsJob, InputsItem, InputsResult, KernelItem
 from fa_tune.core.model import Artifact, Attempt, Measurement, Outcome
 from fa_tune.core.options import Progress
 from fa_tune.core.stats import Ratio, median, median_interval
-from fa_tune.search.data_dependence import OnInputs, paired_with_own
+from fa_tune.search.data_dependence import paired_with_own
 from fa_tune.search.decide import Decision, contenders, sound_choice
 from fa_tune.store.journal import AttemptRecord, Fingerprint
 from fa_tune.tune.fleet.gpu import Gpu
-from fa_tune.tune.outputs import recorded_figures, recording_of
+from fa_tune.tune.outputs import recording_of
 from fa_tune.tune.results import WorkloadResult
 from fa_tune.tune.session import ProfilerSelection, Session
 from fa_tune.workers.supervisor import ItemResult
@@ -245,7 +246,7 @@ def _as_recorded(
     recording = recording_of(result.decision.chosen.subject, result, selection)
     decided = recording.meta.decided.get(result.workload.key) if recording is not None else None
     taken = {a.subject for a in result.attempts if a.measurement is not None}
-    figures = _against(result.decision.default, recorded_figures(decided))
+    figures = _against(result.decision.default, decided.on_inputs if decided is not None else {})
     return _judged(result, {s: found for s, found in figures.items() if s in taken}, progress)
 
 

@@ -28,28 +28,23 @@ from fa_tune.core.model import (
     reference_name,
 )
 from fa_tune.core.options import SearchOptions
-from fa_tune.core.stats import Ratio as MeasuredRatio
 from fa_tune.operations import flops
-from fa_tune.search.data_dependence import OnInputs
 from fa_tune.search.decide import Decision, Standing
 from fa_tune.store import recordings
 from fa_tune.store.recordings import (
     SOURCES,
     UNFINISHED,
-    Confirmed,
     Decided,
     MeasuredBy,
-    MeasuredOn,
     Recording,
 )
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.combine import Found
 from fa_tune.store.registry.schema import (
-    Confirmation,
+    Confirmed,
     Entry,
     Gpu,
     InputFigures,
-    Ratio,
     RunnerUp,
     VerdictSummary,
 )
@@ -139,7 +134,13 @@ class Recorder:
         note: str = "",
     ) -> None:
         attempts = [a for found in results for a in _preferred(found)]
-        decided = {r.workload.key: _decided(r) for r in results if r.decision}
+        decided = {
+            r.workload.key: Decided(
+                r.margin, r.confirmation, r.decision.chosen.subject, r.on_inputs
+            )
+            for r in results
+            if r.decision is not None
+        }
         self._save(path, attempts, resources, decided, note)
 
     def _save(
@@ -183,33 +184,6 @@ def _preferred(result: WorkloadResult) -> Iterator[Attempt]:
             yield attempt
         else:
             yield replace(attempt, measurement=replace(found, preference=place))
-
-
-def _decided(result: WorkloadResult) -> Decided:
-    found = result.confirmation
-    chosen = result.decision.chosen.subject if result.decision is not None else ""
-    confirmed = None
-    if found is not None:
-        ratio = found.ratio
-        confirmed = Confirmed(found.chosen, found.default, ratio.value, ratio.interval, found.n)
-    on_inputs = {
-        subject: tuple(_measured_on(one) for one in figures)
-        for subject, figures in result.on_inputs.items()
-    }
-    return Decided(result.margin, confirmed, chosen, on_inputs)
-
-
-def _measured_on(found: OnInputs) -> MeasuredOn:
-    ratio, to_own = found.to_default, found.to_own_inputs
-    if ratio is None:
-        return MeasuredOn(found.inputs, found.median_s, to_own_inputs=to_own)
-    return MeasuredOn(found.inputs, found.median_s, ratio.value, ratio.interval, to_own)
-
-
-def recorded_figures(decided: Decided | None) -> dict[str, tuple[OnInputs, ...]]:
-    """What a recording has of the comparison on other inputs, by subject."""
-    kept = decided.on_inputs if decided is not None else {}
-    return {s: tuple(OnInputs.kept(**vars(f)) for f in found) for s, found in kept.items()}
 
 
 def provenance(selection: ProfilerSelection, names: Sequence[str]) -> Provenance:
@@ -279,11 +253,7 @@ def _found(entry: Entry, decision: Decision, attempts: Sequence[Attempt]) -> Fou
 
 
 def _runners_up(standings: Sequence[Standing]) -> tuple[RunnerUp, ...]:
-    return tuple(
-        RunnerUp(Variant.from_key(s.subject), s.median_s, ratio)
-        for s in standings
-        if (ratio := _ratio(s.to_chosen)) is not None
-    )
+    return tuple(RunnerUp(Variant.from_key(s.subject), s.median_s, s.to_chosen) for s in standings)
 
 
 def entry_of(
@@ -299,7 +269,6 @@ def entry_of(
     verdict = verdicts.get(decision.chosen.subject)
     replay = not selection.capabilities.measures_anew
     recording = recording_of(decision.chosen.subject, result, selection) if replay else None
-    interval = decision.chosen.interval_s
     return Entry(
         gpu=Gpu(selection.device.name, selection.device.compute_capability),
         workload=result.workload,
@@ -311,37 +280,24 @@ def entry_of(
         traits=family.traits(config, result.workload),
         reason=decision.sentence,
         median_s=decision.chosen.median_s,
-        interval_s=None if interval is None else (interval.low, interval.high),
+        interval_s=decision.chosen.interval_s,
         n=decision.chosen.n,
         tflops=flops.tflops(flops.matmul_flop(result.workload), decision.chosen.median_s),
         default=Variant.from_key(decision.default) if decision.default else None,
-        ratio_to_default=_ratio(decision.to_default),
+        ratio_to_default=decision.to_default,
         ratio_to_references={
-            reference_name(name): ratio
-            for name, found in decision.to_references.items()
-            if (ratio := _ratio(found)) is not None
+            reference_name(name): ratio for name, ratio in decision.to_references.items()
         },
         tie_set=tuple(Variant.from_key(s) for s in decision.tie_set),
         runners_up=_runners_up(decision.runners_up[:MAX_RUNNERS_UP]),
         verdict=VerdictSummary.of(verdict) if verdict is not None else None,
-        confirmation=_confirmation(result),
+        confirmation=Confirmed.of(result.confirmation) if result.confirmation else None,
         per_inputs={
-            found.inputs: InputFigures(
-                found.median_s, _ratio(found.to_default), found.to_own_inputs
-            )
+            found.inputs: InputFigures(found.median_s, found.to_default, found.to_own_inputs)
             for found in result.on_inputs.get(decision.chosen.subject, ())
         },
         provenance=_origin(chosen, recording, selection),
     )
-
-
-def _confirmation(result: WorkloadResult) -> Confirmation | None:
-    found = result.confirmation
-    ratio = _ratio(found.ratio) if found is not None else None
-    if found is None or ratio is None:
-        return None
-    chosen, default = Variant.from_key(found.chosen), Variant.from_key(found.default)
-    return Confirmation(chosen, default, ratio, found.n, found.upheld)
 
 
 def recording_of(
@@ -354,10 +310,3 @@ def recording_of(
             found = next((r for r in selection.recordings if r.label == label), None)
             return found or selection.recording
     return selection.recording
-
-
-def _ratio(found: MeasuredRatio | None) -> Ratio | None:
-    if found is None:
-        return None
-    interval = found.interval
-    return Ratio(found.value, None if interval is None else (interval.low, interval.high))

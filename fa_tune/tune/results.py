@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fa_tune.build.compile import BuildResult
+from fa_tune.core.comparison import Confirmation, OnInputs
 from fa_tune.core.errors import FaTuneError
 from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import (
@@ -22,8 +23,7 @@ from fa_tune.core.model import (
 from fa_tune.core.stats import MARGIN
 from fa_tune.core.workload import Workload
 from fa_tune.operations.memory import MemoryRate, memory_rate
-from fa_tune.search.data_dependence import OnInputs
-from fa_tune.search.decide import Confirmation, Decision
+from fa_tune.search.decide import Decision
 from fa_tune.search.space_table import SpaceMeta, SpaceRow
 from fa_tune.search.strategies.audit import Audit
 

@@ -11,6 +11,7 @@ from fa_tune.commands.views.registry_prose import _tied
 from fa_tune.commands.views.registry_table import entry_table
 from fa_tune.core.model import DeviceInfo, Provenance, Variant
 from fa_tune.core.paths import profiles_dir
+from fa_tune.core.stats import Interval, Ratio
 from fa_tune.core.workload import DType, benchmark_workload
 from fa_tune.operations import flops
 from fa_tune.store.registry.file import load, save
@@ -18,7 +19,6 @@ from fa_tune.store.registry.schema import (
     Entry,
     Gpu,
     InputFigures,
-    Ratio,
     Registry,
     RunnerUp,
     VerdictSummary,
@@ -309,7 +309,7 @@ def test_check_says_how_many_are_slower_than_the_default(console: Console, regis
     done = console("registry", "check")
     assert done.status == 0
     assert done.out.splitlines()[-1] == "Slower than the default by more than 1 %: 0 of 3 choices."
-    slow = dataclasses.replace(entry(2048), ratio_to_default=Ratio(1.05, (1.04, 1.06)))
+    slow = dataclasses.replace(entry(2048), ratio_to_default=Ratio(1.05, Interval(1.04, 1.06)))
     own = entry(8192, config=fakes.SLOW)
     unknown = dataclasses.replace(entry(512), ratio_to_default=None)
     save(registry, Registry.of([*load(registry).entries, slow, own, unknown]))

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from fa_tune.core import codec
-from fa_tune.core.codec import Figure
+from fa_tune.core.codec import POSITIVE, Figure, Keyed
 
 
 class Colour(StrEnum):
@@ -30,6 +30,26 @@ class Type(IntEnum):
 class Inner:
     number: float
     figure: Figure = 0.0
+
+
+class Place(NamedTuple):
+    x: int
+    y: int
+
+
+@dataclass(frozen=True)
+class ByKey(Keyed):
+    n: int
+
+    @property
+    def key(self) -> str:
+        return f"a{self.n}"
+
+    @classmethod
+    def from_key(cls, key: str) -> ByKey:
+        if not key.startswith("a"):
+            raise ValueError(f"no key: {key}")
+        return cls(int(key[1:]))
 
 
 @dataclass(frozen=True)
@@ -48,6 +68,9 @@ class Whole:
     either: int | str = 0
     told: Annotated[str, "for a reader"] = ""
     inside: tuple[Whole, ...] = ()
+    place: Place | None = None
+    more: Annotated[float, POSITIVE] = 1.0
+    keyed: ByKey = ByKey(1)
     free: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -63,7 +86,9 @@ plain = st.builds(
     st.tuples(st.integers(), st.text()),
     st.dictionaries(st.text(), st.lists(numbers, max_size=2).map(tuple), max_size=2),
     *(st.sampled_from(Colour), st.sampled_from(Type), st.sampled_from(["a", 1])),
-    *(st.none() | inners, st.integers() | st.text(), st.text()),
+    *(st.none() | inners, st.integers() | st.text(), st.text(), st.just(())),
+    *(st.builds(Place, st.integers(), st.integers()), st.floats(1e-300, 1e300)),
+    st.builds(ByKey, st.integers()),
 )
 wholes = st.recursive(
     plain, lambda inside: st.builds(_around, plain, st.lists(inside, max_size=2)), max_leaves=4
@@ -100,9 +125,9 @@ GOOD: Mapping[str, Any] = {
         ("several", [{"number": "nan"}], "several[0].number: 'nan' is not a number"),
         ("several", [{"number": math.inf}], "several[0].number: a number is out of range"),
         ("several", [{"number": 10**400}], "several[0].number: a number is out of range"),
-        ("several", [{"number": 1}, {}], "several[1]: field 'number' is missing"),
+        ("several", [{"number": 1}, {}], "several[1].number: the field is missing"),
         ("several", [{"number": 1, "figure": "x"}], "several[0].figure: 'x' is not a number"),
-        ("several", [{"number": 1, "colour": 2}], "several[0]: unknown field 'colour'"),
+        ("several", [{"number": 1, "colour": 2}], "several[0].colour: there is no such field"),
         ("several", "abc", "several: 'abc' is not a list"),
         ("pair", [1], "pair: [1] has not 2 values"),
         ("pair", [1.0, "x"], "pair[0]: 1.0 is not a whole number"),
@@ -111,8 +136,13 @@ GOOD: Mapping[str, Any] = {
         ("colour", "blue", "colour: 'blue' is none of red"),
         ("kind", 5, "kind: 5 is none of HALF"),
         ("word", [], "word: [] is none of a, 1"),
-        ("maybe", {}, "maybe: field 'number' is missing"),
+        ("maybe", {}, "maybe.number: the field is missing"),
         ("either", 1.5, "either: 1.5 is not a text"),
+        ("place", [1, 2, 3], "place: [1, 2, 3] has not 2 values"),
+        ("place", [1, "2"], "place[1]: '2' is not a whole number"),
+        ("more", 0, "more: 0 is not above 0"),
+        ("keyed", "b", "keyed: no key: b"),
+        ("keyed", 1, "keyed: 1 is not a text"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_its_place(name: str, value: Any, said: str) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from fa_tune.core.comparison import Confirmation
 from fa_tune.core.model import Attempt, Measurement, Outcome, Variant
+from fa_tune.core.stats import Interval, Ratio
 from fa_tune.core.workload import DType, benchmark_workload
 from fa_tune.evaluate.default_check import (
     DefaultComparison,
@@ -16,8 +18,8 @@ from fa_tune.evaluate.default_check import (
     compare_registry,
 )
 from fa_tune.store import recordings
-from fa_tune.store.recordings import Confirmed, Decided, Meta, Recording
-from fa_tune.store.registry.schema import Confirmation, Entry, Ratio
+from fa_tune.store.recordings import Decided, Meta, Recording
+from fa_tune.store.registry.schema import Confirmed, Entry
 from tests.commands.test_registry import entry as kept
 from tests.store.test_recordings import ORIGIN
 from tests.tune import fakes
@@ -95,8 +97,8 @@ def test_what_the_search_preferred_and_asked_for_counts() -> None:
 def test_the_comparison_afterwards_is_shown_or_put_the_default_in_its_place(
     ratio: float, chosen: str, slower: bool
 ) -> None:
-    interval = (ratio - 0.005, ratio + 0.005)
-    decided = Decided(0.01, Confirmed(A, DEFAULT, ratio, interval, 12))
+    interval = Interval(ratio - 0.005, ratio + 0.005)
+    decided = Decided(0.01, Confirmation(A, DEFAULT, Ratio(ratio, interval), 12))
     table = [attempt(DEFAULT, 1.0, 1.0, 1), attempt(A, 1.0, 0.9, 0)]
     one = of_one(recording(table, decided))
     assert (one.chosen, one.slower) == (chosen, slower)
@@ -112,7 +114,7 @@ def test_without_the_default_nothing_can_be_said_and_references_choose_nothing()
 # Registries -------------------------------------------------------------------------------------
 
 
-def entry(chosen: str, ratio: Ratio | None, confirmation: Confirmation | None = None) -> Entry:
+def entry(chosen: str, ratio: Ratio | None, confirmation: Confirmed | None = None) -> Entry:
     return dataclasses.replace(
         kept(),
         chosen=Variant.from_key(chosen),
@@ -125,11 +127,11 @@ def entry(chosen: str, ratio: Ratio | None, confirmation: Confirmation | None = 
 @pytest.mark.parametrize(
     ("ratio", "afterwards", "slower"),
     [
-        (Ratio(0.9, (0.89, 0.91)), None, False),
-        (Ratio(1.02, (1.01, 1.03)), None, True),
-        (Ratio(1.02, (0.99, 1.03)), None, False),
-        (Ratio(0.97, (0.96, 0.98)), Ratio(1.02, (1.015, 1.03)), True),
-        (Ratio(0.97, (0.96, 0.98)), Ratio(0.99, (0.98, 1.0)), False),
+        (Ratio(0.9, Interval(0.89, 0.91)), None, False),
+        (Ratio(1.02, Interval(1.01, 1.03)), None, True),
+        (Ratio(1.02, Interval(0.99, 1.03)), None, False),
+        (Ratio(0.97, Interval(0.96, 0.98)), Ratio(1.02, Interval(1.015, 1.03)), True),
+        (Ratio(0.97, Interval(0.96, 0.98)), Ratio(0.99, Interval(0.98, 1.0)), False),
     ],
 )
 def test_an_entry_is_held_against_the_default(
@@ -138,7 +140,7 @@ def test_an_entry_is_held_against_the_default(
     confirmation = None
     if afterwards is not None:
         parts = Variant.from_key(A), Variant.from_key(DEFAULT), afterwards, 12
-        confirmation = Confirmation(*parts, upheld=True)
+        confirmation = Confirmed(*parts, upheld=True)
     one = only(compare_registry([entry(A, ratio, confirmation)]))
     assert one.slower is slower
     assert one.ratio is not None
@@ -147,8 +149,12 @@ def test_an_entry_is_held_against_the_default(
 
 def test_an_entry_of_the_default_or_without_it() -> None:
     assert only(compare_registry([entry(DEFAULT, Ratio(1.0, None))])).is_default
-    gone = Confirmation(
-        Variant.from_key(A), Variant.from_key(DEFAULT), Ratio(1.02, (1.01, 1.03)), 12, upheld=False
+    gone = Confirmed(
+        Variant.from_key(A),
+        Variant.from_key(DEFAULT),
+        Ratio(1.02, Interval(1.01, 1.03)),
+        12,
+        upheld=False,
     )
     kept = only(compare_registry([entry(DEFAULT, Ratio(1.0, None), gone)]))
     assert (kept.confirmed, kept.slower) == (None, False)

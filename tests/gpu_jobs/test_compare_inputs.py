@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fa_tune.core import codec
+from fa_tune.core.comparison import OnInputs
 from fa_tune.core.jobs import CompareInputsJob, InputsItem, InputsResult, KernelItem
 from fa_tune.core.stats import Ratio, median
 from fa_tune.core.workload import DType, Workload
 from fa_tune.operations.flops import input_bytes
-from fa_tune.search.data_dependence import OnInputs, paired_with_own
+from fa_tune.search.data_dependence import paired_with_own
 
 if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: no jobs to test")

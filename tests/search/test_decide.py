@@ -9,17 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fa_tune.core.comparison import Confirmation
 from fa_tune.core.errors import FaTuneError, InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Measurement
-from fa_tune.core.stats import Interval, Ratio, paired_ratio
+from fa_tune.core.stats import Interval, Ratio, is_tied, paired_ratio
 from fa_tune.search.decide import (
-    Confirmation,
     Decision,
     Rule,
     beats,
     decide,
     is_near,
-    is_tied,
 )
 
 W = "b16_h16_kv16_q4096_k4096_d128_fp16_full"

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fa_tune.core import paths
+from fa_tune.core.comparison import Confirmation
 from fa_tune.core.errors import FaTuneError, ProfileFormatError, StorageError
 from fa_tune.core.model import (
     Attempt,
@@ -25,10 +26,11 @@ from fa_tune.core.model import (
     Resources,
     Variant,
 )
+from fa_tune.core.stats import Interval, Ratio
 from fa_tune.core.workload import MASKS, DType, Workload
 from fa_tune.families.sm80.sets import get_kernel_configs
 from fa_tune.store import recordings
-from fa_tune.store.recordings import Confirmed, Decided, Meta
+from fa_tune.store.recordings import Decided, Meta
 from tests.store.full_disk import FORK, refused_with_room
 
 H200 = DeviceInfo("NVIDIA H200", (9, 0), "580.65.06", 150_000_000_000, "GPU-1")
@@ -50,7 +52,7 @@ ORIGIN = Provenance(
 DECIDED = {
     "b16_h16_kv16_q512_k512_d128_fp16_full": Decided(0.01),
     "b16_h16_kv16_q1024_k1024_d128_fp16_full": Decided(
-        0.005, Confirmed("sm80:a", "sm80:b", 0.98, (0.97, 0.99), 12)
+        0.005, Confirmation("sm80:a", "sm80:b", Ratio(0.98, Interval(0.97, 0.99)), 12)
     ),
 }
 META = Meta(recordings.SCHEMA, H200, ORIGIN, "by hand: never", DECIDED)
@@ -270,6 +272,24 @@ def path(tmp_path: Path) -> Path:
     return save(tmp_path, "tune", "2026-02-01T00:00:00+00:00")
 
 
+@pytest.mark.parametrize("name", ["fast_gemma_1024_events", "tune_ncu"])
+def test_a_recording_of_schema_1_is_written_anew_without_a_loss(name: str, tmp_path: Path) -> None:
+    old = recordings.load(paths.profiles_dir() / "nvidia_h200" / f"{name}.csv")
+    raw = json.loads(old.path.with_suffix(".meta.json").read_text())
+    assert raw["schema"] == recordings.FLAT
+    for key, flat in raw.get("decided", {}).items():
+        decided = old.meta.decided[key]
+        if decided.confirmed is not None:
+            ratio, interval = flat["confirmed"]["ratio"], flat["confirmed"]["interval"]
+            assert decided.confirmed.ratio == Ratio(ratio, Interval(*interval))
+        told = [(f.to_default and f.to_default.value) for f in decided.on_inputs[decided.chosen]]
+        assert told == [f["ratio"] for f in flat["on_inputs"][flat["chosen"]]]
+    path = tmp_path / old.path.parent.name / old.path.name
+    recordings.save(path, old.attempts, {}, old.meta)
+    assert json.loads(path.with_suffix(".meta.json").read_text())["schema"] == recordings.SCHEMA
+    assert recordings.load(path).meta == old.meta
+
+
 def damage_meta(path: Path, **changes: object) -> None:
     meta = path.with_suffix(".meta.json")
     fields = json.loads(meta.read_text())
@@ -300,8 +320,8 @@ def test_a_provenance_that_is_no_json(path: Path, text: bytes, said: str) -> Non
     [
         ({"provenance": None}, "provenance: "),
         ({"device": {"name": "NVIDIA H200"}}, "device.compute_capability: "),
-        ({"schema": "first"}, "schema: "),
-        ({"schema": recordings.SCHEMA + 1}, "schema 2 is not the one"),
+        ({"schema": "first"}, "schema first is not the one"),
+        ({"schema": recordings.SCHEMA + 1}, f"schema {recordings.SCHEMA + 1} is not the one"),
     ],
 )
 def test_a_provenance_that_does_not_fit_names_the_field(

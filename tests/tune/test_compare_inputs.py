@@ -6,12 +6,13 @@ import random
 
 import pytest
 
-from fa_tune.commands.views.registry_prose import data_dependence, figures_of
+from fa_tune.commands.views.registry_prose import data_dependence
+from fa_tune.core.comparison import OnInputs
 from fa_tune.core.inputs import BUILT_IN, InputSpec
 from fa_tune.core.model import Outcome
 from fa_tune.core.stats import Interval, Ratio
 from fa_tune.core.workload import DType, benchmark_workload
-from fa_tune.search.data_dependence import OnInputs, slowdown
+from fa_tune.search.data_dependence import slowdown
 from fa_tune.search.decide import Rule
 from fa_tune.store.registry import file as store
 from fa_tune.tune import compare_inputs
@@ -160,7 +161,7 @@ def test_the_clock_of_each_comparison_is_not_in_what_inputs_cost(world: World, s
     (entry,) = store.load(world.registry).entries
     kept = entry.per_inputs["falling"].ratio_to_own_inputs
     assert kept == pytest.approx(1.3 / 1.04 * 0.99 / 0.9, rel=1e-5)
-    (sentence,) = data_dependence(figures_of(entry), entry.inputs)[1:]
+    (sentence,) = data_dependence(entry.on_inputs, entry.inputs)[1:]
     assert sentence == "It takes most time on falling inputs, 1.38 times that on trained ones."
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from fa_tune.core.comparison import OnInputs
 from fa_tune.core.model import DeviceInfo, Outcome
 from fa_tune.core.stats import Ratio
 from fa_tune.core.workload import DType
@@ -19,7 +20,6 @@ from fa_tune.evaluate.repeatability import Agreement
 from fa_tune.evaluate.strategies import Plan
 from fa_tune.operations.memory import MemoryRate
 from fa_tune.profile.explain import Explanation
-from fa_tune.search.data_dependence import OnInputs
 from fa_tune.search.decide import Decision
 from fa_tune.store.table import columns
 from fa_tune.tune.results import Exploration, FamilyStanding

@@ -119,7 +119,7 @@ def _grid(folder: Path, family: str) -> str:
 
 def _ab_tests(folder: Path) -> str:
     decided = [one.meta.decided[w.key] for w, one in held(folder).items()]
-    ratios = [one.confirmed.ratio for one in decided if one.confirmed]
+    ratios = [one.confirmed.ratio.value for one in decided if one.confirmed]
     return (
         f"{len(ratios)} choices other than the default were held against it in an A/B test after "
         f"the search, in a fresh process: they took {min(ratios):.2f} to {max(ratios):.2f} of its "

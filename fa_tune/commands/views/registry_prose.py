@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fa_tune.core import units
+from fa_tune.core.comparison import OnInputs
 from fa_tune.core.model import BARE_READ, Variant, reference_name
-from fa_tune.core.stats import Interval
-from fa_tune.core.stats import Ratio as MeasuredRatio
+from fa_tune.core.stats import Ratio
 from fa_tune.families import family_names
 from fa_tune.libraries import label_of
-from fa_tune.search.data_dependence import OnInputs, slowdown, worst
-from fa_tune.store.registry.schema import Entry, Ratio
+from fa_tune.search.data_dependence import slowdown, worst
+from fa_tune.store.registry.schema import Entry
 
 MAX_NAMED = 3  # tied configs that are named
 
 
-def against(ratio: Ratio | MeasuredRatio, other: str = "the default") -> str:
+def against(ratio: Ratio, other: str = "the default") -> str:
     """`4.10 % less time than the default (95 %: 3.90 to 4.31)`."""
     gain = 1.0 - ratio.value
     less = gain >= 0.0
@@ -70,25 +70,8 @@ def data_dependence(figures: Sequence[OnInputs], chosen_on: str) -> list[str]:
     return text
 
 
-def figures_of(entry: Entry) -> tuple[OnInputs, ...]:
-    """An entry's figures per inputs."""
-    return tuple(
-        OnInputs(
-            *(name, found.median_s, _measured(found.ratio_to_default)),
-            found.ratio_to_own_inputs,
-        )
-        for name, found in entry.per_inputs.items()
-    )
-
-
-def _measured(kept: Ratio | None) -> MeasuredRatio | None:
-    if kept is None:
-        return None
-    return MeasuredRatio(kept.value, Interval(*kept.interval) if kept.interval else None)
-
-
 def _on_inputs(entry: Entry) -> list[str]:
-    if told := data_dependence(figures_of(entry), entry.inputs):
+    if told := data_dependence(entry.on_inputs, entry.inputs):
         return told
     if others := len(entry.per_inputs.keys() - {entry.inputs}):
         kinds = "another kind of inputs" if others == 1 else f"{others} other kinds of inputs"

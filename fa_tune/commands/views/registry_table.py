@@ -8,17 +8,18 @@ from dataclasses import asdict
 from typing import Any
 
 from fa_tune.commands.shared.output import say, text_table
-from fa_tune.commands.views.registry_prose import entry_prose, figures_of
+from fa_tune.commands.views.registry_prose import entry_prose
 from fa_tune.core import devices, units
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import BARE_READ, reference_name, reference_subject
+from fa_tune.core.stats import Ratio
 from fa_tune.core.workload import Workload, labels
 from fa_tune.libraries import LABELS
 from fa_tune.report.fitted import Legend, fitted
 from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.search.data_dependence import worst
 from fa_tune.store.registry.lookup import Match, Target, find_match
-from fa_tune.store.registry.schema import Entry, Ratio, Registry, entry_text
+from fa_tune.store.registry.schema import Entry, Registry, entry_text
 
 _REFERENCES = tuple(name for name in LABELS if name != BARE_READ)
 _HEADINGS_OF_REFERENCES = tuple(f"x {LABELS[name]}" for name in _REFERENCES)
@@ -178,7 +179,7 @@ def _hardest(entry: Entry) -> Ratio | None:
 
 def _at_worst(entry: Entry) -> str:
     """Against the default where it does worst: `0.99 (falling)`."""
-    found = worst(figures_of(entry))
+    found = worst(entry.on_inputs)
     if found is None or found.to_default is None:
         return ""
     return f"{1.0 / found.to_default.value:.2f} ({found.inputs})"

@@ -13,7 +13,7 @@ from fa_tune import families
 from fa_tune.core.errors import FaTuneError, InvalidConfig
 from fa_tune.core.model import Measurement, Quantity, Variant, is_reference
 from fa_tune.core.roofline import ROOFS
-from fa_tune.core.stats import comparable
+from fa_tune.core.stats import Ratio, comparable, is_tied, paired_ratio
 from fa_tune.core.units import format_quantity
 from fa_tune.core.workload import Workload
 from fa_tune.families.selection import choose_configs
@@ -21,7 +21,6 @@ from fa_tune.libraries import label_of
 from fa_tune.profile.explain import explain_pair
 from fa_tune.profile.ncu.metrics import METRICS, label
 from fa_tune.report.page.source import Source
-from fa_tune.search.decide import Decision, decide
 from fa_tune.store.table.rows import Row, best, grouped, paces
 
 Records = list[dict[str, Any]]
@@ -32,14 +31,16 @@ MAX_COVERING = 10  # configs per family of workloads
 
 @dataclass(frozen=True)
 class Place:
-    """One workload of one source: its rows, and what is chosen among them.  `label` is all that is
-    known of it, `short` what the others on the page do not share."""
+    """One workload of one source, and its rows.  `label` is all that is known of it, `short` what
+    the others on the page do not share.  `leader` is the fastest of ours, empty without one, and
+    `to_leader` the time of each of ours over its, the fastest first."""
 
     label: str
     short: str
     source: Source
     rows: Sequence[Row]
-    decision: Decision | None
+    leader: str
+    to_leader: Mapping[str, Ratio]
 
     @property
     def kind(self) -> str:
@@ -56,10 +57,13 @@ class Place:
         recorded = self.source.chosen.get(workload.key, "") if workload else ""
         if recorded in {subject_of(row) for row in self.rows}:
             return recorded
-        if self.decision is None:
-            return ""
-        ranked = all(row.preference is not None for row in self.rows if row.is_variant)
-        return (self.decision.chosen if ranked else self.decision.leader).subject
+        return self.leader
+
+    @property
+    def tied(self) -> list[str]:
+        """Those of ours that cannot be told from the fastest, with it, the fastest first."""
+        near = self.to_leader.items()
+        return [s for s, ratio in near if s == self.leader or is_tied(ratio)]
 
 
 def places(sources: Iterable[Source]) -> list[Place]:
@@ -80,9 +84,11 @@ def places(sources: Iterable[Source]) -> list[Place]:
             short=_shortened(own, shared) or label,
             source=source,
             rows=rows,
-            decision=_decision(rows),
+            leader=leader,
+            to_leader=_to_leader(rows, leader),
         )
         for own, (label, source, rows) in zip(parts, found, strict=True)
+        for leader in [_leader(rows)]
     ]
 
 
@@ -97,23 +103,27 @@ def subject_of(row: Row) -> str:
     return f"{row.family}:{row.kernel}" if row.family else row.kernel
 
 
-def _decision(rows: Sequence[Row]) -> Decision | None:
-    measured = [
-        Measurement(
-            subject=f"{row.family}:{row.kernel}",
-            workload=str(row.group),
-            method=row.method,
-            samples_s=row.samples_s or (row.rank_s,),
-            relative=row.relative or (),
-        )
-        for row in rows
-        if row.rank_s is not None and row.family
-    ]
-    preferred = {subject_of(row): row.preference for row in rows}
-    try:
-        return decide(measured, None, tie_break=lambda subject: (preferred[subject] or 0,))
-    except FaTuneError:
-        return None  # no config of ours, or one that stands twice
+def _leader(rows: Sequence[Row]) -> str:
+    fastest = best(rows)
+    return "" if fastest is None else subject_of(fastest)
+
+
+def _compared(rows: Sequence[Row]) -> dict[str, tuple[float, ...]]:
+    """What the times of all are compared by."""
+    timed = {subject_of(row): row for row in rows if row.rank_s is not None and row.family}
+    samples = {s: row.samples_s or (row.rank_s or 0.0,) for s, row in timed.items()}
+    return comparable(samples, {s: row.relative or () for s, row in timed.items()})
+
+
+def _to_leader(rows: Sequence[Row], leader: str) -> dict[str, Ratio]:
+    compared, pace = _compared(rows), paces(rows)
+    ours = [row for row in rows if row.is_variant and id(row) in pace]
+    ours.sort(key=lambda row: (subject_of(row) != leader, pace[id(row)], subject_of(row)))
+    return {
+        s: paired_ratio(compared[s], compared[leader])
+        for s in map(subject_of, ours)
+        if s in compared and leader in compared
+    }
 
 
 def numbers_of_configs(found: Sequence[Place]) -> dict[str, str]:
@@ -128,7 +138,7 @@ def results(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
     """Every row: `loss_percent` is its time above that of the fastest of ours."""
     out: Records = []
     for place in found:
-        loss, tied = _losses(place), set(place.decision.tie_set if place.decision else ())
+        loss, tied = _losses(place), set(place.tied)
         for row in place.rows:
             subject = subject_of(row)
             workload = row.workload
@@ -181,26 +191,23 @@ def ties(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
     """Samples of tied configs over the leader's of the same round, and the ratio's interval."""
     out: Records = []
     for place in found:
-        if place.decision is None or len(place.decision.tie_set) < 2:
+        if len(place.tied) < 2:
             continue
-        by_subject = {subject_of(row): row for row in place.rows if row.rank_s is not None}
-        samples = {s: row.samples_s or () for s, row in by_subject.items()}
-        compared = comparable(samples, {s: row.relative or () for s, row in by_subject.items()})
-        leader = compared[place.decision.leader.subject]
-        tied = [s for s in place.decision.standings if s.tied]
-        for standing in tied[:MAX_TIED]:
-            ratios = zip(compared[standing.subject], leader, strict=False)
-            interval = standing.to_leader.interval
+        compared = _compared(place.rows)
+        for subject in place.tied[:MAX_TIED]:
+            ratio = place.to_leader[subject]
+            low, high = ratio.interval or (ratio.value, ratio.value)
+            rounds = zip(compared[subject], compared[place.leader], strict=False)
             out.append(
                 {
                     "workload": place.label,
-                    "config": numbers[standing.subject],
-                    "kernel": Variant.from_key(standing.subject).config,
-                    "chosen": standing.subject == place.chosen,
-                    "ratio": standing.to_leader.value,
-                    "low": interval.low if interval else standing.to_leader.value,
-                    "high": interval.high if interval else standing.to_leader.value,
-                    "samples": [a / b for a, b in ratios],
+                    "config": numbers[subject],
+                    "kernel": Variant.from_key(subject).config,
+                    "chosen": subject == place.chosen,
+                    "ratio": ratio.value,
+                    "low": low,
+                    "high": high,
+                    "samples": [a / b for a, b in rounds],
                 }
             )
     return out
@@ -313,7 +320,7 @@ def single_configs(found: Sequence[Place], numbers: Mapping[str, str]) -> Record
     kinds: dict[str, list[Place]] = {}
     for place in found:
         row = place.rows[0]
-        if place.decision is not None and row.d_head and row.dtype:
+        if place.leader and row.d_head and row.dtype:
             kind = f"d_head {row.d_head}, {row.dtype.name}, {row.method}"
             kinds.setdefault("; ".join(filter(None, (kind, row.source))), []).append(place)
     out: Records = []

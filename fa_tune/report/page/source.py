@@ -9,16 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fa_tune.core.comparison import OnInputs
 from fa_tune.core.model import Measurement
-from fa_tune.core.stats import Interval, Ratio
 from fa_tune.profile import profile_json
-from fa_tune.search.data_dependence import OnInputs
-from fa_tune.search.decide import Confirmation
 from fa_tune.store.table.from_attempts import rows_from_measurements
 from fa_tune.store.table.rows import Row
 
 if TYPE_CHECKING:
-    from fa_tune.store.recordings import Decided, Meta
+    from fa_tune.store.recordings import Meta
 
 OnInputsBySubject = Mapping[str, Sequence[OnInputs]]
 
@@ -52,11 +50,9 @@ def source_of(path: Path, rows: Sequence[Row]) -> Source:
     on_inputs: dict[str, dict[str, tuple[OnInputs, ...]]] = {}
     for meta in metas:
         for workload, decided in meta.decided.items():
-            if kept := _chosen(decided):
-                chosen[workload] = kept
-            for subject, figures in decided.on_inputs.items():
-                told = tuple(OnInputs.kept(**vars(figure)) for figure in figures)
-                on_inputs.setdefault(workload, {})[subject] = told
+            if decided.kept:
+                chosen[workload] = decided.kept
+            on_inputs.setdefault(workload, {}).update(decided.on_inputs)
     return Source(
         name=str(path),
         rows=rows,
@@ -71,17 +67,6 @@ def source_of(path: Path, rows: Sequence[Row]) -> Source:
 def profiled_source(path: Path, measurements: Sequence[Measurement]) -> Source:
     """What `fa-tune profile --json` wrote, as rows and with the counters."""
     return Source(str(path), rows_from_measurements(measurements), profiled=measurements)
-
-
-def _chosen(decided: Decided) -> str:
-    """The variant that a search kept, as far as its recording tells."""
-    confirmed = decided.confirmed
-    if decided.chosen or confirmed is None:
-        return decided.chosen
-    interval = Interval(*confirmed.interval) if confirmed.interval else None
-    ratio = Ratio(confirmed.ratio, interval)
-    told = Confirmation(confirmed.chosen, confirmed.default, ratio, confirmed.n)
-    return told.chosen if told.upheld else told.default
 
 
 def _only(names: Any) -> str:

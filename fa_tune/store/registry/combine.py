@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from fa_tune import families
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Variant
+from fa_tune.core.stats import Ratio
 from fa_tune.families.equal_sources import equal, kind_of
-from fa_tune.store.registry.schema import Entry, Ratio, RunnerUp
+from fa_tune.store.registry.schema import Entry, RunnerUp
 
 
 @dataclass(frozen=True)

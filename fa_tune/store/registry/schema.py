@@ -13,56 +13,27 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import (
-    AfterValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    PlainValidator,
-    TypeAdapter,
-    ValidationError,
-    WithJsonSchema,
-)
-
 from fa_tune import families
+from fa_tune.core import codec
+from fa_tune.core.codec import FILLED, NOT_NEGATIVE, POSITIVE
+from fa_tune.core.comparison import Confirmation, OnInputs
 from fa_tune.core.errors import InvalidConfig, RegistryError
 from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import BARE_READ, Provenance, Variant, Verdict, reference_name
+from fa_tune.core.stats import ORDERED, Interval, Ratio
 from fa_tune.core.workload import Workload
 from fa_tune.operations.memory import MemoryRate, memory_rate
-from fa_tune.store import strict_json
 
-SCHEMA: Literal[4] = (
-    4  # what is written; a change of the types below is a new number and a new reader
-)
+# What is written; a change of the types below is a new number and a new reader.
+SCHEMA: Literal[4] = 4
 
-
-def _ordered(interval: tuple[float, float]) -> tuple[float, float]:
-    if interval[0] > interval[1]:
-        raise ValueError("the interval's lower end is above its upper end")
-    return interval
-
-
-def _read_workload(key: object) -> Workload:
-    if not isinstance(key, str):
-        raise ValueError("a workload is written as its key, a text")
-    return Workload.from_key(key)
-
-
-Text = Annotated[str, Field(min_length=1)]
-Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=1)]
-Interval = Annotated[tuple[Positive, Positive], AfterValidator(_ordered)]
-WorkloadKey = Annotated[
-    Workload,
-    PlainValidator(_read_workload),
-    PlainSerializer(lambda workload: workload.key, return_type=str),
-    WithJsonSchema({"type": "string", "examples": ["b16_h16_kv16_q4096_k4096_d128_fp16_full"]}),
-]
+Text = Annotated[str, FILLED]
+Positive = Annotated[float, POSITIVE]
+NotNegative = Annotated[float, NOT_NEGATIVE]
+Count = Annotated[int, POSITIVE]
 
 
 @dataclass(frozen=True)
@@ -71,15 +42,6 @@ class Gpu:
 
     name: Text
     compute_capability: tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """A quotient of times, below 1 = the first is faster; `interval` is its 95 % bootstrap
-    interval, None where it is unknown."""
-
-    value: Positive
-    interval: Interval | None
 
 
 @dataclass(frozen=True)
@@ -98,10 +60,10 @@ class VerdictSummary:
 
     correct: bool
     cases: Count
-    max_abs_error: Annotated[float, Field(ge=0)]
-    limit: Annotated[float, Field(ge=0)]
-    rms_error: Annotated[float, Field(ge=0)] | None = None
-    rms_limit: Annotated[float, Field(ge=0)] | None = None
+    max_abs_error: NotNegative
+    limit: NotNegative
+    rms_error: NotNegative | None = None
+    rms_limit: NotNegative | None = None
 
     @classmethod
     def of(cls, verdict: Verdict) -> VerdictSummary | None:
@@ -116,7 +78,7 @@ class VerdictSummary:
 
 
 @dataclass(frozen=True)
-class Confirmation:
+class Confirmed:
     """What became of a search's choice when it was compared with the default once more, in a
     process of its own and as a program runs it: `ratio` is the time of `variant`, which the
     search preferred, over that of `default`, in `n` pairs.  Not `upheld`: it gained nothing, and
@@ -128,12 +90,18 @@ class Confirmation:
     n: Count
     upheld: bool
 
+    @classmethod
+    def of(cls, found: Confirmation) -> Confirmed:
+        """A comparison as an entry has it."""
+        chosen, default = Variant.from_key(found.chosen), Variant.from_key(found.default)
+        return cls(chosen, default, found.ratio, found.n, found.upheld)
+
 
 @dataclass(frozen=True)
 class InputFigures:
     """What the chosen variant does on one kind of inputs: its median, its time over the default's
-    beside it, None for the default itself, and over its own on the inputs of the search, of
-    samples paired within rounds, None where that was not measured."""
+    in the same rounds, None for the default itself, and over its own on the inputs of the search,
+    of samples paired within rounds, None where that was not measured."""
 
     median_s: Positive
     ratio_to_default: Ratio | None
@@ -169,7 +137,7 @@ class Entry:
     """
 
     gpu: Gpu
-    workload: WorkloadKey
+    workload: Workload
     method: Text
     inputs: Text
     source: Literal["measured", "replay"]
@@ -178,7 +146,7 @@ class Entry:
     traits: str
     reason: str
     median_s: Positive
-    interval_s: Interval | None
+    interval_s: Annotated[Interval, ORDERED] | None
     n: Count
     tflops: Positive
     default: Variant | None
@@ -187,7 +155,7 @@ class Entry:
     tie_set: tuple[Variant, ...]
     runners_up: tuple[RunnerUp, ...]
     verdict: VerdictSummary | None
-    confirmation: Confirmation | None
+    confirmation: Confirmed | None
     per_inputs: Mapping[str, InputFigures]
     provenance: Provenance
 
@@ -223,6 +191,14 @@ class Entry:
         return EntryKey(self.gpu.name, self.gpu.compute_capability, self.workload.key, self.method)
 
     @property
+    def on_inputs(self) -> tuple[OnInputs, ...]:
+        """The figures per inputs, as searches have them."""
+        return tuple(
+            OnInputs(name, found.median_s, found.ratio_to_default, found.ratio_to_own_inputs)
+            for name, found in self.per_inputs.items()
+        )
+
+    @property
     def memory_rate(self) -> MemoryRate | None:
         """How near the choice is to the speed of the GPU's memory; None where that is not its
         limit."""
@@ -235,9 +211,6 @@ class Entry:
 class Registry:
     """All entries, kept sorted by GPU, workload and method; raises ValueError for two entries
     with one key."""
-
-    # Holds for the dataclasses inside as well.
-    __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     schema: Literal[4]
     entries: tuple[Entry, ...]
@@ -277,7 +250,7 @@ def from_json(data: str | bytes, where: str) -> Registry:
     """
     try:
         text = data if isinstance(data, str) else data.decode("utf-8-sig")
-        raw = strict_json.loads(text)
+        raw = codec.parse(text)
     except UnicodeDecodeError as e:
         raise RegistryError(f"{where}: not UTF-8 at byte {e.start}{_MEND}") from None
     except json.JSONDecodeError as e:
@@ -285,20 +258,16 @@ def from_json(data: str | bytes, where: str) -> Registry:
         raise RegistryError(f"{where}: {at}: not JSON: {e.msg}{_MEND}") from None
     except ValueError as e:
         raise RegistryError(f"{where}: {e}{_MEND}") from None
-    except RecursionError:
-        raise RegistryError(f"{where}: nested too deeply{_MEND}") from None
     _check_version(raw, where)
     if wrong := _unprintable(raw):
         raise RegistryError(f"{where}: {wrong!r} has a control character{_MEND}")
     whole = _from_older(raw) if raw["schema"] < SCHEMA else raw
     if isinstance(entries := whole.get("entries"), list):
         whole = {**whole, "entries": _without_restated(entries)}
-    if whole != raw:
-        text = json.dumps(whole)
     try:
-        read = _adapter().validate_json(text)
-    except ValidationError as e:
-        raise RegistryError(f"{where}: {_first_error(e)}{_MEND}") from None
+        read = codec.load(Registry, whole)
+    except ValueError as e:
+        raise RegistryError(f"{where}: {_one_line(e)}{_MEND}") from None
     registry: Registry = _with_todays_words(read)
     return registry
 
@@ -323,36 +292,26 @@ def to_json(registry: Registry) -> str:
     Raises RegistryError for a registry that could not be read back (a field with a value that
     does not fit the schema): such a file must not be written.
     """
-    text = _adapter().dump_json(registry, indent=2, warnings=False).decode() + "\n"
+    raw = codec.dump(registry)
     try:
-        _adapter().validate_json(text)
-        for entry in registry.entries:  # free in form, but JSON: pydantic writes NaN as null
+        codec.load(Registry, raw)
+        for entry in registry.entries:  # free in form
             json.dumps(dict(entry.provenance.extra), allow_nan=False)
     except (ValueError, TypeError) as e:
-        reason = _first_error(e) if isinstance(e, ValidationError) else f"provenance.extra: {e}"
-        raise RegistryError(f"the new registry does not fit its schema: {reason}") from None
-    return text
+        place = "" if isinstance(e, codec.Misfit) else "provenance.extra: "
+        raise RegistryError(
+            f"the new registry does not fit its schema: {place}{_one_line(e)}"
+        ) from None
+    return json.dumps(raw, indent=2, ensure_ascii=False) + "\n"
 
 
 def entry_text(entry: Entry) -> str:
     """One entry as canonical JSON: equal entries have equal texts."""
-    fields = _adapter().dump_python(Registry.of([entry]), mode="json", warnings=False)
-    return json.dumps(fields["entries"][0], sort_keys=True)
-
-
-def json_schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a registry file."""
-    schema = _adapter().json_schema(mode="validation")
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    return json.dumps(codec.dump(entry), sort_keys=True)
 
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # any but tab and line feed
 _MEND = "; fix the file or move it away; it was left unchanged"
-
-
-@cache
-def _adapter() -> TypeAdapter[Registry]:
-    return TypeAdapter(Registry)
 
 
 def _check_version(raw: object, where: str) -> None:
@@ -421,17 +380,5 @@ def _subject(entry: Any) -> tuple[str, str] | None:
         return None
 
 
-def _first_error(error: ValidationError) -> str:
-    """`entries[0].median_s: Input should be greater than 0, not -1 (and 2 more)`."""
-    first, *others = error.errors(include_url=False)
-    place = ""
-    for part in first["loc"]:
-        place += f"[{part}]" if isinstance(part, int) else f".{part}" if place else part
-    message = first["msg"].removeprefix("Value error, ")
-    value = first.get("input")
-    told = isinstance(value, str) and value in message
-    if not told and (isinstance(value, str | int | float) or value is None):
-        shown = json.dumps(value)
-        message += f", not {shown if len(shown) <= 60 else shown[:57] + '...'}"
-    more = f" (and {len(others)} more)" if others else ""
-    return " ".join(f"{place}: {message}{more}".split())
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from fa_tune.core.comparison import OnInputs
 from fa_tune.core.stats import Ratio
 from fa_tune.profile import profile_json
 from fa_tune.report.load import load_report_source
 from fa_tune.report.page.render import write_page
 from fa_tune.report.page.source import Source, source_of
-from fa_tune.search.data_dependence import OnInputs
 from fa_tune.store.table.rows import Row
 from tests.project_files import ROOT
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from fa_tune.core.comparison import OnInputs
 from fa_tune.core.model import Measurement
 from fa_tune.core.workload import DType, benchmark_workload
 from fa_tune.report.page.figures import Place, on_inputs
 from fa_tune.report.page.source import Source
-from fa_tune.search.data_dependence import OnInputs
 from fa_tune.store.table.from_attempts import rows_from_measurements
 
 KEY = benchmark_workload(1024, 128, DType.FP16).key
@@ -19,7 +19,7 @@ def ratios(*figures: OnInputs) -> tuple[list[float], set[str]]:
     """Over the quickest inputs, and how it was measured."""
     rows = rows_from_measurements([Measurement("ref:fa2", KEY, "events", (1e-3,))])
     source = Source("x", rows, on_inputs={KEY: {SUBJECT: figures}})
-    told = on_inputs([Place("x", "x", source, rows, None)], {})
+    told = on_inputs([Place("x", "x", source, rows, "", {})], {})
     return [r["over_fastest"] for r in told], {r["samples"] for r in told}
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from fa_tune.core.model import Provenance, Variant
+from fa_tune.core.stats import Interval, Ratio
 from fa_tune.core.workload import DType, benchmark_workload
 from fa_tune.operations import flops
 from fa_tune.store.registry.schema import (
-    Confirmation,
+    Confirmed,
     Entry,
     Gpu,
     InputFigures,
-    Ratio,
     RunnerUp,
     VerdictSummary,
 )
@@ -81,16 +81,21 @@ def make_entry() -> MakeEntry:
             "n": 5,
             "tflops": flops.tflops(flops.matmul_flop(workload), median_s),
             "default": variant(32),
-            "ratio_to_default": Ratio(0.931, (0.929, 0.934)),
-            "ratio_to_references": {"cudnn": Ratio(1.6, None), "fa2": Ratio(0.954, (0.95, 0.958))},
+            "ratio_to_default": Ratio(0.931, Interval(0.929, 0.934)),
+            "ratio_to_references": {
+                "cudnn": Ratio(1.6, None),
+                "fa2": Ratio(0.954, Interval(0.95, 0.958)),
+            },
             "tie_set": (variant(64), variant(128)),
-            "runners_up": (RunnerUp(variant(128), median_s * 1.001, Ratio(1.001, (0.999, 1.003))),),
+            "runners_up": (
+                RunnerUp(variant(128), median_s * 1.001, Ratio(1.001, Interval(0.999, 1.003))),
+            ),
             "verdict": VerdictSummary(True, 4, 4.9e-4, 9.8e-4),
-            "confirmation": Confirmation(
-                variant(64), variant(32), Ratio(0.935, (0.931, 0.94)), 40, True
+            "confirmation": Confirmed(
+                variant(64), variant(32), Ratio(0.935, Interval(0.931, 0.94)), 40, True
             ),
             "per_inputs": {
-                "normal": InputFigures(median_s * 1.01, Ratio(0.94, (0.93, 0.95))),
+                "normal": InputFigures(median_s * 1.01, Ratio(0.94, Interval(0.93, 0.95))),
                 "falling": InputFigures(median_s * 1.2, None),
             },
             "provenance": provenance,

@@ -9,10 +9,11 @@ import pytest
 
 from fa_tune.core.arch import limits
 from fa_tune.core.model import Variant
+from fa_tune.core.stats import Ratio
 from fa_tune.core.workload import DType, Workload
 from fa_tune.store.registry.between import Tuned, between, default_of, distance, filled
 from fa_tune.store.registry.lookup import Target, matches, serving
-from fa_tune.store.registry.schema import Entry, Ratio, Registry, RunnerUp
+from fa_tune.store.registry.schema import Entry, Registry, RunnerUp
 
 MakeEntry = Callable[..., Entry]
 H200 = Target("NVIDIA H200")

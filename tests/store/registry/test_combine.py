@@ -8,8 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from fa_tune.core.model import Variant
+from fa_tune.core.stats import Ratio
 from fa_tune.store.registry.combine import Found, combined
-from fa_tune.store.registry.schema import Entry, Ratio, RunnerUp
+from fa_tune.store.registry.schema import Entry, RunnerUp
 
 MakeEntry = Callable[..., Entry]
 

@@ -17,9 +17,10 @@ from filelock import FileLock
 
 from fa_tune.core.errors import RegistryError, StorageError
 from fa_tune.core.model import Variant
+from fa_tune.core.stats import Ratio
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.combine import Found
-from fa_tune.store.registry.schema import Entry, Ratio, Registry, RunnerUp, from_json
+from fa_tune.store.registry.schema import Entry, Registry, RunnerUp, from_json
 from tests.store.full_disk import refused_with_room
 
 MakeEntry = Callable[..., Entry]
