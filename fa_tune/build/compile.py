@@ -18,8 +18,9 @@ from fa_tune.build.worker import CompileJob, CompileReply
 from fa_tune.core import arch
 from fa_tune.core.model import Artifact, Outcome, Resources, Variant
 from fa_tune.families import sources
-from fa_tune.families.base import KernelFamily, KernelSpec
+from fa_tune.families.base import KernelFamily
 from fa_tune.families.equal_sources import representative
+from fa_tune.families.plan import LaunchPlan
 
 DEFAULT_TIMEOUT_S = 120.0
 # Registers, spills and shared memory are in the log only when ptxas is verbose.
@@ -131,7 +132,7 @@ def build_ptx(variant: Variant, traits: str, arch: str) -> tuple[tuple[str, ...]
     (`compute_80`).  Compiled in this process, and not kept: without ptxas that is quick.  Raises
     CompileError, ToolMissing."""
     family, config = families.get(variant.family), families.config_of(variant)
-    names = [spec.name_expression for spec in family.kernels(config, traits)]
+    names = family.name_expressions(config, traits)
     ptx = nvrtc.compile_ptx(
         family.entry_source(config, traits),
         "kernel.cu",
@@ -168,7 +169,8 @@ class _Plan:
 
     request: BuildRequest
     family: KernelFamily
-    kernels: Sequence[KernelSpec]
+    names: Sequence[str]  # of the kernels of its launches
+    launches: Sequence[LaunchPlan]
     key: ArtifactKey
 
     def job(self, timeout_s: float) -> CompileJob:
@@ -189,7 +191,7 @@ class _Plan:
             return BuildResult(self.request, entry.outcome, None, entry.reason, cached, entry.log)
         names = self.key.name_expression.split("\n")
         compiled = dict(zip(names, entry.kernels, strict=True))
-        launched = [compiled[spec.name_expression] for spec in self.kernels]
+        launched = [compiled[name] for name in self.names]
         symbol, *more_symbols = (kernel.symbol for kernel in launched)
         artifact = Artifact(
             variant=self.request.variant,
@@ -198,7 +200,7 @@ class _Plan:
             cubin=str(stored.cubin),
             symbol=symbol,
             resources=Resources.largest(
-                [self._resources(*k) for k in zip(self.kernels, launched, strict=True)]
+                [self._resources(*k) for k in zip(self.launches, launched, strict=True)]
             ),
             diagnostics=entry.diagnostics,
             compile_s=entry.compile_s,
@@ -206,7 +208,7 @@ class _Plan:
         )
         return BuildResult(self.request, Outcome.OK, artifact, "", cached)
 
-    def _resources(self, spec: KernelSpec, compiled: CompiledKernel) -> Resources:
+    def _resources(self, launch: LaunchPlan, compiled: CompiledKernel) -> Resources:
         facts = compiled.facts
         return Resources(
             registers=facts.registers,
@@ -214,13 +216,13 @@ class _Plan:
             spill_load_bytes=facts.spill_load_bytes,
             stack_bytes=facts.stack_bytes,
             static_smem_bytes=facts.static_smem_bytes,
-            dynamic_smem_bytes=spec.dynamic_smem_bytes,
-            threads=spec.threads,
+            dynamic_smem_bytes=launch.dynamic_smem_bytes,
+            threads=launch.threads,
             ctas_per_sm=arch.ctas_per_sm(
                 arch.parse_arch(self.request.arch),
-                threads=spec.threads,
+                threads=launch.threads,
                 registers=facts.registers,
-                smem_bytes=facts.static_smem_bytes + spec.dynamic_smem_bytes,
+                smem_bytes=facts.static_smem_bytes + launch.dynamic_smem_bytes,
             ),
         )
 
@@ -237,7 +239,7 @@ def _plan(request: BuildRequest, version: str, headers_sha256: dict[str, str]) -
         headers_sha256[family.name] = source_sha256(family.source_files())
     arch.parse_arch(request.arch)  # an unknown one is refused here, not by the compiler
     config = families.config_of(request.variant)
-    kernels = family.kernels(config, request.traits)
+    names = family.name_expressions(config, request.traits)
     key = ArtifactKey(
         headers_sha256=headers_sha256[family.name],
         entry_source=family.entry_source(config, request.traits),
@@ -248,6 +250,7 @@ def _plan(request: BuildRequest, version: str, headers_sha256: dict[str, str]) -
         ),
         nvrtc=version,
         arch=request.arch,
-        name_expression="\n".join(dict.fromkeys(k.name_expression for k in kernels)),
+        name_expression="\n".join(dict.fromkeys(names)),
     )
-    return _Plan(request, family, kernels, key)
+    launches = family.plan(config, request.traits, request.arch).launches
+    return _Plan(request, family, names, launches, key)

@@ -4,7 +4,6 @@ protocol below and knows none by name; docs/architecture.md lists the files that
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fa_tune.core.arch import ArchLimits
@@ -18,16 +17,6 @@ from fa_tune.families.plan import CallPlan
 # head dimension.  `B_r` and `B_c` are the query rows and the key rows of its tile, `str` is its
 # short form.  No two families share a class.
 Config = Any
-
-
-@dataclass(frozen=True)
-class KernelSpec:
-    """One kernel of a variant: the template instantiation to ask the compiler for, threads per CTA
-    and dynamic shared memory per CTA in bytes.  The last two do not depend on the traits."""
-
-    name_expression: str
-    threads: int
-    dynamic_smem_bytes: int
 
 
 class KernelFamily(Protocol):
@@ -126,9 +115,10 @@ class KernelFamily(Protocol):
     def entry_source(self, config: Config, traits: str) -> str:
         """The translation unit given to the compiler."""
 
-    def kernels(self, config: Config, traits: str) -> Sequence[KernelSpec]:
-        """The kernels of a call in the order of their launches, the one by whose name reports know
-        the config among them; one that is launched twice stands here twice."""
+    def name_expressions(self, config: Config, traits: str) -> Sequence[str]:
+        """Template instantiations to ask the compiler for: the kernel of each launch of a call, the
+        one by whose name reports know the config among them; one that is launched twice stands here
+        twice."""
 
     # Launching ------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Rejected
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families import computed
-from fa_tune.families.base import Config, KernelSpec
+from fa_tune.families.base import Config
 from fa_tune.families.fields import is_kv_e4m3
 from fa_tune.families.launch import LaunchArgs, LaunchDevice, LaunchGeometry, LaunchStep
 from fa_tune.families.plan import CallPlan
@@ -81,16 +81,16 @@ class OneKernel(ABC):
     def dynamic_smem_bytes(self, config: Config) -> int:
         """Dynamic shared memory per CTA in bytes."""
 
-    @abstractmethod
     def geometry(self, config: Config, workload: Workload, device: LaunchDevice) -> LaunchGeometry:
         """Grid, block, cluster and shared memory of the launch; raises InvalidConfig for a workload
         that no grid covers."""
+        raise NotImplementedError
 
-    @abstractmethod
     def kernel_args(
         self, config: Config, workload: Workload, args: LaunchArgs, device: LaunchDevice
     ) -> list[np.ndarray]:
         """The kernel's parameters, see `LaunchStep`."""
+        raise NotImplementedError
 
     def suits(self, workload: Workload, config: Config | None = None) -> bool:
         return not computed.not_among(workload, self.computes)
@@ -115,9 +115,8 @@ class OneKernel(ABC):
     def tune_rejection(self, config: Config) -> Rejected | None:
         return None
 
-    def kernels(self, config: Config, traits: str) -> Sequence[KernelSpec]:
-        name = self.name_expression(config, traits)
-        return (KernelSpec(name, self.threads(config), self.dynamic_smem_bytes(config)),)
+    def name_expressions(self, config: Config, traits: str) -> Sequence[str]:
+        return (self.name_expression(config, traits),)
 
     def launches(
         self, config: Config, workload: Workload, args: LaunchArgs, device: LaunchDevice

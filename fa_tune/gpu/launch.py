@@ -43,8 +43,9 @@ class Kernel:
         # RawModule's own source path wants a device to name the architecture; a file does not.
         self._module = cupy.RawModule(path=cubin)
         self._functions = []
-        specs = self._family.kernels(self._config, "plain")  # shared memory is that of any traits
-        for name, spec in zip((symbol, *more_symbols), specs, strict=True):
+        # Shared memory is that of any traits.
+        launches = self._family.plan(self._config, "plain", "sm_80").launches
+        for name, spec in zip((symbol, *more_symbols), launches, strict=True):
             function = self._module.get_function(name)
             function.max_dynamic_shared_size_bytes = spec.dynamic_smem_bytes
             self._functions.append(function)

@@ -24,8 +24,8 @@ class DriverKernel:
     def __init__(self, artifact: Artifact) -> None:
         self._family = families.get(artifact.variant.family)
         self._config = families.config_of(artifact.variant)
-        self.plan = self._family.plan(self._config, artifact.traits, artifact.arch).plan
-        self._specs = self._family.kernels(self._config, artifact.traits)
+        call = self._family.plan(self._config, artifact.traits, artifact.arch)
+        self.plan, self._launches = call.plan, call.launches
         self._artifact = artifact
         self._lock = threading.Lock()
         self._functions: dict[int, list[Any]] = {}
@@ -41,7 +41,7 @@ class DriverKernel:
             path = self._artifact.cubin.encode()
             library = _call(driver.cuLibraryLoadFromFile, path, [], [], 0, [], [], 0)
             found = []
-            for symbol, spec in zip(self._artifact.symbols, self._specs, strict=True):
+            for symbol, spec in zip(self._artifact.symbols, self._launches, strict=True):
                 kernel = _call(driver.cuLibraryGetKernel, library, symbol.encode())
                 function = _call(driver.cuKernelGetFunction, kernel)
                 limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -15,7 +16,7 @@ from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import BuildRequest, BuildResult, build, kernel_source_sha256
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Outcome, Variant
-from fa_tune.families.base import KernelSpec
+from fa_tune.families.plan import CallPlan, Grid, LaunchPlan, Plan
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -59,8 +60,12 @@ __global__ void reverse(float* p) {
     def name_expression(self, config: int, traits: str) -> str:
         return f"reverse<{config}, {'true' if traits == 'twice' else 'false'}>"
 
-    def kernels(self, config: int, traits: str) -> Sequence[KernelSpec]:
-        return (KernelSpec(self.name_expression(config, traits), config, 40 * 1024),)
+    def name_expressions(self, config: int, traits: str) -> Sequence[str]:
+        return (self.name_expression(config, traits),)
+
+    def plan(self, config: int, traits: str, arch: str) -> CallPlan:
+        launch = LaunchPlan("none", Grid.TILES, 1, 1, config, 40 * 1024, 1, 1, 1, 0, 0, 0)
+        return CallPlan(cast(Plan, None), (launch,))
 
 
 @pytest.fixture(autouse=True)

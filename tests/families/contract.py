@@ -20,8 +20,8 @@ from fa_tune.core.model import Outcome
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.axes import read_value
 from fa_tune.families.base import KernelFamily
-from fa_tune.families.launch import LaunchArgs, LaunchDevice, TensorArg
 from fa_tune.operations.traits import Traits
+from tests.described import DEVICE, described
 
 WORKLOADS = [
     Workload(2, 6, 3, 512, 512, 128, DType.FP16),
@@ -30,8 +30,6 @@ WORKLOADS = [
     Workload(1, 2, 2, 70, 30, 128, DType.FP16, causal=True, bottom_right=True, softmax_scale=2.0),
 ]
 ALL_TRAITS = [str(Traits(*flags)) for flags in itertools.product((False, True), repeat=3)]
-DEVICE = LaunchDevice(multiprocessors=132, l2_bytes=50 << 20)
-ARGS = LaunchArgs.forward(*(TensorArg(256 * i, (56, 40, 24)) for i in range(1, 5)))
 
 
 class KernelFamilyContract:
@@ -136,79 +134,22 @@ class KernelFamilyContract:
     @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.key)
     def test_geometry_covers_every_query(self, family: KernelFamily, workload: Workload) -> None:
         config = family.default_config(workload.d_head, workload.dtype)
-        geometry = family.geometry(config, workload, DEVICE)
+        launch, *_ = described(config, workload)
         rows, _ = families.blocks(config)
-        ctas = math.prod(geometry.grid)
-        told = families.grid_shape(config, geometry.grid)
-        if told is None:  # a persistent grid: as many as the device runs at once, or fewer
+        ctas = math.prod(launch.grid)
+        shape = families.grid_shape(config, launch.grid)
+        if shape is None:  # a persistent grid: as many as the device runs at once, or fewer
             threads_at_once = (
                 DEVICE.multiprocessors * limits(self.compute_capability).max_threads_per_sm
             )
-            assert 1 <= ctas * family.threads(config) <= threads_at_once
+            assert 1 <= ctas * launch.block[0] <= threads_at_once
         else:
             assert ctas * rows >= workload.batch * workload.heads * workload.seq_len_q
-            assert told.query_blocks == -(-workload.seq_len_q // rows)
-            assert (told.heads, told.batch) == (workload.heads, workload.batch)
-        parts = zip(geometry.grid, geometry.cluster, strict=True)
+            assert shape.query_blocks == -(-workload.seq_len_q // rows)
+            assert (shape.heads, shape.batch) == (workload.heads, workload.batch)
+        parts = zip(launch.grid, launch.cluster, strict=True)
         assert all(whole % part == 0 for whole, part in parts)
-        assert geometry.block == (family.threads(config), 1, 1)
-        assert family.threads(config) <= 1024
-        assert geometry.dynamic_smem_bytes == family.dynamic_smem_bytes(config)
-
-    @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.key)
-    def test_arguments_are_single_elements(self, family: KernelFamily, workload: Workload) -> None:
-        config = family.default_config(workload.d_head, workload.dtype)
-        assert family.scratch_bytes(config) >= 0
-        arguments = family.kernel_args(config, workload, ARGS, DEVICE)
-        for argument in arguments:
-            assert argument.size == 1  # what CuPy passes by value
-        given = dataclasses.replace(ARGS, softmax_scale=0.5)
-        assert family.kernel_args(config, workload, given, DEVICE) != arguments
-
-    def test_arguments_say_what_the_workload_says(self, family: KernelFamily) -> None:
-        """Alignment and scale, unless the launch says otherwise."""
-        base = Workload(1, 2, 2, 70, 30, 128, DType.FP16, causal=True)
-        config = family.default_config(128, DType.FP16)
-
-        def arguments(workload: Workload, args: LaunchArgs = ARGS) -> list[bytes]:
-            return [a.tobytes() for a in family.kernel_args(config, workload, args, DEVICE)]
-
-        aligned = dataclasses.replace(base, bottom_right=True)
-        scaled = dataclasses.replace(base, softmax_scale=0.5)
-        assert arguments(aligned) != arguments(base) != arguments(scaled)
-        assert arguments(base, dataclasses.replace(ARGS, diagonal=-40)) == arguments(aligned)
-        assert arguments(aligned, dataclasses.replace(ARGS, diagonal=0)) == arguments(base)
-        assert arguments(base, dataclasses.replace(ARGS, softmax_scale=0.5)) == arguments(scaled)
-
-    @pytest.mark.parametrize("scale", [0.0, -0.125, math.nan, math.inf])
-    def test_a_scale_that_no_workload_has_is_refused(
-        self, family: KernelFamily, scale: float
-    ) -> None:
-        config = family.default_config(128, DType.FP16)
-        given = dataclasses.replace(ARGS, softmax_scale=scale)
-        with pytest.raises(InvalidConfig, match=r"^softmax_scale must be between .* not "):
-            family.kernel_args(config, WORKLOADS[0], given, DEVICE)
-
-    def test_the_log_sum_exp_needs_room(self, family: KernelFamily) -> None:
-        config = family.default_config(128, DType.FP16)
-        wanted = dataclasses.replace(WORKLOADS[0], lse=True)
-        with pytest.raises(InvalidConfig, match="has the log-sum-exp: the launch must give lse"):
-            family.kernel_args(config, wanted, ARGS, DEVICE)
-        given = dataclasses.replace(ARGS, tensors={**ARGS.tensors, "lse": TensorArg(4096)})
-        assert family.kernel_args(config, wanted, given, DEVICE)
-
-    @pytest.mark.parametrize(("far", "edge"), [(2**40, 512), (2**31 - 1, 512), (-(2**40), -512)])
-    def test_a_diagonal_beyond_the_tensor_is_one_at_its_edge(
-        self, family: KernelFamily, far: int, edge: int
-    ) -> None:
-        """Rows and diagonals are added in 32 bits."""
-        config = family.default_config(128, DType.FP16)
-        workload = dataclasses.replace(WORKLOADS[0], causal=True)
-        made = [
-            [a.tobytes() for a in family.kernel_args(config, workload, given, DEVICE)]
-            for given in (dataclasses.replace(ARGS, diagonal=d) for d in (far, edge))
-        ]
-        assert made[0] == made[1]
+        assert launch.block[0] <= 1024
 
     def test_traits_say_whether_the_log_sum_exp_is_wanted(self, family: KernelFamily) -> None:
         base = WORKLOADS[0]

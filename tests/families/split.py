@@ -6,17 +6,15 @@ It is what split-KV decoding and the backward pass need of the flow, without the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import numpy as np
 import pytest
 
 from fa_tune import families
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.workload import DType, Workload
-from fa_tune.families.base import KernelSpec
-from fa_tune.families.launch import LaunchArgs, LaunchDevice, LaunchGeometry, LaunchStep
+from fa_tune.core.workload import DType
+from fa_tune.families.plan import CallPlan
 from tests.families.wave import KERNEL, WaveConfig, WaveFamily
 
 SPLITS = 4
@@ -63,23 +61,13 @@ class SplitFamily(WaveFamily):
     def source_files(self) -> Mapping[str, str]:
         return {"wave/wave.cuh": KERNEL.replace("SCALE", self.scale) + COMBINE}
 
-    def kernels(self, config: WaveConfig, traits: str) -> Sequence[KernelSpec]:
-        combine = KernelSpec(f"combine<{SPLITS}>", COMBINE_THREADS, 0)
-        return (*super().kernels(config, traits), combine)
+    def name_expressions(self, config: WaveConfig, traits: str) -> Sequence[str]:
+        return (self.name_expression(config, traits), f"combine<{SPLITS}>")
 
-    def launches(
-        self, config: WaveConfig, workload: Workload, args: LaunchArgs, device: LaunchDevice
-    ) -> Sequence[LaunchStep]:
-        rows = workload.batch * workload.heads * workload.seq_len_q
-        geometry = LaunchGeometry((rows, 1, 1), (COMBINE_THREADS, 1, 1), 0)
-        addresses = (args.workspace, args.o.address)
-        return (
-            *super().launches(config, workload, args, device),
-            LaunchStep(geometry, [np.array([v], "u8") for v in addresses]),
-        )
-
-    def workspace_bytes(self, config: WaveConfig, workload: Workload, device: LaunchDevice) -> int:
-        return 4 * SPLITS * workload.batch * workload.heads * workload.seq_len_q
+    def plan(self, config: WaveConfig, traits: str, arch: str) -> CallPlan:
+        call = super().plan(config, traits, arch)
+        combine = replace(call.launches[0], threads=COMBINE_THREADS, dynamic_smem_bytes=0)
+        return CallPlan(replace(call.plan, launches=2), (*call.launches, combine))
 
     __hash__ = object.__hash__
 

@@ -3,25 +3,28 @@ asserts."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 
 from fa_tune import families
 from fa_tune.build import nvrtc
+from fa_tune.build.native import abi
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.decode.config import Combine, DecodeConfig, KVType
 from fa_tune.families.decode.constraints import CONSTRAINTS
-from fa_tune.families.decode.launch import Shares, params_dtype
 from fa_tune.families.decode.names import parse
-from fa_tune.families.launch import LaunchArgs, LaunchDevice, TensorArg
-from tests.families.contract import DEVICE, KernelFamilyContract
+from tests.described import DEVICE, described
+from tests.families.contract import KernelFamilyContract
 
 _FAMILY = families.get("decode")
 _DEFAULT: DecodeConfig = _FAMILY.default_config(128, DType.FP16)
 OF_DEVICE = "shared memory or threads"
+SMALL = replace(DEVICE, multiprocessors=2)
+LENGTHS = abi.Tensor(1 << 21)  # on the device
 _ONE_QUERY = Workload(16, 64, 8, 1, 8192, 128, DType.FP16)
 
 
@@ -85,6 +88,28 @@ def _first_broken(config: DecodeConfig) -> str:
     return next((name for name, _, holds in CONSTRAINTS if not holds(config)), OF_DEVICE)
 
 
+@dataclass(frozen=True)
+class Shares:
+    """Which blocks each CTA takes, as DecodeParams (kernels/decode/params.cuh) says at its end."""
+
+    row_tiles: int
+    blocks: int  # of a tile
+    pitch: int  # of tiles in the line
+    share: int
+    ctas: int
+    part_rows: int
+    tiles: int
+
+    @classmethod
+    def of(cls, config: DecodeConfig, workload: Workload, **given: abi.Tensor) -> Shares:
+        """Those of a call."""
+        params = described(config, workload, given)[0].params
+        *_, kv_heads, batch, _, _, _ = head = np.frombuffer(params, np.int32, 6, len(params) - 112)
+        assert head[0] == workload.heads // workload.kv_heads
+        row_tiles, *numbers = map(int, np.frombuffer(params, np.int32, 6, len(params) - 88))
+        return cls(row_tiles, *numbers, int(batch * kv_heads) * row_tiles)
+
+
 @pytest.mark.parametrize("batch", [1, 3, 16, 64])
 @pytest.mark.parametrize("keys", [1, 1000, 8192, 131072])
 @pytest.mark.parametrize("min_blocks", [1, 7])
@@ -94,12 +119,12 @@ def test_every_block_of_every_tile_is_in_one_share(
 ) -> None:
     workload = replace(_ONE_QUERY, batch=batch, seq_len_kv=keys)
     config = replace(_DEFAULT, min_blocks=min_blocks, aligned=aligned)
-    shares = Shares.of(config, workload, 0, DEVICE)
+    shares = Shares.of(config, workload)
     assert shares.tiles == batch * 8
     assert shares.blocks * config.B_c >= keys > (shares.blocks - 1) * config.B_c
     assert shares.ctas * shares.share >= shares.tiles * shares.pitch
     assert (shares.ctas - 1) * shares.share < shares.tiles * shares.pitch
-    even = Shares.of(replace(config, aligned=False), workload, 0, DEVICE)
+    even = Shares.of(replace(config, aligned=False), workload)
     assert even.pitch == even.blocks
     assert shares.share <= even.share * 8 / 7
     assert min_blocks > 1 or shares.share >= even.share
@@ -124,13 +149,13 @@ def test_what_kernels_count_stays_within_32_bits(more: dict[str, int], aligned: 
     """At the limits, one beyond which is refused: places and the end of a CTA's share."""
     config = replace(_DEFAULT, aligned=aligned)
     workload = replace(_ONE_QUERY, **more)
-    shares = Shares.of(config, workload, 0, DEVICE)
+    shares = Shares.of(config, workload)
     assert shares.tiles * shares.pitch + shares.ctas + shares.share < 2**31
     beyond = {"batch": 1 + workload.batch}
     if workload.batch == 1:
         beyond = {"heads": 1 + workload.heads} if workload.heads > 1 else {"seq_len_kv": 2**30}
     with pytest.raises(InvalidConfig, match="a launch takes 1073741824"):
-        Shares.of(config, replace(workload, **beyond), 0, DEVICE)
+        Shares.of(config, replace(workload, **beyond))
 
 
 @pytest.mark.parametrize("tile_keys", [0, 64, 1024])
@@ -139,69 +164,77 @@ def test_places_of_tiles_stay_within_32_bits_where_the_device_knows_lengths(tile
     config = replace(_DEFAULT, aligned=False, B_c=16, n_warps=1, tile_keys=tile_keys)
     at_most = replace(_ONE_QUERY, batch=2**20, kv_heads=2**3, heads=2**3, seq_len_kv=64 * 16)
     beyond = replace(at_most, batch=2**20 + 1)
-    shares = Shares.of(config, at_most, 0, DEVICE).on_device(config, at_most)
+    shares = Shares.of(config, at_most, cache_seqlens=LENGTHS)
     places = shares.tiles * (64 + -(-tile_keys // config.B_c))
     assert places + shares.ctas + -(-places // shares.ctas) < 2**31
     with pytest.raises(InvalidConfig, match="a launch takes 1073741824"):
-        Shares.of(config, beyond, 0, DEVICE).on_device(config, beyond)
+        Shares.of(config, beyond, cache_seqlens=LENGTHS)
     cluster = replace(config, cluster=2, tile_keys=0)
-    Shares.of(cluster, beyond, 0, DEVICE).on_device(cluster, beyond)
+    assert described(cluster, beyond, {"cache_seqlens": LENGTHS})
 
 
 def test_rows_are_the_queries_of_a_group_of_heads() -> None:
     workload = replace(_ONE_QUERY, seq_len_q=5)
     for rows, tiles, part_rows in ((16, 3, 16), (32, 2, 32), (64, 1, 40)):
-        shares = Shares.of(replace(_DEFAULT, B_r=rows), workload, 0, DEVICE)
+        shares = Shares.of(replace(_DEFAULT, B_r=rows), workload)
         assert (shares.row_tiles, shares.part_rows) == (tiles, part_rows)
 
 
 def test_a_mask_leaves_out_the_blocks_that_no_query_sees() -> None:
     workload = Workload(1, 8, 1, 2, 1024, 128, DType.FP16, causal=True)
-    assert Shares.of(_DEFAULT, workload, workload.diagonal, DEVICE).blocks == 1
+    assert Shares.of(_DEFAULT, workload).blocks == 1
     bottom = replace(workload, bottom_right=True)
-    assert Shares.of(_DEFAULT, bottom, bottom.diagonal, DEVICE).blocks == 16
-    assert Shares.of(_DEFAULT, workload, -5, DEVICE).blocks == 1, "its rows are 0"
+    assert Shares.of(_DEFAULT, bottom).blocks == 16
 
 
 def test_the_workspace_holds_two_parts_of_each_cta() -> None:
-    assert _FAMILY.workspace_bytes(_DEFAULT, _ONE_QUERY, DEVICE) == 132 * 2 * 8 * 130 * 4
-    small = LaunchDevice(multiprocessors=2, l2_bytes=1 << 20)
-    assert _FAMILY.workspace_bytes(_DEFAULT, _ONE_QUERY, small) == 2 * 2 * 8 * 130 * 4
+    for device, bytes_wanted in ((DEVICE, 132 * 2 * 8 * 130 * 4), (SMALL, 2 * 2 * 8 * 130 * 4)):
+        (launch,) = described(_DEFAULT, _ONE_QUERY, device=device)
+        assert launch.workspace_bytes == bytes_wanted
 
 
 def test_a_cluster_has_a_tile_and_needs_no_memory() -> None:
     config = replace(_DEFAULT, aligned=False, cluster=4)
-    workload = replace(_ONE_QUERY, batch=2)
-    geometry = _FAMILY.geometry(config, workload, DEVICE)
-    assert (geometry.grid, geometry.cluster) == ((2 * 8 * 4, 1, 1), (4, 1, 1))
-    assert _FAMILY.workspace_bytes(config, workload, DEVICE) == 0
-    assert _FAMILY.scratch_bytes(config) == 0
-    (spec,) = _FAMILY.kernels(config, "ragged")
-    assert spec.name_expression.startswith("decode_cluster_kernel<")
+    (launch,) = described(config, replace(_ONE_QUERY, batch=2))
+    assert (launch.grid, launch.cluster) == ((2 * 8 * 4, 1, 1), (4, 1, 1))
+    assert launch.workspace_bytes == 0
+    assert _FAMILY.plan(config, "ragged", "sm_90").launches[0].counter_bytes == 0
+    (name,) = _FAMILY.name_expressions(config, "ragged")
+    assert name.startswith("decode_cluster_kernel<")
 
 
 def test_more_blocks_than_a_kernel_counts_are_refused() -> None:
     workload = Workload(2**20, 8, 8, 1, 2**18, 128, DType.FP16)
-    with pytest.raises(InvalidConfig, match="a launch takes 1073741824"):
-        Shares.of(_DEFAULT, workload, 0, DEVICE)
+    with pytest.raises(InvalidConfig, match="too many blocks of keys"):
+        described(_DEFAULT, workload)
 
 
 def test_a_kernel_of_its_own_combines_in_a_second_launch() -> None:
     config = replace(_DEFAULT, combine=Combine.KERNEL)
-    first, second = _FAMILY.kernels(config, "ragged")
-    assert first.name_expression.startswith("decode_kernel<")
-    assert second.name_expression == first.name_expression.replace("decode_", "decode_combine_", 1)
-    args = LaunchArgs.forward(*(TensorArg(256 * i, (56, 40, 24)) for i in range(1, 5)))
-    decode, combine = _FAMILY.launches(config, _ONE_QUERY, args, DEVICE)
-    assert combine.geometry.grid == (128, 8, 1)
-    assert combine.geometry.block == (32, 1, 1)
-    assert [a.tobytes() for a in decode.args] == [a.tobytes() for a in combine.args]
-    assert _FAMILY.scratch_bytes(config) == 0 < _FAMILY.scratch_bytes(_DEFAULT)
+    first, second = _FAMILY.name_expressions(config, "ragged")
+    assert first.startswith("decode_kernel<")
+    assert second == first.replace("decode_", "decode_combine_", 1)
+    decode, combine = described(config, _ONE_QUERY)
+    assert combine.grid == (128, 8, 1)
+    assert combine.block == (32, 1, 1)
+    assert decode.params == combine.params
 
 
-def test_parameters_are_as_large_as_the_kernels_struct() -> None:
-    cache, scales, score = 32 + 2 * 8 + 2 * 24, 2 * 8 + 2 * 4, 2 * 8 + 4 * 4
-    assert params_dtype().itemsize == 7 * 8 + cache + scales + score + 4 * 24 + 13 * 4 + 7 * 8 + 4
+def test_kernels_divide_by_what_the_launch_is_given() -> None:
+    workload = replace(_ONE_QUERY, seq_len_q=5)
+    pages = {"cache_seqlens": LENGTHS, "page_table": abi.Tensor(64, 32)}
+    for page_size, given in ((0, {}), (48, pages)):
+        (launch,) = described(_DEFAULT, workload, given, page_size=page_size)
+        shares = Shares.of(_DEFAULT, workload, **({"cache_seqlens": LENGTHS} if given else {}))
+        tiles = 8 * shares.row_tiles
+        numbers = (8, shares.row_tiles, tiles, shares.pitch, tiles * shares.pitch, shares.share)
+        found = np.frombuffer(launch.params, np.uint32, 14, len(launch.params) - 60).tolist()
+        for number, multiplier, shift in zip(
+            (*numbers, page_size), found[::2], found[1::2], strict=True
+        ):
+            for n in (0, 1, number, number + 1, 2**30 - 1, 2**31 - 1) if number else ():
+                assert (2 * n * multiplier >> 32) >> shift == n // number
+        assert found[-2:] != [0, 0] or not page_size
 
 
 def test_it_is_for_few_rows_alone() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from fa_tune import families
@@ -14,13 +13,12 @@ from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.paths import kernels_dir
 from fa_tune.core.workload import DType, Workload
-from fa_tune.families.score_params import score_dtype
 from fa_tune.families.sm80.config import BARRIER_BYTES, FlashForwardKernelConfig, ProductOrder
 from fa_tune.families.sm80.constraints import CONSTRAINTS
-from fa_tune.families.sm80.family import params_dtype
 from fa_tune.families.sm80.names import parse_short_form
 from fa_tune.operations.traits import Traits
-from tests.families.contract import DEVICE, KernelFamilyContract
+from tests.described import described
+from tests.families.contract import KernelFamilyContract
 
 _DEFAULT: FlashForwardKernelConfig = families.get("sm80").default_config(128, DType.FP16)
 _TURNS: FlashForwardKernelConfig = parse_short_form(
@@ -157,10 +155,8 @@ def test_the_sentence_of_shared_memory_counts_stages_and_barriers() -> None:
     ids=str,
 )
 def test_shared_memory(config: FlashForwardKernelConfig, bytes_wanted: int) -> None:
-    family = families.get("sm80")
     workload = Workload(1, 1, 1, 1000, 1000, config.d_head, DType.FP16)
-    assert config.smem_bytes == family.dynamic_smem_bytes(config) == bytes_wanted
-    assert family.geometry(config, workload, DEVICE).dynamic_smem_bytes == bytes_wanted
+    assert config.smem_bytes == described(config, workload)[0].shared_bytes == bytes_wanted
 
 
 def test_the_barriers_fit_their_place() -> None:
@@ -187,11 +183,10 @@ def test_each_kind_of_loop_has_a_kernel_of_its_own() -> None:
 
 @pytest.mark.parametrize("name", ["batch", "heads"])
 def test_more_than_a_grid_holds_is_refused(name: str) -> None:
-    family = families.get("sm80")
     workload = Workload(1, 1, 1, 1, 1, 128, DType.FP16)
-    assert family.geometry(_DEFAULT, replace(workload, **{name: 65535}), DEVICE).grid
+    assert described(_DEFAULT, replace(workload, **{name: 65535}))
     with pytest.raises(InvalidConfig, match=f"{name} must be at most 65535, not 65536"):
-        family.geometry(_DEFAULT, replace(workload, **{name: 65536}), DEVICE)
+        described(_DEFAULT, replace(workload, **{name: 65536}))
 
 
 def test_static_asserts_say_the_same_sentences() -> None:
@@ -201,39 +196,19 @@ def test_static_asserts_say_the_same_sentences() -> None:
     assert sentences == [sentence for _, sentence, _ in CONSTRAINTS]
 
 
-PACKED_BYTES = 5 * 8 + 2 * 4  # kernels/common/packed_batch.cuh, PackedBatch
-
-
-def test_parameters_are_laid_out_as_the_struct() -> None:
-    """kernels/sm80/fwd/params.cuh: pointers, strides, then 32-bit numbers, no padding between."""
-    text = (kernels_dir() / "sm80" / "fwd" / "params.cuh").read_text()
-    body = text[text.index("struct ForwardParams") :]
-    body = body[: body.index("};")]
-    names = re.findall(r"(\w+)(?=[,;])", re.sub(r"//.*", "", body))
-    fields = [name.removesuffix("_address") for name in params_dtype().names or ()]
-    assert fields == names
-    more = PACKED_BYTES + score_dtype().itemsize
-    assert params_dtype().itemsize == 6 * 8 + 4 * 3 * 8 + 7 * 4 + 4 + more
-    assert np.zeros(1, params_dtype()).dtype.alignment == 8
-
-
 def test_turns_take_a_cta_per_multiprocessor_and_others_one_per_tile() -> None:
-    family, device = families.get("sm80"), replace(DEVICE, multiprocessors=132)
     workload = Workload(16, 16, 16, 1000, 1000, 128, DType.FP16)
-    assert family.geometry(_TURNS, workload, device).grid == (132, 1, 1)
+    assert described(_TURNS, workload)[0].grid == (132, 1, 1)
     few = replace(workload, batch=2, heads=4, kv_heads=4)
-    assert family.geometry(_TURNS, few, device).grid == (32, 1, 1)
+    assert described(_TURNS, few)[0].grid == (32, 1, 1)
     ordinary = replace(_TURNS, ping_pong=False)
-    assert family.geometry(ordinary, workload, device).grid == (4, 16, 16)
-    assert family.scratch_bytes(_TURNS) == 8
-    assert family.scratch_bytes(ordinary) == 0
+    assert described(ordinary, workload)[0].grid == (4, 16, 16)
 
 
 def test_more_tiles_than_32_bits_count_are_refused_with_turns() -> None:
-    device = DEVICE
     workload = Workload(60000, 60000, 60000, 1, 64, 128, DType.FP16)
-    with pytest.raises(InvalidConfig, match="3600000000 tiles; a launch takes 1073741824"):
-        families.get("sm80").geometry(_TURNS, workload, device)
+    with pytest.raises(InvalidConfig, match="more than 1073741824 tiles"):
+        described(_TURNS, workload)
 
 
 def test_turns_are_verified_on_more_tiles_than_multiprocessors() -> None:

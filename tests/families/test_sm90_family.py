@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
-import numpy as np
 import pytest
 
 from fa_tune import families
@@ -18,44 +14,18 @@ from fa_tune.core.arch import limits
 from fa_tune.core.model import Outcome
 from fa_tune.core.paths import kernels_dir
 from fa_tune.core.workload import DType, Workload, benchmark_workload
-from fa_tune.families import tensor_maps
-from fa_tune.families.launch import LaunchDevice
-from fa_tune.families.score_params import score_dtype
 from fa_tune.families.sm90 import sets
 from fa_tune.families.sm90.config import Rescale, Scheduler, Sm90Config
 from fa_tune.families.sm90.constraints import CONSTRAINTS, constraints
-from fa_tune.families.sm90.launch import kernel_args, params_dtype
 from fa_tune.families.sm90.sets import TILES, default_config, get_configs
-from fa_tune.families.work_tiles import MAX_GROUPED_HEADS, l2_head_group
-from tests.families.contract import ARGS, DEVICE, WORKLOADS, KernelFamilyContract
+from tests.described import DEVICE, described
+from tests.families.contract import WORKLOADS, KernelFamilyContract
 from tests.tools.proven import due, passed
 
 H200 = limits((9, 0))
 DEFAULT = replace(default_config(128, DType.FP16), rows_in_turn=False, adaptive_max=False)
 SINGLE = replace(DEFAULT, q_stages=1, cross_tile_overlap=False, scheduler=Scheduler.SINGLE)
 SERIAL = replace(SINGLE, overlap=False, pingpong=False)
-
-
-class EncodedMaps:
-    """The driver's encoder, as far as a launch can tell: it writes 128 bytes."""
-
-    def __init__(self) -> None:
-        self.made: list[int] = []
-
-    def cuTensorMapEncodeTiled(self, buffer: ctypes.c_void_p, *rest: object) -> int:
-        assert buffer.value is not None
-        assert buffer.value % 64 == 0
-        self.made.append(buffer.value)
-        ctypes.memset(buffer, len(self.made), 128)
-        return 0
-
-
-@pytest.fixture(autouse=True)
-def driver(monkeypatch: pytest.MonkeyPatch) -> EncodedMaps:
-    encoder = EncodedMaps()
-    monkeypatch.setattr(tensor_maps, "_driver", lambda: encoder)
-    tensor_maps._encoded.cache_clear()
-    return encoder
 
 
 class TestSm90Contract(KernelFamilyContract):
@@ -102,20 +72,6 @@ def test_static_asserts_say_the_same_sentences() -> None:
     joined = re.sub(r'"\s+"', "", text)  # adjacent literals are one
     sentences = re.findall(r'static_assert\(.*?"([^"]+)"\)', joined, re.DOTALL)
     assert sentences == [sentence for _, sentence, _ in CONSTRAINTS]
-
-
-PACKED_BYTES = 5 * 8 + 2 * 4  # kernels/common/packed_batch.cuh, PackedBatch
-
-
-def test_parameters_are_laid_out_as_the_struct() -> None:
-    """kernels/sm90/fwd/params.cuh: pointers, 32-bit numbers, padded to 8 bytes, and the scores'."""
-    text = (kernels_dir() / "sm90" / "fwd" / "params.cuh").read_text()
-    body = text[text.index("struct ForwardParams") :]
-    body = body[: body.index("};")]
-    names = re.findall(r"(\w+)(?=[,;])", re.sub(r"//.*", "", body))
-    assert list(params_dtype().names or ()) == names
-    more = PACKED_BYTES + score_dtype().itemsize
-    assert params_dtype().itemsize == 2 * 8 + 9 * 4 + 4 + more
 
 
 def test_shared_memory_is_the_kernels_own_sum() -> None:
@@ -324,8 +280,8 @@ def test_registers_are_counted_as_the_accumulators_take_them() -> None:
 
 
 def grid(config: Sm90Config, workload: Workload, multiprocessors: int = 132) -> int:
-    device = LaunchDevice(multiprocessors, 50 << 20)
-    return families.get("sm90").geometry(config, workload, device).grid[0]
+    device = replace(DEVICE, multiprocessors=multiprocessors)
+    return described(config, workload, device=device)[0].grid[0]
 
 
 def test_a_persistent_grid_is_no_larger_than_the_device_or_the_work() -> None:
@@ -345,59 +301,9 @@ def test_several_ctas_share_a_multiprocessor() -> None:
     assert constraints(replace(config, stages=4, min_ctas_per_sm=1), H200) is None
 
 
-def test_groups_of_heads_fit_their_share_of_l2() -> None:
-    l2 = 50 << 20
-    sizes = [l2_head_group(benchmark_workload(s, 128, DType.FP16), l2) for s in (512, 4096, 65536)]
-    assert sizes == [MAX_GROUPED_HEADS, 8, 1]
-    grouped = Workload(1, 32, 4, 4096, 4096, 128, DType.FP16)
-    assert l2_head_group(grouped, l2) == MAX_GROUPED_HEADS, "8 query heads share keys"
-
-
-def test_heads_at_work_may_have_all_of_l2_with_small_heads(driver: EncodedMaps) -> None:
-    def group(workload: Workload) -> int:
-        config = default_config(workload.d_head, workload.dtype)
-        *_, params = kernel_args(config, workload, ARGS, DEVICE)
-        return int(params["l2_head_group"][0])
-
-    half = {d: l2_head_group(benchmark_workload(8192, d, DType.FP16), DEVICE.l2_bytes)
-            for d in (64, 128, 256)}  # fmt: skip
-    found = {d: group(benchmark_workload(8192, d, DType.FP16)) for d in half}
-    assert found == {64: 2 * half[64], 128: 2 * half[128], 256: half[256]}
-
-
-def test_counters_are_for_the_dynamic_scheduler_only() -> None:
-    family = families.get("sm90")
-    assert family.scratch_bytes(DEFAULT) == 8
-    assert family.scratch_bytes(SINGLE) == 0
-
-
-def test_maps_are_made_once_and_numbers_passed_on(driver: EncodedMaps) -> None:
-    workload = Workload(2, 6, 3, 500, 700, 128, DType.FP16, causal=True)
-    args = replace(ARGS, softmax_scale=0.25, diagonal=200, scratch=4096)
-    *maps, params = kernel_args(DEFAULT, workload, args, DEVICE)
-    assert [(m.dtype.str, m.shape) for m in maps] == [("|V128", (1,))] * 4
-    assert len(driver.made) == 4
-    again = kernel_args(DEFAULT, workload, args, DEVICE)
-    assert len(driver.made) == 4
-    assert all(a.tobytes() == b.tobytes() for a, b in zip(maps, again, strict=False))
-    expected = SimpleNamespace(
-        counters=4096, heads=6, heads_per_kv=2, seq_len_q=500, seq_len_kv=700, diagonal=200,
-        m_blocks=4, total_heads=12, l2_head_group=64, softmax_scale=0.25,
-    )  # fmt: skip
-    for name, value in vars(expected).items():
-        assert params[name] == np.asarray(value), name
-
-
-def test_boxes_are_a_warpgroups_rows_and_a_block_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    boxes: list[int] = []
-
-    def encode(*args: Any) -> np.ndarray:
-        boxes.append(args[-1])
-        return np.zeros(1, "V128")
-
-    monkeypatch.setattr(tensor_maps, "_encoded", encode)
-    kernel_args(DEFAULT, Workload(2, 6, 3, 500, 700, 128, DType.FP16), ARGS, DEVICE)
-    assert boxes == [64, 128, 128, 64]
+def test_boxes_are_a_warpgroups_rows_and_a_block_of_keys() -> None:
+    (launch,) = described(DEFAULT, Workload(2, 6, 3, 500, 700, 128, DType.FP16))
+    assert [tensor.box_rows for tensor in launch.maps] == [64, 128, 128, 64]
 
 
 def test_persistent_kernels_are_verified_over_several_rounds() -> None:

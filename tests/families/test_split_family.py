@@ -15,11 +15,9 @@ from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Resources, Variant
 from fa_tune.core.workload import DType, benchmark_workload
-from fa_tune.families.launch import LaunchArgs, LaunchDevice, TensorArg
 from tests.families.split import COMBINE_THREADS, SplitFamily, register
 
 WORKLOAD = benchmark_workload(1024, 128, DType.FP16)
-DEVICE = LaunchDevice(132, 50 << 20)
 
 
 @pytest.fixture(autouse=True)
@@ -76,18 +74,6 @@ def test_what_was_stored_before_there_were_several_kernels_is_read(tmp_path: Pat
     assert entry.pop("more_kernels") == []
     path.write_text(json.dumps(entry))
     assert [r.cached for r in build([request], store)] == [True]
-
-
-def test_a_call_is_two_launches_with_memory_between_them(split: SplitFamily) -> None:
-    config = split.parse(split.example)
-    args = LaunchArgs.forward(
-        *(TensorArg(4096 * i, (56, 40, 24)) for i in range(1, 5)), workspace=64
-    )
-    first, second = split.launches(config, WORKLOAD, args, DEVICE)
-    assert first.geometry.grid == (132, 1, 1)
-    assert second.geometry.grid == (16 * 16 * 1024, 1, 1)
-    assert [int(value[0]) for value in second.args] == [64, 4 * 4096]
-    assert split.workspace_bytes(config, WORKLOAD, DEVICE) == 4 * 4 * 16 * 16 * 1024
 
 
 def test_families_are_chosen_by_operation(

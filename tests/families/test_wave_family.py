@@ -14,11 +14,10 @@ from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig, ToolMissing
 from fa_tune.core.model import Outcome
 from fa_tune.core.paths import kernels_dir
-from fa_tune.core.workload import DType, benchmark_workload
-from fa_tune.families.launch import LaunchDevice
+from fa_tune.core.workload import DType
 from fa_tune.families.sources import closure
 from fa_tune.tune.build import build_request
-from tests.families.contract import ARGS, DEVICE, WORKLOADS, KernelFamilyContract
+from tests.families.contract import KernelFamilyContract
 from tests.families.wave import WaveConfig, WaveFamily, register
 from tests.tune import fakes
 
@@ -113,20 +112,6 @@ def test_it_compiles_for_an_architecture_of_its_own(tmp_path: Path) -> None:
     (plain,) = build([replace(request, arch="sm_90")], store)
     assert plain.outcome is Outcome.COMPILE_FAILED
     assert not plain.cached, "what sm_90a made is not what sm_90 gets"
-
-
-def test_a_persistent_grid_is_the_devices(wave: WaveFamily) -> None:
-    workload = benchmark_workload(4096, 128, DType.FP16)
-    devices = [LaunchDevice(n, 50 << 20) for n in (114, 132, 133)]
-    assert [wave.geometry(CONFIG, workload, d).grid[0] for d in devices] == [114, 132, 132]
-
-
-def test_a_tensor_map_is_made_once_for_a_tensor(wave: WaveFamily) -> None:
-    first, *_ = wave.kernel_args(CONFIG, WORKLOADS[0], ARGS, DEVICE)
-    again, *_ = wave.kernel_args(CONFIG, WORKLOADS[0], ARGS, DEVICE)
-    assert (first.dtype.str, first.shape, first.size) == ("|V128", (1,), 1)
-    assert again is first
-    assert len(wave.tensor_maps_made) == 1
 
 
 # Sources ----------------------------------------------------------------------------------------

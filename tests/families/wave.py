@@ -1,18 +1,16 @@
 """A second family, small but complete: what `sm90` will need of the flow, without its kernels.
 
-It runs on 9.0 only and compiles for sm_90a, its short form tells the family, its grid is
-persistent and in clusters, and it passes a tensor map.
+It runs on 9.0 only and compiles for sm_90a, its short form tells the family, and its grid is
+persistent.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import pytest
 
 from fa_tune import families
@@ -21,13 +19,10 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Rejected
 from fa_tune.core.workload import FORWARD, DType, Workload
 from fa_tune.families.axes import expand
-from fa_tune.families.launch import LaunchArgs, LaunchDevice, LaunchGeometry
 from fa_tune.families.plan import CallPlan, Grid, LaunchPlan
-from fa_tune.families.score_params import at_edge
 from fa_tune.families.template import OneKernel
 from fa_tune.operations.traits import Traits
 
-CLUSTER = 2
 _FORM = re.compile(r"wave\((\w+), *(?:(\d+), *)?(\d+)x(\d+), *(\d+)\): *(pingpong)?")
 _STRUCT = re.compile(r"WaveConfig\{DType\((\d+)\), (\d+), (\d+), (\d+), (\d+), (true|false)\}")
 
@@ -42,7 +37,7 @@ struct WorkloadTraits { bool causal, ragged, lse, window, sink, softcap, alibi, 
 struct alignas(64) TensorMap { unsigned long long opaque[16]; };
 
 template <WaveConfig CFG, WorkloadTraits TRAITS>
-__global__ void __cluster_dims__(2, 1, 1) wave(const __grid_constant__ TensorMap q, float* out) {
+__global__ void wave(const __grid_constant__ TensorMap q, float* out) {
     static_assert(CFG.rows % 64 == 0, "rows must be a multiple of 64, one wgmma");
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");  // sm_90a alone has it
     out[blockIdx.x] = static_cast<float>(q.opaque[0]) + SCALE;
@@ -76,7 +71,6 @@ class WaveFamily(OneKernel):
     example: str = "wave(FP16, 128, 128x176, 2): pingpong"
     set_keys: str = "tune"
     scale: str = "1.0f"
-    tensor_maps_made: list[int] = field(default_factory=list)
 
     def recognises(self, text: str) -> bool:
         return "wave(" in text or "WaveConfig{" in text
@@ -164,37 +158,6 @@ class WaveFamily(OneKernel):
     def dynamic_smem_bytes(self, config: WaveConfig) -> int:
         return (config.B_r + 2 * config.B_c) * config.d_head * config.dtype.size_bytes
 
-    def geometry(
-        self, config: WaveConfig, workload: Workload, device: LaunchDevice
-    ) -> LaunchGeometry:
-        tiles = -(-workload.seq_len_q // config.B_r) * workload.heads * workload.batch
-        clusters = min(-(-tiles // CLUSTER), device.multiprocessors // CLUSTER)
-        return LaunchGeometry(
-            grid=(clusters * CLUSTER, 1, 1),
-            block=(self.threads(config), 1, 1),
-            dynamic_smem_bytes=self.dynamic_smem_bytes(config),
-            cluster=(CLUSTER, 1, 1),
-        )
-
-    def scratch_bytes(self, config: WaveConfig) -> int:
-        return 8  # two counters
-
-    def kernel_args(
-        self, config: WaveConfig, workload: Workload, args: LaunchArgs, device: LaunchDevice
-    ) -> list[np.ndarray]:
-        scale = np.zeros(1, "f4")
-        diagonal, scale[0] = args.checked(workload)
-        diagonal = at_edge(diagonal, workload)
-        counters = np.array([args.scratch], "u8")
-        tensor_map = self._tensor_map(args.q.address, args.q.strides)
-        return [tensor_map, scale, np.array([diagonal], "i4"), counters]
-
-    @lru_cache(maxsize=8)  # noqa: B019  one family lives as long as its test
-    def _tensor_map(self, address: int, strides: tuple[int, int, int]) -> np.ndarray:
-        self.tensor_maps_made.append(address)
-        words = np.array([address, *strides, *[0] * 12], "u8")
-        return words.view("V128")
-
     def plan(self, config: WaveConfig, traits: str, arch: str) -> CallPlan:
         launch = LaunchPlan(
             params="sm90_forward",
@@ -203,7 +166,7 @@ class WaveFamily(OneKernel):
             ctas_per_sm=1,
             threads=self.threads(config),
             dynamic_smem_bytes=self.dynamic_smem_bytes(config),
-            cluster_x=CLUSTER,
+            cluster_x=1,
             cluster_y=1,
             cluster_z=1,
             q_box_rows=config.B_r,

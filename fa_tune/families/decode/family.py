@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.model import Rejected
 from fa_tune.core.workload import FORWARD, DType, Workload
-from fa_tune.families.base import KernelSpec
 from fa_tune.families.decode import clusters, launch, names, sets
 from fa_tune.families.decode import constraints as rules
 from fa_tune.families.decode.config import MMA_M, Combine, DecodeConfig, KVType
@@ -98,12 +97,11 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
 
     # Launches -------------------------------------------------------------------------------
 
-    def kernels(self, config: DecodeConfig, traits: str) -> Sequence[KernelSpec]:
-        found = tuple(super().kernels(config, traits))
+    def name_expressions(self, config: DecodeConfig, traits: str) -> Sequence[str]:
+        name = self.name_expression(config, traits)
         if config.combine is not Combine.KERNEL:
-            return found
-        name = self.name_expression(config, traits).replace("decode_", "decode_combine_", 1)
-        return (*found, KernelSpec(name, launch.combine_threads(config), 0))
+            return (name,)
+        return name, name.replace("decode_", "decode_combine_", 1)
 
     def launches(
         self, config: DecodeConfig, workload: Workload, args: LaunchArgs, device: LaunchDevice

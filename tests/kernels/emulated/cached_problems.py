@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fa_tune.families.launch import CacheArgs, TensorArg
-from tests.kernels.emulated.problems import NAN, Bits, Problem, Room, tensor_arg, to_bits
+from tests.kernels.emulated.problems import NAN, Bits, Problem, Room, to_bits
 
 NO_PAGE = 1 << 30  # in the table, where a sequence has ended
 SPARE_PAGES = 4
@@ -30,11 +29,8 @@ class Narrow(Problem):
 
     scales: tuple[np.ndarray, np.ndarray]
 
-    def more(self) -> dict[str, TensorArg]:
-        return {
-            name: TensorArg(scale.ctypes.data, (scale.strides[0] // 4, scale.strides[1] // 4, 0))
-            for name, scale in zip(("k_scale", "v_scale"), self.scales, strict=True)
-        }
+    def tensors(self) -> dict[str, np.ndarray]:
+        return super().tensors() | dict(zip(("k_scale", "v_scale"), self.scales, strict=True))
 
     def out(self) -> Room:
         return Room.of((*self.q.shape[:3], self.workload.d_v), self.out_layout)
@@ -81,8 +77,28 @@ def paged(
 
 
 @dataclass(frozen=True)
+class CacheInputs:
+    """What a launch is given of K and V beside them, see fa_tune_tensors: `lengths`, the `table` of
+    pages, and new keys and values."""
+
+    lengths: np.ndarray
+    added: int = 0
+    table: np.ndarray | None = None
+    page_size: int = 0
+    new: tuple[Bits, ...] = ()
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """These by their names."""
+        found = {
+            "cache_seqlens": self.lengths,
+            **dict(zip(("new_k", "new_v"), self.new, strict=False)),
+        }
+        return found if self.table is None else found | {"page_table": self.table}
+
+
+@dataclass(frozen=True)
 class Cache:
-    """How a launch is told of K and V, `whole` [batch, capacity, kv_heads, columns] each:
+    """How a launch is given K and V, `whole` [batch, capacity, kv_heads, columns] each:
     sequence i has `lengths[i]` keys, the last `added` of which are not in `lengths`' tensor, and
     with `appends` not in the caches but in tensors of their own.  `page` 0: no pages."""
 
@@ -94,14 +110,13 @@ class Cache:
     seed: int = 7
 
     @dataclass(frozen=True)
-    class Told:
-        """Caches as a launch finds them, what it is told, and what must be there afterwards."""
+    class Given:
+        """Caches as a launch finds them, what it is given, and what must be there afterwards."""
 
         k: Bits
         v: Bits
-        args: CacheArgs
+        inputs: CacheInputs
         after: tuple[Bits, Bits]
-        kept: tuple[np.ndarray, ...]  # of which `args` has addresses
 
         def is_right(self) -> bool:
             """Whether the caches are what they must be, to the bit."""
@@ -109,7 +124,7 @@ class Cache:
                 np.array_equal(a, b) for a, b in zip((self.k, self.v), self.after, strict=True)
             )
 
-    def told(self) -> Told:
+    def given(self) -> Given:
         """For a launch; each has memory of its own."""
         before = (self.lengths - self.added).astype(np.int32)
         caches, news = [tensor.copy() for tensor in self.whole], []
@@ -121,18 +136,12 @@ class Cache:
                 for sequence, n in zip(cache, before, strict=True):
                     sequence[n : n + self.added] = NAN
         after = [tensor.copy() for tensor in self.whole]
-        kept: list[np.ndarray] = [before, *news]
-        pages = {}
+        table = None
         if self.page:
             caches, after = (
                 [paged(t, self.lengths, self.page, self.seed)[0] for t in tensors]
                 for tensors in (caches, after)
             )
             _, table = paged(self.whole[0], self.lengths, self.page, self.seed)
-            kept.append(table)
-            pages = {"pages": table.ctypes.data, "page_size": self.page,
-                     "page_stride": table.shape[1]}  # fmt: skip
-        if self.appends:
-            pages |= {"new_k": tensor_arg(news[0]), "new_v": tensor_arg(news[1])}
-        args = CacheArgs(lengths=before.ctypes.data, added=self.added, **pages)
-        return self.Told(caches[0], caches[1], args, (after[0], after[1]), tuple(kept))
+        inputs = CacheInputs(before, self.added, table, self.page, tuple(news))
+        return self.Given(caches[0], caches[1], inputs, (after[0], after[1]))

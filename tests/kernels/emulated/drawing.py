@@ -21,13 +21,13 @@ import numpy as np
 
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
+from fa_tune.build.native.core import DeviceFacts
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import PAGE_KEYS, DType, Workload
 from fa_tune.families.base import Config
 from fa_tune.families.decode.config import Combine, DecodeConfig, KVType
 from fa_tune.families.fields import d_v_of
-from fa_tune.families.launch import LaunchDevice
 from tests.gpu.score_hooks import HOOKS
 from tests.kernels.emulated.cached_problems import Cache, narrow
 from tests.kernels.emulated.hard_scores import PATTERNS, draw_hard
@@ -199,8 +199,8 @@ def _decode_config(dice: random.Random) -> DecodeConfig:
 # Workloads ------------------------------------------------------------------------------------
 
 
-def _device(dice: random.Random) -> LaunchDevice:
-    return LaunchDevice(dice.choice((2, 2, 3, 5, 8)), dice.choice((1 << 16, 1 << 20, 1 << 24)))
+def _device(dice: random.Random) -> DeviceFacts:
+    return DeviceFacts(dice.choice((2, 2, 3, 5, 8)), dice.choice((1 << 16, 1 << 20, 1 << 24)))
 
 
 def _length(dice: random.Random, block: int, whole: bool, most: int = 700) -> int:

@@ -2,7 +2,7 @@
 wrappers of instructions, compiled by the host's C++ compiler into a library for each variant.
 
 Nothing is left out but the instructions themselves: the parameters, the geometry and the tensor
-maps are those of a launch on a GPU.
+maps are what the core describes of a launch on a GPU.
 """
 
 from __future__ import annotations
@@ -19,24 +19,22 @@ import shutil
 import subprocess
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, ClassVar
-from unittest import mock
+from typing import ClassVar
 
 import numpy as np
 from filelock import FileLock
 
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
+from fa_tune.build.native.core import Description, DeviceFacts, TensorMap, tensors_of
 from fa_tune.core.errors import ToolMissing
-from fa_tune.core.workload import Workload
-from fa_tune.families import tensor_maps
 from fa_tune.families.base import Config
 from fa_tune.families.decode.config import Combine
-from fa_tune.families.launch import CacheArgs, LaunchArgs, LaunchDevice, LaunchStep, TensorArg
+from tests.described import core, problem_for
+from tests.kernels.emulated.cached_problems import CacheInputs
 from tests.kernels.emulated.problems import GUARD, Problem, Room, tensor_arg
 from tests.project_files import ROOT
 
@@ -51,11 +49,14 @@ OPTIONS = (
 MACHINE = ("machine", "barriers", "products")
 HEADER = '#include "language.h"\n#include "run.h"\n'
 ERROR_BYTES = 1 << 16
+PANEL_COLUMNS = 64  # of a box
+# Of what a launch is given, beside Q, K and V.
+KNOWN_ON_DEVICE = ("cache_seqlens", "page_table", "k_scale", "v_scale")
 CLUSTERS = 2  # at a time
 WAITING = 8  # of CTAs that wait for one another
 FEW = (("kFew", 0), ("kWorth", 6))  # for them: quads of parts
 # As many persistent CTAs, so that each has several tiles.
-DEVICE = LaunchDevice(multiprocessors=CLUSTERS, l2_bytes=1 << 20)
+DEVICE = DeviceFacts(multiprocessors=CLUSTERS, l2_bytes=1 << 20)
 
 
 @cache
@@ -136,7 +137,7 @@ def build(
     machine = _machine(folder)
     family = families.get(request.variant.family)
     config = family.parse(request.variant.config)
-    kernels = [spec.name_expression for spec in family.kernels(config, request.traits)]
+    kernels = family.name_expressions(config, request.traits)
     headers = edit(combining(dict(family.source_files()), config))
     # The emulator's own are found instead, but for what is no instruction.
     sources = {name: text for name, text in headers.items() if not (EMULATOR / name).exists()}
@@ -268,39 +269,37 @@ class Emulated:
         self,
         problem: Problem,
         schedule: Schedule,
-        cache: CacheArgs | None = None,
+        cache: CacheInputs | None = None,
         *,
-        device: LaunchDevice = DEVICE,
+        device: DeviceFacts = DEVICE,
     ) -> tuple[Room, np.ndarray]:
         """One call; O and the log-sum-exp, each with what surrounds it.  `device`: what the host
         counts on; CLUSTERS run at a time.  Raises EmulationFailed."""
-        workload, out, lse = problem.workload, problem.out(), problem.lse()
-        family, config = families.of(self.config), self.config
-        scratch = _Guarded.of(family.scratch_bytes(config), 0)
-        workspace = _Guarded.of(family.workspace_bytes(config, workload, device), 0xFF)
-        args = LaunchArgs.forward(
-            *(tensor_arg(t) for t in (problem.q, problem.k, problem.v, out.inside)),
-            lse=TensorArg(lse[GUARD:].ctypes.data),
-            sink=TensorArg(problem.sink.ctypes.data),
-            alibi_slopes=TensorArg(problem.slopes.ctypes.data, (workload.heads, 0, 0)),
-            scratch=scratch.inside.ctypes.data,
-            cache=cache,
+        out, lse = problem.out(), problem.lse()
+        call = families.of(self.config).plan(self.config, self.request.traits, self.request.arch)
+        kernel = core().described(self.request.variant.key, call)
+        named = problem.tensors() | {"o": out.inside, "lse": lse[GUARD:]}
+        if cache is not None:
+            named |= cache.tensors()
+        tensors = tensors_of(
+            {name: tensor_arg(array) for name, array in named.items()},
+            added=cache.added if cache else 0,
+            page_size=cache.page_size if cache else 0,
         )
-        args = dataclasses.replace(
-            args,
-            tensors={**args.tensors, **problem.more()},
-            workspace=workspace.inside.ctypes.data,
-        )
+        scratch = _Guarded.of(max(launch.counter_bytes for launch in call.launches), 0)
+        device = dataclasses.replace(device, counters=scratch.inside.ctypes.data)
+        wanted = problem_for(call.plan, problem.workload)
+        n_bytes = kernel.describe(wanted, tensors, device).workspace_bytes
+        workspace = _Guarded.of(n_bytes, 0xFF)
+        tensors.workspace = workspace.inside.ctypes.data if n_bytes else 0
         written = [out.whole, lse, scratch.whole, workspace.whole]
         inputs = [_memory_of(t) for t in (problem.q, problem.k, problem.v)]
-        appends = cache is not None and cache.new_k.address
-        read = inputs[:1] if appends else inputs
+        read = inputs[:1] if cache is not None and cache.new else inputs
         before = [zlib.crc32(t) for t in read]
-        with _host_driver():
-            steps = family.launches(config, workload, args, device)
-        for number, step in enumerate(steps):
-            hidden = [*written, *inputs, *_known_of(cache, workload, args)]
-            self._run(number, step, schedule, hidden if step.geometry.dependent else [])
+        hidden = [*written, *inputs, *(named[name] for name in KNOWN_ON_DEVICE if name in named)]
+        for number in range(len(call.launches)):
+            step = kernel.describe(wanted, tensors, device, number)
+            self._run(number, step, schedule, hidden if step.dependent else [])
         if scratch.inside.any():
             raise EmulationFailed("the scratch memory is not as it was")
         if not (scratch.is_clean_outside() and workspace.is_clean_outside()):
@@ -310,12 +309,11 @@ class Emulated:
         return out, lse
 
     def _run(
-        self, number: int, step: LaunchStep, schedule: Schedule, hidden: Sequence[np.ndarray]
+        self, number: int, step: Description, schedule: Schedule, hidden: Sequence[np.ndarray]
     ) -> None:
         """A launch, of the kernel of that number.  What is `hidden` it finds when it has waited for
         the launches before it."""
-        geometry = step.geometry
-        aligned = [_aligned(value) for value in step.args]
+        aligned = [_aligned(value) for value in (*map(_map_bytes, step.maps), step.params)]
         pointers = (ctypes.c_void_p * len(aligned))(*(a.ctypes.data for a in aligned))
         error = ctypes.create_string_buffer(ERROR_BYTES)
         contents = [array.copy() for array in hidden]
@@ -329,10 +327,10 @@ class Emulated:
             array.view(np.uint8).fill(0xFF)
         getattr(ctypes.CDLL(str(self.library)), f"emulate_{number}")(
             pointers,
-            (ctypes.c_uint * 3)(*geometry.grid),
-            (ctypes.c_uint * 3)(*geometry.block),
-            geometry.cluster[0],
-            geometry.dynamic_smem_bytes,
+            (ctypes.c_uint * 3)(*step.grid),
+            (ctypes.c_uint * 3)(*step.block),
+            step.cluster[0],
+            step.shared_bytes,
             WAITING if waits(self.config) else CLUSTERS,
             regions,
             len(regions),
@@ -370,21 +368,6 @@ class _Guarded:
         return bool((around == self.PATTERN).all())
 
 
-def _known_of(
-    cache: CacheArgs | None, workload: Workload, args: LaunchArgs
-) -> Iterator[np.ndarray]:
-    """What the device alone knows of K and V."""
-    words = {}
-    if cache is not None:
-        words[cache.lengths] = workload.batch
-        words[cache.pages] = workload.batch * cache.page_stride
-    for name in ("k_scale", "v_scale"):
-        words[args[name].address] = workload.batch * workload.kv_heads
-    for address, count in words.items():
-        if address:
-            yield np.ctypeslib.as_array((ctypes.c_uint32 * count).from_address(address))
-
-
 def _memory_of(tensor: np.ndarray) -> np.ndarray:
     """All of the memory of which a tensor is a view."""
     while isinstance(tensor.base, np.ndarray):
@@ -392,41 +375,24 @@ def _memory_of(tensor: np.ndarray) -> np.ndarray:
     return tensor
 
 
-def _aligned(value: np.ndarray) -> np.ndarray:
+def _aligned(value: bytes) -> np.ndarray:
     """The bytes of a parameter where a struct of any alignment may lie."""
-    memory = np.zeros(value.nbytes + 128, np.uint8)
+    memory = np.zeros(len(value) + 128, np.uint8)
     start = -memory.ctypes.data % 128
-    memory[start : start + value.nbytes] = np.frombuffer(value.tobytes(), np.uint8)
-    return memory[start : start + value.nbytes]
+    memory[start : start + len(value)] = np.frombuffer(value, np.uint8)
+    return memory[start : start + len(value)]
 
 
-class _HostDriver:
-    """Writes tensor maps as tests/kernels/emulated/gpu/ptx/tma.cuh reads them."""
-
-    def cuTensorMapEncodeTiled(
-        self, memory: Any, _type: int, rank: int, address: Any, lengths: Any, strides: Any,
-        box: Any, steps: Any, *modes: int,
-    ) -> int:  # fmt: skip
-        """As the driver's function of this name."""
-        assert rank in (4, 5)
-        assert set(steps) == {1}
-        assert modes == (0, 3, 2, 0), "no interleave, 128-byte swizzle, L2 by 128 bytes, zeros"
-        assert all(length <= 256 for length in box)
-        assert not any(stride % 16 for stride in strides)
-        words = np.zeros(16, np.uint64)
-        words[0] = address.value
-        more = 5 - rank
-        words[1:6] = [*lengths, *[1] * more]
-        words[6:10] = [*strides, *[0] * more]
-        words[10:13] = np.array([*box, *[1] * more, 0], np.uint32).view(np.uint64)
-        ctypes.memmove(memory, words.ctypes.data, 128)
-        return 0
-
-
-@contextmanager
-def _host_driver() -> Iterator[None]:
-    """Within it, tensor maps are made for the emulator."""
-    with mock.patch.object(tensor_maps, "_driver", _HostDriver):
-        tensor_maps._encoded.cache_clear()
-        yield
-    tensor_maps._encoded.cache_clear()
+def _map_bytes(tensor: TensorMap) -> bytes:
+    """A tensor map as tests/kernels/emulated/gpu/ptx/tma.cuh reads it."""
+    rank = len(tensor.dimensions)
+    box = (PANEL_COLUMNS, tensor.box_rows, *[1] * (rank - 2))
+    assert rank in (4, 5)
+    assert all(length <= 256 for length in box)
+    assert not any(stride % 16 for stride in tensor.strides)
+    words, more = np.zeros(16, np.uint64), 5 - rank
+    words[0] = tensor.address
+    words[1:6] = [*tensor.dimensions, *[1] * more]
+    words[6:10] = [*tensor.strides, *[0] * more]
+    words[10:13] = np.array([*box, *[1] * more, 0], np.uint32).view(np.uint64)
+    return words.tobytes()

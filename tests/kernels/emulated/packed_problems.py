@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fa_tune.core.workload import Workload
-from fa_tune.families.launch import TensorArg
 from fa_tune.operations.forward.spec import sequences
 from tests.kernels.emulated.problems import FLOOR, GUARD, Problem, Room, attention, to_float
 
@@ -61,11 +60,11 @@ class PackedProblem(Problem):
         """Whether not all rows are used."""
         return bool(self.used_q.sum() < self.q.shape[1] or self.used_kv.sum() < self.k.shape[1])
 
-    def more(self) -> dict[str, TensorArg]:
+    def tensors(self) -> dict[str, np.ndarray]:
         found = {"cu_seqlens_q": self.begin_q, "cu_seqlens_kv": self.begin_kv}
         if self.has_gaps:
             found |= {"used_q": self.used_q, "used_kv": self.used_kv}
-        return {name: TensorArg(array.ctypes.data) for name, array in found.items()}
+        return super().tensors() | found
 
     def lse(self) -> np.ndarray:
         w = self.workload

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fa_tune.build.native import abi
 from fa_tune.core import hooks
 from fa_tune.core.workload import DType, Workload
-from fa_tune.families.launch import TensorArg
 
 Bits = np.ndarray  # uint16, the bits of elements
 NAN = 0xFFFF  # in both types
@@ -124,9 +124,10 @@ class Problem:
         out_layout = layout if layout in ("strided", "transposed") else "plain"
         return cls(w, q, k, v, out_layout, sink, slopes)
 
-    def more(self) -> dict[str, TensorArg]:
-        """The launch's other tensors."""
-        return {}
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Inputs of a launch by their names."""
+        given = {"q": self.q, "k": self.k, "v": self.v}
+        return given | {"sink": self.sink, "alibi_slopes": self.slopes}
 
     def out(self) -> Room:
         """Room for O."""
@@ -138,10 +139,12 @@ class Problem:
         return np.full(w.batch * w.heads * w.seq_len_q + 2 * GUARD, np.nan, np.float32)
 
 
-def tensor_arg(tensor: Bits) -> TensorArg:
-    """As a launch sees it."""
-    batch, seq, heads, _ = (s // 2 for s in tensor.strides)
-    return TensorArg(tensor.ctypes.data, (batch, seq, heads))
+def tensor_arg(array: np.ndarray) -> abi.Tensor:
+    """An array of [batch, seq, heads, columns], [batch, heads] or one dimension, as a launch sees
+    it."""
+    batch, *more = (s // array.itemsize for s in (*array.strides, 0, 0))
+    seq, heads = (more[0], more[1]) if array.ndim == 4 else (0, more[0])
+    return abi.Tensor(array.ctypes.data, batch, seq, heads)
 
 
 def attention(

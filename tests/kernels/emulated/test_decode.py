@@ -14,12 +14,12 @@ import pytest
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
 from fa_tune.core.workload import DType, Workload
-from fa_tune.families.launch import CacheArgs
 from fa_tune.operations.traits import Traits
 from tests.kernels.emulated import cached_problems
+from tests.kernels.emulated.cached_problems import CacheInputs
 from tests.kernels.emulated.emulation import Emulated, build, schedules
 from tests.kernels.emulated.judging import judge
-from tests.kernels.emulated.problems import NAN, Bits, Problem, faults, tensor_arg
+from tests.kernels.emulated.problems import NAN, Bits, Problem, faults
 
 FAMILY = families.get("decode")
 # Together: one warp for all rows and several, groups with a slice each and one group, a second
@@ -136,15 +136,13 @@ def test_lengths_are_those_of_the_device(
     kernel = _kernel(short_form, traits, libraries)
     problem = _problem(kernel)
     lengths = np.array(LENGTHS, np.int32) - 2
-    cache = CacheArgs(lengths=lengths.ctypes.data, added=2)
+    cache = CacheInputs(lengths, added=2)
     lengths[0] = -2
     given = problem
     if paged:
         (k, table), (v, _) = _paged(problem.k), _paged(problem.v)
         given = dataclasses.replace(problem, k=k, v=v)
-        cache = dataclasses.replace(
-            cache, pages=table.ctypes.data, page_size=PAGE, page_stride=table.shape[1]
-        )
+        cache = dataclasses.replace(cache, table=table, page_size=PAGE)
     first = None
     for schedule in itertools.islice(schedules(5), 4):
         out, lse = kernel.launch(given, schedule, cache)
@@ -170,7 +168,7 @@ def test_cuts_near_the_ends_of_tiles_leave_nothing_out(
         lengths = np.minimum(400, dice.lognormal(4, 1.5, 16)).astype(np.int32)
         if round_ == 0:  # tiles as long as one another count for no keys beside their own
             lengths[:] = dice.integers(1, 400)
-        cache = CacheArgs(lengths=lengths.ctypes.data)
+        cache = CacheInputs(lengths)
         out, lse = kernel.launch(problem, next(iter(schedules(1))), cache)
         assert not _judged(problem, out.inside, lse, lengths)
 
@@ -204,15 +202,9 @@ def test_new_keys_are_attended_to_and_written_to_their_places(
         if paged:
             (k, table), (v, _) = (_paged(cache, lengths + ADDED) for cache in caches)
             caches = [k, v]
-        args = CacheArgs(
-            lengths=lengths.ctypes.data,
-            added=ADDED,
-            new_k=tensor_arg(news[0]),
-            new_v=tensor_arg(news[1]),
-            **({} if table is None else _pages(table)),
-        )
+        inputs = CacheInputs(lengths, ADDED, table, PAGE if paged else 0, tuple(news))
         given = dataclasses.replace(problem, k=caches[0], v=caches[1])
-        out, lse = kernel.launch(given, schedule, args)
+        out, lse = kernel.launch(given, schedule, inputs)
         assert not _judged(problem, out.inside, lse, lengths + ADDED)
         for cache, whole in zip(caches, _kv(problem), strict=True):
             for batch, old in enumerate(lengths):
@@ -233,7 +225,7 @@ WINDOWS = [kernel for kernel in KERNELS if "window" in kernel[1]]
 
 def _without_old_pages(
     problem: Problem, lengths: np.ndarray, entry: int
-) -> tuple[Problem, np.ndarray, dict[str, int]]:
+) -> tuple[Problem, np.ndarray]:
     """In pages, and the table, where `entry` stands for those that are wholly in front of the
     window.  Page -1 is NaN."""
     w = problem.workload
@@ -242,7 +234,7 @@ def _without_old_pages(
     for row, length in zip(table, lengths, strict=True):
         row[: max(0, length - w.seq_len_q - (w.window_left or 0)) // SMALL_PAGE] = entry
     k, v = (np.concatenate((np.full_like(pool[:1], NAN), pool))[1:] for pool, _ in caches)
-    return dataclasses.replace(problem, k=k, v=v), table, _pages(table, SMALL_PAGE)
+    return dataclasses.replace(problem, k=k, v=v), table
 
 
 @pytest.mark.parametrize("entry", [-1, cached_problems.NO_PAGE], ids=["of NaN", "nowhere"])
@@ -255,8 +247,8 @@ def test_pages_in_front_of_a_window_may_be_gone(
     kernel = _kernel(short_form, traits, libraries)
     lengths = np.array([longest, longest - 1, 64, 5, 0], np.int32)
     problem = Problem.draw(_problem(kernel).workload, "plain", 3)
-    given, _table, pages = _without_old_pages(problem, lengths, entry)
-    cache = CacheArgs(lengths=lengths.ctypes.data, **pages)
+    given, table = _without_old_pages(problem, lengths, entry)
+    cache = CacheInputs(lengths, table=table, page_size=SMALL_PAGE)
     for schedule in itertools.islice(schedules(4), 2):
         out, lse = kernel.launch(given, schedule, cache)
         assert not _judged(problem, out.inside, lse, lengths)
@@ -273,20 +265,14 @@ def test_new_keys_that_only_first_queries_see_are_written(
     )
     problem = Problem.draw(workload, "plain", 3)
     old = np.array([5 * SMALL_PAGE], np.int32)
-    given, table, pages = _without_old_pages(problem, old + queries, -1)
-    new = [tensor[:, old[0] : old[0] + queries].copy() for tensor in _kv(problem)]
+    given, table = _without_old_pages(problem, old + queries, -1)
+    new = tuple(tensor[:, old[0] : old[0] + queries].copy() for tensor in _kv(problem))
     places = old[0] + np.arange(queries)
     at = table[0, places // SMALL_PAGE], places % SMALL_PAGE
     for cache in _kv(given):
         cache[at] = NAN
-    args = CacheArgs(
-        lengths=old.ctypes.data,
-        added=queries,
-        new_k=tensor_arg(new[0]),
-        new_v=tensor_arg(new[1]),
-        **pages,
-    )
-    out, lse = kernel.launch(given, next(iter(schedules(4))), args)
+    inputs = CacheInputs(old, queries, table, SMALL_PAGE, new)
+    out, lse = kernel.launch(given, next(iter(schedules(4))), inputs)
     assert not _judged(problem, out.inside, lse, old + queries)
     for cache, written in zip(_kv(given), new, strict=True):
         assert np.array_equal(cache[at], written[0])
@@ -296,18 +282,14 @@ def _kv(problem: Problem) -> tuple[Bits, Bits]:
     return problem.k, problem.v
 
 
-def _pages(table: np.ndarray, page: int = PAGE) -> dict[str, int]:
-    return {"pages": table.ctypes.data, "page_size": page, "page_stride": table.shape[1]}
-
-
 # e4m3 ---------------------------------------------------------------------------------------
 
 ON_DEVICE = np.array(LENGTHS, np.int32)
 
 
-def _narrow(kernel: Emulated) -> tuple[cached_problems.Narrow, Problem, CacheArgs]:
+def _narrow(kernel: Emulated) -> tuple[cached_problems.Narrow, Problem, CacheInputs]:
     """A problem in e4m3, the same in the type of Q, and what tells the lengths."""
-    return *cached_problems.narrow(_problem(kernel)), CacheArgs(lengths=ON_DEVICE.ctypes.data)
+    return *cached_problems.narrow(_problem(kernel)), CacheInputs(ON_DEVICE)
 
 
 @pytest.mark.parametrize(("short_form", "traits"), NARROW)
@@ -361,7 +343,7 @@ def test_e4m3_is_what_its_numbers_and_scales_say(
     if paged:
         (k, table), (v, _) = _paged(narrow.k), _paged(narrow.v)
         narrow = dataclasses.replace(narrow, k=k, v=v)
-        cache = dataclasses.replace(cache, **_pages(table))
+        cache = dataclasses.replace(cache, table=table, page_size=PAGE)
     for schedule in itertools.islice(schedules(8), 2):
         out, lse = kernel.launch(narrow, schedule, cache)
         assert not _judged(same, out.inside, lse)

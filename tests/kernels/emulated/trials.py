@@ -13,8 +13,8 @@ from unittest import mock
 import numpy as np
 import torch
 
+from fa_tune.build.native.core import DeviceFacts
 from fa_tune.core.workload import DType, Workload
-from fa_tune.families.launch import LaunchDevice
 from fa_tune.operations.base import CheckCase, Tensors
 from fa_tune.operations.forward.torch_side import exact
 from fa_tune.operations.torch_side import Judged, judge
@@ -134,7 +134,7 @@ class DenseTrial:
 
     name: str
     problem: Problem
-    device: LaunchDevice
+    device: DeviceFacts
     judged: Problem
     rows: Rows
 
@@ -167,7 +167,7 @@ class PackedTrial:
 
     name: str
     problem: PackedProblem
-    device: LaunchDevice
+    device: DeviceFacts
 
     def run(self, kernel: Emulated, schedule: Schedule) -> Result:
         return Result(*kernel.launch(self.problem, schedule, device=self.device))
@@ -209,15 +209,15 @@ class CachedTrial:
 
     name: str
     problem: Problem
-    device: LaunchDevice
+    device: DeviceFacts
     cache: Cache
     judged: Problem
 
     def run(self, kernel: Emulated, schedule: Schedule) -> Result:
-        told = self.cache.told()
-        given = dataclasses.replace(self.problem, k=told.k, v=told.v)
-        out, lse = kernel.launch(given, schedule, told.args, device=self.device)
-        return Result(out, lse, wrote_elsewhere=not told.is_right())
+        given = self.cache.given()
+        problem = dataclasses.replace(self.problem, k=given.k, v=given.v)
+        out, lse = kernel.launch(problem, schedule, given.inputs, device=self.device)
+        return Result(out, lse, wrote_elsewhere=not given.is_right())
 
     def judge(self, result: Result) -> Said:
         w = self.judged.workload
