@@ -17,7 +17,7 @@ from fa_tune.commands.shared.output import say, text_table, write_json
 from fa_tune.commands.views.registry_table import workload_text
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.paths import profiles_dir
-from fa_tune.evaluate.between import Losses, Single, losses_of
+from fa_tune.lab.between import Losses, Single, losses_of
 from fa_tune.report.wrap import terminal_width, wrapped
 
 SCHEMA = "fa-tune-bench-between-1"

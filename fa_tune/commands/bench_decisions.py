@@ -34,9 +34,9 @@ from fa_tune.core.options import (
     WorkloadOptions,
 )
 from fa_tune.core.stats import MARGIN, Ratio
-from fa_tune.evaluate import repeat
-from fa_tune.evaluate.repeatability import Agreement, Tuning, agreement, simulated
-from fa_tune.evaluate.repeatability_file import RecordedTunings, load
+from fa_tune.lab import repeat
+from fa_tune.lab.repeatability import Agreement, Tuning, agreement, simulated
+from fa_tune.lab.repeatability_file import RecordedTunings, load
 
 SCHEMA = "fa-tune-bench-decisions-1"
 

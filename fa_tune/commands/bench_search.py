@@ -32,10 +32,11 @@ from fa_tune.commands.views import curves
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.paths import profiles_dir
 from fa_tune.core.workload import Workload
-from fa_tune.evaluate.kernel_tuner import all_strategies, require
-from fa_tune.evaluate.replay import LEVELS, Score
-from fa_tune.evaluate.scores import document, read
-from fa_tune.evaluate.strategies import (
+from fa_tune.lab.kernel_tuner import all_strategies, require
+from fa_tune.lab.replay import LEVELS, Score
+from fa_tune.lab.scores import document, read
+from fa_tune.lab.space_table import RecordedWorkload, find, load, recorded
+from fa_tune.lab.strategies import (
     Plan,
     cells,
     closing,
@@ -46,7 +47,6 @@ from fa_tune.evaluate.strategies import (
 )
 from fa_tune.report.page.picture import check_suffix
 from fa_tune.report.wrap import terminal_width, wrapped
-from fa_tune.search.space_table import RecordedWorkload, find, load, recorded
 from fa_tune.search.strategies import STRATEGIES
 
 SEEDS = WholeNumber(1, 10_000)

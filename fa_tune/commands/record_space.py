@@ -24,9 +24,9 @@ from fa_tune.commands.shared.progress import watching
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.families.selection import choose_configs
+from fa_tune.lab import record_space
+from fa_tune.lab.space_table import SUFFIX
 from fa_tune.report.wrap import terminal_width, wrapped
-from fa_tune.search.space_table import SUFFIX
-from fa_tune.tune import record_space
 from fa_tune.tune.candidates import choose_families
 
 

@@ -45,7 +45,7 @@ from fa_tune.core.workload import (
     Workload,
     benchmark_batch,
 )
-from fa_tune.evaluate.default_check import compare_recordings, compare_registry
+from fa_tune.lab.default_check import compare_recordings, compare_registry
 from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.store.registry.file import load, update
 from fa_tune.store.registry.lookup import NoMatch, find_match

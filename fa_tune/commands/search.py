@@ -41,6 +41,7 @@ from fa_tune.commands.views.staleness import show_staleness
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.families.base import Config
+from fa_tune.lab.strategies import priors_in
 from fa_tune.report.formats import write
 from fa_tune.report.page.render import write_page
 from fa_tune.search.strategies import DEFAULT, STRATEGIES, USES_PRIORS
@@ -199,20 +200,22 @@ def command(
         seconds=budget.seconds if budget else None,
         audit=audit,
         confirm=confirm,
-        learn_from=learn_from,
     )
     _refuse_contradictions(options)
+    if learn_from and strategy not in USES_PRIORS:
+        raise click.UsageError(f"--learn-from needs --strategy {' or '.join(sorted(USES_PRIORS))}")
     if options.explores:  # the strategy draws by the seed, whoever measures
         measure = replace(measure, typed=measure.typed - {"seed"})
         options = replace(options, measure=measure)
     configs = _of_axes(options) if axes else None
+    priors = priors_in(learn_from)
     if stale:
         with watching(quiet) as progress:
             found = why_stale(options, progress, configs)
         show_staleness(found, as_json=as_json, csv=csv, limit=limit)
         return
     with watching(quiet) as progress, session.ready_workers(options.machine):
-        result = flow.search(options, progress, configs)
+        result = flow.search(options, progress, configs, priors)
     _warn(result, progress)
     if html is not None:
         write_page(html, [page_source(result)])
@@ -228,8 +231,6 @@ def _refuse_contradictions(options: SearchOptions) -> None:
     """Raise click.UsageError for options that mean nothing together."""
     if options.record is not None and options.measure.profiler == "replay":
         raise click.UsageError("--record keeps new measurements; --profiler replay makes none")
-    if options.learn_from and options.strategy not in USES_PRIORS:
-        raise click.UsageError(f"--learn-from needs --strategy {' or '.join(sorted(USES_PRIORS))}")
     if options.audit and not options.explores:
         raise click.UsageError(
             "--audit measures what a strategy skipped; give --strategy or --budget"

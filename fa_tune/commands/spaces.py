@@ -13,9 +13,9 @@ from fa_tune.commands.shared.output import say
 from fa_tune.commands.shared.parameters import NamedPath, WorkloadKey
 from fa_tune.core.paths import profiles_dir
 from fa_tune.core.workload import Workload
-from fa_tune.evaluate import t4
-from fa_tune.evaluate.replay import LEVELS
-from fa_tune.search.space_table import find, load, recorded, save
+from fa_tune.lab import t4
+from fa_tune.lab.replay import LEVELS
+from fa_tune.lab.space_table import find, load, recorded, save
 
 PATH = NamedPath(readable=False)
 

@@ -174,8 +174,7 @@ class SearchOptions:
     `axes` how the set was made where it has no key.  A `strategy` other than exhaustive, or a
     budget of `measurements` or `seconds` of measuring, leaves configs out; `audit` of those
     are measured to see what was missed.  `confirm`: on a GPU, compare each choice with the
-    default once more, as a program would run them.  `learn_from` are recorded spaces, or folders
-    with some, whose times a strategy may begin with."""
+    default once more, as a program would run them."""
 
     workloads: WorkloadOptions
     kernels: str = DEFAULT_KERNELS
@@ -192,7 +191,6 @@ class SearchOptions:
     seconds: float | None = None
     audit: int = 0
     confirm: bool = True
-    learn_from: tuple[Path, ...] = ()
 
     @property
     def explores(self) -> bool:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from fa_tune.core.model import Quantity
 from fa_tune.core.workload import DType
 from fa_tune.profile.ncu.launches import Profile
-from fa_tune.search.space_table import SpaceTable
 from fa_tune.store.registry.schema import Registry
 from fa_tune.store.table.columns import (
     BOOLEAN,
@@ -68,11 +67,11 @@ def results(rows: Iterable[Row]) -> pd.DataFrame:
     return _frame(columns)
 
 
-def spaces(tables: Iterable[SpaceTable]) -> pd.DataFrame:
-    """One row per variant and workload of recorded spaces.  Besides `space`, `variant`,
-    `workload`, `outcome`, `reason`, `median_s` and `samples_s` there are `knob.NAME`, `fact.NAME`
-    and `counter.NAME` as in the files (docs/spaces.md); a column that a space lacks is missing in
-    its rows."""
+def spaces(tables: Iterable[Any]) -> pd.DataFrame:
+    """One row per variant and workload of recorded spaces (`lab.space_table.load`).  Besides
+    `space`, `variant`, `workload`, `outcome`, `reason`, `median_s` and `samples_s` there are
+    `knob.NAME`, `fact.NAME` and `counter.NAME` as in the files (docs/spaces.md); a column that a
+    space lacks is missing in its rows."""
     found = [(table, row) for table in tables for row in table.rows]
     columns = {
         "space": _series([table.name for table, _ in found], "string"),

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import Workload
 from fa_tune.operations.flops import unmasked_pairs, visited_tiles
+from fa_tune.operations.memory import memory_rate
 from fa_tune.search.strategies.base import Knob
 
 
@@ -54,6 +55,14 @@ def workload_of(key: str) -> Workload | None:
         return Workload.from_key(key)
     except InvalidConfig:
         return None
+
+
+def bytes_per_s(key: str, time_s: float) -> float | None:
+    """What a kernel moves between memory and the chip that takes so long for the workload of a key;
+    None where that is not its limit, and for a workload of another tuner."""
+    workload = workload_of(key)
+    rate = memory_rate(workload, time_s) if workload is not None else None
+    return None if rate is None else rate.bytes_per_s
 
 
 def _size(value: Knob | None) -> int | None:

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from fa_tune.core.options import Progress
 from fa_tune.core.workload import Workload
+from fa_tune.operations import flops
 from fa_tune.store.journal import AttemptRecord
 from fa_tune.tune.fleet.gpu import Gpu
 from fa_tune.tune.session import Session, Tally
@@ -23,18 +24,22 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 
+def cost_of(workload: Workload, n_variants: int) -> float:
+    """What measuring so many variants costs, to compare with that of others."""
+    return flops.matmul_flop(workload) * n_variants
+
+
 def run_on_gpus(
     session: Session,
     jobs: Sequence[Job],
     work: Callable[[Session, Job], Result],
     *,
+    workload: Callable[[Job], Workload],
     cost: Callable[[Job], float],
-    workload: Callable[[Job], Workload] | None = None,
 ) -> list[Result]:
     """`work` of every job on some GPU of the session's, the dearest first where there are several;
     results in the order of the jobs.  A job whose `workload` the journal knows goes to that one's
-    GPU, if a job is a workload at all.  Raises what `work` raises, and GpusLost when no GPU is
-    left."""
+    GPU.  Raises what `work` raises, and GpusLost when no GPU is left."""
     tallies: list[Tally] = []
 
     def on_gpu(gpu: Gpu, shown: Progress, job: Job) -> Result:
@@ -48,7 +53,7 @@ def run_on_gpus(
         return _last_gpus(session)
 
     def prefers(job: Job) -> str:
-        return affinity().get(workload(job).key, "") if workload is not None else ""
+        return affinity().get(workload(job).key, "")
 
     found = session.pool.each(jobs, on_gpu, session.progress, prefers=prefers, cost=cost)
     for tally in tallies:
@@ -61,9 +66,8 @@ def run_some_on_gpus(
     jobs: Sequence[Job],
     work: Callable[[Session, Sequence[Job]], Sequence[Result]],
     *,
-    cost: Callable[[Job], float],
-    size: Callable[[Job], int],
     workload: Callable[[Job], Workload],
+    size: Callable[[Job], int],
 ) -> list[Result]:
     """`run_on_gpus` for work that takes several jobs at once, where a process is dear and shared
     (`Capabilities.shares_process`): about AT_ONCE variants, of which a job has `size`.  Else one
@@ -80,8 +84,8 @@ def run_some_on_gpus(
         session,
         parts,
         lambda own, part: work(own, [jobs[n] for n in part]),
-        cost=lambda part: sum(cost(jobs[n]) for n in part),
         workload=lambda part: workload(jobs[part[0]]),
+        cost=lambda part: sum(cost_of(workload(jobs[n]), size(jobs[n])) for n in part),
     )
     by_number = {
         n: result

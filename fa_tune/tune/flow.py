@@ -14,7 +14,7 @@ from fa_tune.core.model import Resources
 from fa_tune.core.options import DEFAULT_KERNELS, Progress, SearchOptions
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config
-from fa_tune.operations import flops
+from fa_tune.search.strategies.transfer import Prior
 from fa_tune.store.registry import file as registry_file
 from fa_tune.tune import ab_test, compare_inputs
 from fa_tune.tune.asked import asked_for, of_able_families, of_recorded_configs
@@ -28,7 +28,7 @@ from fa_tune.tune.candidates import (
     workloads_for,
 )
 from fa_tune.tune.decide import decide_all
-from fa_tune.tune.dispatch import run_on_gpus, run_some_on_gpus
+from fa_tune.tune.dispatch import cost_of, run_on_gpus, run_some_on_gpus
 from fa_tune.tune.measure import Compared, MeasuredWorkload, measure_workloads
 from fa_tune.tune.outputs import (
     Recorder,
@@ -48,21 +48,24 @@ from fa_tune.tune.unrecorded import recorded_only
 
 
 def search(
-    options: SearchOptions, progress: Progress, configs: Sequence[Config] | None = None
+    options: SearchOptions,
+    progress: Progress,
+    configs: Sequence[Config] | None = None,
+    priors: Sequence[Prior] = (),
 ) -> SearchResult:
     """Find the fastest config per workload and keep it in the registry; among `configs`, or
-    those of the set that the options name.
+    those of the set that the options name.  A strategy that can begins with what `priors` say.
 
     Raises InvalidConfig, ToolMissing, StorageError, NoUsableVariant, RegistryError and
     JournalError; whatever was measured before is in the journal.
     """
-    state, configs = open_search(options, progress, configs)
+    state, configs = open_search(options, progress, configs, priors)
     candidates = choose_candidates(configs, options, state.session, state.defaults, state.registry)
     prepared = build_and_verify(state, candidates)
     try:
         measured = measure(state, candidates, prepared)
     except ToolMissing as error:
-        state = state_of(options, fall_back(state.session, error), state.defaults)
+        state = state_of(options, fall_back(state.session, error), state.defaults, priors)
         measured = measure(state, candidates, prepared)
     decided = decide(state, candidates, measured)
     if options.confirm:
@@ -72,7 +75,10 @@ def search(
 
 
 def open_search(
-    options: SearchOptions, progress: Progress, configs: Sequence[Config] | None
+    options: SearchOptions,
+    progress: Progress,
+    configs: Sequence[Config] | None,
+    priors: Sequence[Prior] = (),
 ) -> tuple[SearchState, Sequence[Config]]:
     """The machine, who measures, and the configs to search: those given, those of the set, or for
     a replay those that are recorded.  What cannot be understood or kept is refused here, before
@@ -99,10 +105,12 @@ def open_search(
     session = open_session(machine, selection, options.measure, progress, reuse=options.resume)
     recorded = recorded_subjects(selection)
     defaults = Defaults(machine.limits, able, asked.families, recorded)
-    return state_of(options, session, defaults), asked.configs
+    return state_of(options, session, defaults, priors), asked.configs
 
 
-def state_of(options: SearchOptions, session: Session, defaults: Defaults) -> SearchState:
+def state_of(
+    options: SearchOptions, session: Session, defaults: Defaults, priors: Sequence[Prior]
+) -> SearchState:
     """The state of a search, with what depends on its profiler."""
     folder, selection = options.record, session.selection
     # One config brings a kind of its own.
@@ -114,6 +122,7 @@ def state_of(options: SearchOptions, session: Session, defaults: Defaults) -> Se
         tie_break_for(session, like),
         registry_path(options.registry),
         Recorder(folder, options, selection) if folder is not None else None,
+        priors,
     )
 
 
@@ -165,9 +174,8 @@ def _measured(state: SearchState, prepared: Sequence[PreparedWorkload]) -> list[
         state.session,
         prepared,
         measure_some,
-        cost=lambda final: flops.matmul_flop(final.workload) * len(final.artifacts),
-        size=lambda final: len(final.artifacts),
         workload=lambda final: final.workload,
+        size=lambda final: len(final.artifacts),
     )
 
 
@@ -185,8 +193,8 @@ def _explored(state: SearchState, candidates: Candidates) -> Measured:
         state.session,
         candidates.workloads,
         explore_one,
-        cost=flops.matmul_flop,
         workload=lambda workload: workload,
+        cost=lambda workload: cost_of(workload, 1),
     )
     return Measured(
         tuple(w for w in found if isinstance(w, MeasuredWorkload)),

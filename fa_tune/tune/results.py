@@ -24,7 +24,6 @@ from fa_tune.core.stats import MARGIN
 from fa_tune.core.workload import Workload
 from fa_tune.operations.memory import MemoryRate, memory_rate
 from fa_tune.search.decide import Decision
-from fa_tune.search.space_table import SpaceMeta, SpaceRow
 from fa_tune.search.strategies.audit import Audit
 
 
@@ -117,18 +116,6 @@ class SearchResult:
     def attempts(self) -> tuple[Attempt, ...]:
         """Every attempt of every workload."""
         return tuple(a for r in self.results for a in r.attempts)
-
-
-@dataclass(frozen=True)
-class RecordedSpace:
-    """A space that was measured and written to `path`; `source` as in a search's result."""
-
-    path: Path
-    rows: tuple[SpaceRow, ...]
-    meta: SpaceMeta
-    source: str
-    measured: int
-    reused: int
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from fa_tune.build.compile import kernel_source_identity
 from fa_tune.core.model import Artifact
 from fa_tune.core.options import SearchOptions
 from fa_tune.core.workload import Workload
+from fa_tune.search.strategies.transfer import Prior
 from fa_tune.tune.candidates import Defaults
 from fa_tune.tune.decide import decide_one
 from fa_tune.tune.measure import MeasuredWorkload, Sampling
@@ -30,6 +31,7 @@ class SearchState:
     tie_break: TieBreak
     registry: Path
     recorder: Recorder | None
+    priors: Sequence[Prior] = ()  # that a strategy may begin with
 
     @property
     def tag(self) -> str:

@@ -15,8 +15,6 @@ import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from pathlib import Path
 
 from fa_tune import families
 from fa_tune.core.errors import NoUsableVariant
@@ -25,7 +23,6 @@ from fa_tune.core.stats import median
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config
 from fa_tune.search.derived_features import with_derived
-from fa_tune.search.space_table import find, load, recorded
 from fa_tune.search.strategies import USES_FACTS, Observation, Point, Space, Strategy, create
 from fa_tune.search.strategies.audit import Audit, judge, sample
 from fa_tune.search.strategies.baseline import InOrder
@@ -59,7 +56,7 @@ def explore(
     run = _Run(state, session, workload, {families.variant(c).key: c for c in configs}, first)
     if options.strategy in USES_FACTS:
         run.build_everything()
-    spaces = with_priors(run.spaces(), options.learn_from, session.selection.device.name)
+    spaces = with_priors(run.spaces(), state.priors, session.selection.device.name)
     keys = [p.key for space in spaces for p in space.points]
     strategy = strategy_over(options.strategy, spaces, session.measure.seed)
     budget = Budget(options.measurements, options.seconds)
@@ -215,39 +212,16 @@ def _audit(
     return judge(best, {s: times.get(s) for s in audited}, n_skipped)
 
 
-# What recorded spaces of this GPU say of the configs (`--learn-from`) ---------------------------
-
-
-@lru_cache(maxsize=8)
-def recorded_workloads(places: tuple[Path, ...], gpu: str) -> tuple[Prior, ...]:
-    """The recorded workloads in `places` (files or folders) that were taken on that GPU model.
-
-    Raises NoUsableVariant where there is none, and what `find` raises.
-    """
-    tables = [load(path) for path in find(places)]
-    known = tuple(
-        Prior(space.name, space.space.points, space.times_s)
-        for table in tables
-        if table.meta.device is not None and table.meta.device.name == gpu
-        for space in recorded(table)
-    )
+def with_priors(spaces: Sequence[Space], known: Sequence[Prior], gpu: str) -> list[Space]:
+    """The spaces with what may be expected of their points by what is `known` of that GPU model;
+    as they are where nothing is.  Raises NoUsableVariant where nothing of it is of that GPU, or has
+    the knobs of any of them."""
     if not known:
-        names = ", ".join(map(str, places))
-        raise NoUsableVariant(f"no recorded space of an {gpu} in {names} to learn from")
-    return known
-
-
-def with_priors(spaces: Sequence[Space], places: tuple[Path, ...], gpu: str) -> list[Space]:
-    """The spaces with what may be expected of their points; as they are without `places`.
-
-    Raises what `recorded_workloads` raises, and NoUsableVariant where no recorded space has the
-    knobs of any of them.
-    """
-    if not places:
         return list(spaces)
-    known = recorded_workloads(places, gpu)
-    found = [with_prior(space, known) for space in spaces]
+    ours = [prior for prior in known if prior.gpu == gpu]
+    if not ours:
+        raise NoUsableVariant(f"no recorded space of an {gpu} to learn from")
+    found = [with_prior(space, ours) for space in spaces]
     if not any(space.expected for space in found):
-        names = ", ".join(map(str, places))
-        raise NoUsableVariant(f"no recorded space in {names} has the knobs of these configs")
+        raise NoUsableVariant("no recorded space has the knobs of these configs")
     return found

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands.console import Console
-from tests.evaluate.test_between import SAFE, A, B, decode, recorded
+from tests.lab.test_between import SAFE, A, B, decode, recorded
 
 
 @pytest.fixture

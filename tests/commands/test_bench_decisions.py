@@ -12,10 +12,10 @@ import pytest
 from fa_tune.core import devices
 from fa_tune.core.model import DeviceInfo
 from fa_tune.core.options import Progress, SearchOptions
-from fa_tune.evaluate import repeat, repeatability_file
-from fa_tune.evaluate.repeatability_file import RecordedTunings
+from fa_tune.lab import repeat, repeatability_file
+from fa_tune.lab.repeatability_file import RecordedTunings
 from tests.commands.console import Console
-from tests.evaluate.test_repeatability import CROWDED, tuning
+from tests.lab.test_repeatability import CROWDED, tuning
 
 pytestmark = pytest.mark.usefixtures("wide_terminal")
 

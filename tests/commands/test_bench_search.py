@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fa_tune.core.model import DeviceInfo, Outcome
-from fa_tune.search.space_table import SUFFIX, SpaceMeta, SpaceRow, save
+from fa_tune.lab.space_table import SUFFIX, SpaceMeta, SpaceRow, save
 from tests.commands.console import Console
 
 pytestmark = pytest.mark.usefixtures("wide_terminal")

@@ -86,7 +86,7 @@ def test_interrupt_is_status_130(console: Console, monkeypatch: pytest.MonkeyPat
         (("search",), "fa_tune.tune.flow.search"),
         (
             ("record-space", "--family", "sm80", "--to", "x.space.csv.gz"),
-            "fa_tune.tune.record_space.record_space",
+            "fa_tune.lab.record_space.record_space",
         ),
     ],
 )

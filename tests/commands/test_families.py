@@ -91,7 +91,7 @@ def test_a_short_form_of_another_family_is_refused(console: Console) -> None:
 def test_search_hands_the_choice_on(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[SearchOptions] = []
 
-    def search(options: SearchOptions, progress: object, configs: object) -> SearchResult:
+    def search(options: SearchOptions, *_: object) -> SearchResult:
         asked.append(options)
         return fakes.search_result()
 

@@ -12,7 +12,7 @@ import pytest
 from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.core.model import Outcome, Quantity
 from fa_tune.core.paths import profiles_dir
-from fa_tune.evaluate import default_check
+from fa_tune.lab import default_check
 from fa_tune.profile.ncu.metrics import INSTRUCTIONS, L2_HIT_RATE, TENSOR_PIPE
 from fa_tune.report.fitted import fitted
 from fa_tune.report.load import load_report_source

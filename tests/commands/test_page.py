@@ -87,7 +87,7 @@ def test_wrong_uses_are_refused(console: Console, tmp_path: Path) -> None:
 def test_a_search_writes_its_page(
     console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def search(options: SearchOptions, progress: Progress, configs: Any) -> SearchResult:
+    def search(options: SearchOptions, progress: Progress, *_: Any) -> SearchResult:
         return fakes.search_result()
 
     monkeypatch.setattr("fa_tune.tune.flow.search", search)

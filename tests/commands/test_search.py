@@ -25,7 +25,7 @@ class Search:
         self.options: list[SearchOptions] = []
 
     def __call__(
-        self, options: SearchOptions, progress: Progress, configs: Any = None
+        self, options: SearchOptions, progress: Progress, configs: Any = None, priors: Any = ()
     ) -> SearchResult:
         self.options.append(options)
         self.configs = configs
@@ -166,7 +166,7 @@ def test_csv_on_stdout_is_all_that_stdout_gets(console: Console, search: Search)
 
 
 def test_warnings_appear_once(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
-    def search(options: SearchOptions, progress: Progress, configs: Any) -> SearchResult:
+    def search(options: SearchOptions, progress: Progress, *_: Any) -> SearchResult:
         progress.warn("the clock\nmoved")
         return replace(fakes.search_result(), warnings=("the clock moved", "another"))
 

@@ -16,10 +16,10 @@ from fa_tune.core.arch import limits
 from fa_tune.core.devices import limits_of
 from fa_tune.core.model import is_reference
 from fa_tune.core.workload import DType, Workload
-from fa_tune.evaluate.default_check import decided_again
 from fa_tune.families.decode.config import DecodeConfig
 from fa_tune.families.decode.sets import FEW_QUADS
 from fa_tune.families.former import former_defaults
+from fa_tune.lab.default_check import decided_again
 from fa_tune.store.recordings import load
 from tests.project_files import ROOT
 

@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # What runs on a GPU.
     "gpu": {"core", "operations", "libraries", "families", "workers"},
     "store": {"core", "operations", "libraries", "families"},
-    "report": {"core", "libraries", "families", "profile", "search", "store"},
+    "report": {"core", "libraries", "families", "profile", "store"},
     "tune": {
         *("core", "operations", "libraries", "families", "build", "workers"),
         *("profile", "search", "store"),
@@ -49,10 +49,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "export": {"core", "operations", "families", "build", "store"},
     "kernel_configs": {"core", "operations", "families"},
     # Around the flow.
-    "evaluate": {"core", "search", "store", "tune"},
+    "lab": {"core", "families", "search", "store", "tune"},
     "commands": {
         *("core", "libraries", "families", "profile", "search", "store"),
-        *("report", "tune", "export", "evaluate"),
+        *("report", "tune", "export", "lab"),
     },
     "cli": {"core", "commands"},
     "__main__": {"cli"},
@@ -205,6 +205,10 @@ def test_imports_go_one_way() -> None:
         if target not in MAY_IMPORT[module]
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_only_the_commands_use_the_lab() -> None:
+    assert {module for module, target in _arrows() if target == "lab"} == {"commands"}
 
 
 def test_nothing_is_allowed_that_nobody_does() -> None:

@@ -10,7 +10,7 @@ from fa_tune.commands.views.default_check import check_sentence
 from fa_tune.core.arch import limits
 from fa_tune.core.paths import profiles_dir
 from fa_tune.core.workload import Workload
-from fa_tune.evaluate.default_check import DefaultComparison, compare_recordings
+from fa_tune.lab.default_check import DefaultComparison, compare_recordings
 from fa_tune.store.recordings import load_all
 from fa_tune.tune.candidates import default_keys
 

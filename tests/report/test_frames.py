@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 
 from fa_tune.core.model import Outcome
+from fa_tune.lab import space_table
 from fa_tune.profile.ncu.parse import parse_ncu_csv
 from fa_tune.report import frames
 from fa_tune.report.load import load_report_source
 from fa_tune.report.parquet import parquet
-from fa_tune.search import space_table
 from fa_tune.store.registry.schema import Registry
 from fa_tune.store.table.rows import Row
 from tests.profile.ncu.ncu_text import DURATION, identity, raw

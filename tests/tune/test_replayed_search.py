@@ -14,7 +14,7 @@ from fa_tune import families
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import Attempt, Outcome
 from fa_tune.core.workload import DType, Workload, benchmark_workload
-from fa_tune.evaluate.default_check import compare_recording
+from fa_tune.lab.default_check import compare_recording
 from fa_tune.profile.base import MeasurePlan
 from fa_tune.search.decide import Rule
 from fa_tune.search.neighbor_regret import Neighbour

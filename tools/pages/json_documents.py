@@ -15,9 +15,9 @@ from fa_tune.core.comparison import OnInputs
 from fa_tune.core.model import DeviceInfo, Outcome
 from fa_tune.core.stats import Ratio
 from fa_tune.core.workload import DType
-from fa_tune.evaluate.between import Single
-from fa_tune.evaluate.repeatability import Agreement
-from fa_tune.evaluate.strategies import Plan
+from fa_tune.lab.between import Single
+from fa_tune.lab.repeatability import Agreement
+from fa_tune.lab.strategies import Plan
 from fa_tune.operations.memory import MemoryRate
 from fa_tune.profile.explain import Explanation
 from fa_tune.search.decide import Decision

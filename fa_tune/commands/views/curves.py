@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fa_tune.evaluate.kernel_tuner import PREFIX
-from fa_tune.evaluate.replay import MEDIAN, UNLUCKY, Score
+from fa_tune.lab.kernel_tuner import PREFIX
+from fa_tune.lab.replay import MEDIAN, UNLUCKY, Score
 from fa_tune.report.page import charts, picture
 from fa_tune.report.page.figures import Records
 

@@ -9,7 +9,7 @@ from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.views.registry_table import workload_text
 from fa_tune.core.comparison import LIMIT
 from fa_tune.core.stats import MARGIN, Ratio
-from fa_tune.evaluate.default_check import REGISTRY, DefaultComparison
+from fa_tune.lab.default_check import REGISTRY, DefaultComparison
 
 SCHEMA = "fa-tune-check-1"
 # `ratio`: to the default's time; one word, that no narrow table breaks.

@@ -22,11 +22,13 @@ OF_THE_WORKLOAD = frozenset({"dtype", "d_head"})
 
 @dataclass(frozen=True)
 class Prior:
-    """What was measured on another workload: `times_s[i]` is point i's, None where it failed."""
+    """What was measured on another workload of a GPU model: `times_s[i]` is point i's, None where
+    it failed."""
 
     name: str
     points: tuple[Point, ...]
     times_s: tuple[float | None, ...]
+    gpu: str = ""
 
 
 def with_prior(space: Space, known: Sequence[Prior]) -> Space:

@@ -34,7 +34,7 @@ from tests.tune import fakes
 from tests.tune.fakes import H200, FakeCompiler, Stages
 
 SEARCH = import_module("fa_tune.tune.flow")
-SPACE = import_module("fa_tune.tune.record_space")
+SPACE = import_module("fa_tune.lab.record_space")
 LENGTHS = (256, 512, 768, 1024, 1280, 1536)
 N_CONFIGS = 4
 RUNS = 3

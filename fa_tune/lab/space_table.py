@@ -34,9 +34,8 @@ from fa_tune.core.files import replace_files
 from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import DeviceInfo, Outcome, Provenance
 from fa_tune.core.stats import median
-from fa_tune.operations.memory import memory_rate
-from fa_tune.search.derived_features import with_derived, workload_of
-from fa_tune.search.recorded_words import present_key, present_words
+from fa_tune.lab.recorded_words import present_key, present_words
+from fa_tune.search.derived_features import bytes_per_s, with_derived, workload_of
 from fa_tune.search.strategies.base import Knob, Point, Space
 
 SUFFIX = ".space.csv.gz"
@@ -130,9 +129,7 @@ class RecordedWorkload:
     def best_bytes_per_s(self) -> float | None:
         """What the fastest point moves between memory and the chip; None where that is not its
         limit, and for a workload of another tuner."""
-        workload = workload_of(self.rows[0].workload)
-        rate = memory_rate(workload, self.best_s) if workload is not None else None
-        return None if rate is None else rate.bytes_per_s
+        return bytes_per_s(self.rows[0].workload, self.best_s)
 
 
 def recorded(table: SpaceTable, *, with_default: bool = True) -> list[RecordedWorkload]:

@@ -11,15 +11,15 @@ from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Outcome
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config
-from fa_tune.search.space_table import SUFFIX, load, recorded
+from fa_tune.lab.record_space import record_space
+from fa_tune.lab.space_table import SUFFIX, load, recorded
 from fa_tune.tune.profilers import choose_profiler
-from fa_tune.tune.record_space import record_space
 from tests.tune import fakes
 from tests.tune.conftest import World
 from tests.tune.fakes import FakeProfiler, by_hash
 from tests.tune.recorded import record
 
-RECORDING = import_module("fa_tune.tune.record_space")
+RECORDING = import_module("fa_tune.lab.record_space")
 
 
 @pytest.fixture(autouse=True)

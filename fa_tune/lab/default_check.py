@@ -17,7 +17,7 @@ from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import Measurement
 from fa_tune.core.stats import Ratio
 from fa_tune.core.workload import Workload
-from fa_tune.evaluate.repeatability import is_slower
+from fa_tune.lab.repeatability import is_slower
 from fa_tune.search.decide import Decision, decide, sound_choice
 from fa_tune.store.recordings import Recording, check_folder, load_all
 from fa_tune.store.registry.schema import Entry

@@ -17,7 +17,7 @@ from typing import Any
 from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError
 from fa_tune.core.files import read_json, replace_files
 from fa_tune.core.model import Outcome
-from fa_tune.search.space_table import RecordedWorkload, SpaceMeta, SpaceRow, SpaceTable, knob_types
+from fa_tune.lab.space_table import RecordedWorkload, SpaceMeta, SpaceRow, SpaceTable, knob_types
 from fa_tune.search.strategies.base import Knob
 
 T4_VERSION = "1.0.0"

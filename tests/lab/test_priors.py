@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
 
@@ -10,10 +9,10 @@ import pytest
 
 from fa_tune.core.errors import NoUsableVariant, StorageError
 from fa_tune.core.model import Outcome
-from fa_tune.search.space_table import SUFFIX, SpaceMeta, SpaceRow, knob_types, save
+from fa_tune.lab.space_table import SUFFIX, SpaceMeta, SpaceRow, knob_types, save
+from fa_tune.lab.strategies import priors_in
 from fa_tune.search.strategies.base import knobs_of
 from fa_tune.tune import flow
-from fa_tune.tune.strategy_run import recorded_workloads
 from tests.tune import fakes
 from tests.tune.conftest import World
 from tests.tune.fakes import H200, FakeProfiler
@@ -40,11 +39,8 @@ def first(world: World, n: int, *places: Path) -> list[str]:
     """What is scouted first."""
     world.configs = fakes.configs(20)
     world.profiler = FakeProfiler(method="events", default_runs=5)
-    options = dataclasses.replace(
-        world.options(1024, references=(), strategy="learned", measurements=n),
-        learn_from=tuple(places),
-    )
-    flow.search(options, world.progress)
+    options = world.options(1024, references=(), strategy="learned", measurements=n)
+    flow.search(options, world.progress, priors=priors_in(places))
     return [s for s, _, runs in world.profiler.measured if runs == 3]
 
 
@@ -59,7 +55,7 @@ def test_what_was_fast_elsewhere_is_measured_first(world: World, recorded: Path)
 def test_recordings_of_another_gpu_say_nothing(world: World, recorded: Path) -> None:
     about = recorded / "x.space.json"
     about.write_text(about.read_text().replace(H200.name, "NVIDIA B200"))
-    message = f"no recorded space of an {H200.name} in {recorded} to learn from"
+    message = f"no recorded space of an {H200.name} to learn from"
     with pytest.raises(NoUsableVariant, match=re.escape(message)):
         first(world, 4, recorded)
     assert world.profiler.measured == []
@@ -67,4 +63,4 @@ def test_recordings_of_another_gpu_say_nothing(world: World, recorded: Path) -> 
 
 def test_a_place_without_recordings_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="no recorded space"):
-        recorded_workloads((tmp_path,), H200.name)
+        priors_in([tmp_path])

@@ -10,9 +10,9 @@ import pytest
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.options import Progress, SearchOptions
 from fa_tune.core.workload import DType, Workload, benchmark_workload
-from fa_tune.evaluate import repeat, repeatability_file
-from fa_tune.evaluate.repeat import tune_many
-from fa_tune.evaluate.repeatability import agreement
+from fa_tune.lab import repeat, repeatability_file
+from fa_tune.lab.repeat import tune_many
+from fa_tune.lab.repeatability import agreement
 from fa_tune.tune.results import SearchResult
 from tests.tune import fakes
 from tests.tune.conftest import World

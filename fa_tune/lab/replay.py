@@ -11,9 +11,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fa_tune.evaluate.processes import mapped
-from fa_tune.evaluate.random_baseline import best_after, draws_needed
-from fa_tune.search.space_table import RecordedWorkload
+from fa_tune.lab.processes import mapped
+from fa_tune.lab.random_baseline import best_after, draws_needed
+from fa_tune.lab.space_table import RecordedWorkload
 from fa_tune.search.strategies import create
 from fa_tune.search.strategies.base import Observation
 

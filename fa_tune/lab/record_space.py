@@ -15,27 +15,37 @@ from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Attempt, Outcome
 from fa_tune.core.options import Progress, SearchOptions
 from fa_tune.families.base import Config
-from fa_tune.operations import flops
-from fa_tune.search.space_table import SpaceMeta, SpaceRow, knob_types, save
-from fa_tune.search.strategies.points import point
-from fa_tune.tune.build import PreparedWorkload, prepare
-from fa_tune.tune.candidates import prune_configs, workloads_for
-from fa_tune.tune.dispatch import run_on_gpus
-from fa_tune.tune.drift import (
+from fa_tune.lab.drift import (
     MAX_DRIFT,
     corrected,
     default_of,
     drifted_chunks,
     time_of,
 )
+from fa_tune.lab.space_table import SpaceMeta, SpaceRow, knob_types, save
+from fa_tune.search.strategies.points import point
+from fa_tune.tune.build import PreparedWorkload, prepare
+from fa_tune.tune.candidates import prune_configs, workloads_for
+from fa_tune.tune.dispatch import cost_of, run_on_gpus
 from fa_tune.tune.measure import Sampling, measure_workload
 from fa_tune.tune.outputs import provenance
 from fa_tune.tune.profilers import choose_profiler
-from fa_tune.tune.results import RecordedSpace
 from fa_tune.tune.session import Machine, Session, open_machine, open_session
 from fa_tune.tune.unrecorded import recorded_among, recorded_only
 
 CHUNK = 256  # configs measured side by side; what a chunk found is kept when the next one begins
+
+
+@dataclass(frozen=True)
+class RecordedSpace:
+    """A space that was measured and written to `path`; `source` as in a search's result."""
+
+    path: Path
+    rows: tuple[SpaceRow, ...]
+    meta: SpaceMeta
+    source: str
+    measured: int
+    reused: int
 
 
 def record_space(
@@ -78,8 +88,8 @@ def record_space(
         session,
         prepared,
         lambda own, one: _measure(own, one, default_keys[one.workload.key]),
-        cost=lambda one: flops.matmul_flop(one.workload) * len(one.artifacts),
         workload=lambda one: one.workload,
+        cost=lambda one: cost_of(one.workload, len(one.artifacts)),
     )
     by_key = {families.variant(config).key: config for config in kept}
     rows, units = _rows(prepared, found, by_key)
@@ -129,7 +139,7 @@ def _sampled(
 @dataclass(frozen=True)
 class Found:
     """The attempts at one workload, by subject, with the default's median in each chunk, and how
-    many chunks were measured twice and scaled (`tune.drift`)."""
+    many chunks were measured twice and scaled (`lab.drift`)."""
 
     attempts: Mapping[str, Attempt]
     default_s: tuple[float, ...]

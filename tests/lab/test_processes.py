@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune.evaluate.processes import mapped
+from fa_tune.lab.processes import mapped
 from tests.interrupts import interruptible
 from tests.project_files import ROOT
 
 # The first task is over at once, the others never.
 BUSY = """
 import contextlib, multiprocessing, time
-from fa_tune.evaluate.processes import mapped
+from fa_tune.lab.processes import mapped
 if __name__ == "__main__":
     with contextlib.closing(mapped(time.sleep, [0, 1e6, 1e6, 1e6], jobs=2, chunk=1)) as results:
         next(results)

@@ -12,7 +12,7 @@ from fa_tune.core.comparison import Confirmation
 from fa_tune.core.model import Attempt, Measurement, Outcome, Variant
 from fa_tune.core.stats import Interval, Ratio
 from fa_tune.core.workload import DType, benchmark_workload
-from fa_tune.evaluate.default_check import (
+from fa_tune.lab.default_check import (
     DefaultComparison,
     compare_recording,
     compare_registry,

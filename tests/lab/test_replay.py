@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from fa_tune.core.model import Outcome
-from fa_tune.evaluate.replay import order_of, random_score, replay_strategies, score
-from fa_tune.evaluate.strategies import Plan, cells, compare, headline, ranges, without_start
-from fa_tune.search.space_table import (
+from fa_tune.lab.replay import order_of, random_score, replay_strategies, score
+from fa_tune.lab.space_table import (
     SUFFIX,
     RecordedWorkload,
     SpaceMeta,
@@ -17,6 +16,7 @@ from fa_tune.search.space_table import (
     SpaceTable,
     recorded,
 )
+from fa_tune.lab.strategies import Plan, cells, compare, headline, ranges, without_start
 from tests.synthetic_spaces import outcome
 from tests.synthetic_spaces import space as synthetic
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from fa_tune.core.errors import ProfileFormatError
 from fa_tune.core.files import read_json
-from fa_tune.evaluate.replay import MEDIAN, UNLUCKY, Score
-from fa_tune.evaluate.strategies import Plan
-from fa_tune.search.space_table import RecordedWorkload
+from fa_tune.lab.replay import MEDIAN, UNLUCKY, Score
+from fa_tune.lab.space_table import RecordedWorkload
+from fa_tune.lab.strategies import Plan
 
 SCHEMA = "fa-tune-bench-search-1"
 _DIGITS = 5  # of a share of the best

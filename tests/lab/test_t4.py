@@ -12,10 +12,9 @@ import pytest
 
 from fa_tune.core.errors import InvalidConfig, ProfileFormatError, ToolMissing
 from fa_tune.core.model import DeviceInfo, Outcome
-from fa_tune.evaluate import kernel_tuner
-from fa_tune.evaluate.replay import random_score, score
-from fa_tune.evaluate.t4 import export, read_t4, to_kernel_tuner, to_t4
-from fa_tune.search.space_table import (
+from fa_tune.lab import kernel_tuner
+from fa_tune.lab.replay import random_score, score
+from fa_tune.lab.space_table import (
     SUFFIX,
     RecordedWorkload,
     SpaceMeta,
@@ -23,6 +22,7 @@ from fa_tune.search.space_table import (
     SpaceTable,
     recorded,
 )
+from fa_tune.lab.t4 import export, read_t4, to_kernel_tuner, to_t4
 from tests.store.full_disk import refused_with_room
 
 WORKLOAD = "b16_h16_kv16_q4096_k4096_d128_fp16_full"

@@ -10,7 +10,7 @@ import pytest
 
 from fa_tune.core.model import Attempt, Measurement, Outcome
 from fa_tune.core.workload import DType, Workload
-from fa_tune.evaluate.between import losses_among, losses_of
+from fa_tune.lab.between import losses_among, losses_of
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Meta, load_all
 from tests.store.test_recordings import ORIGIN

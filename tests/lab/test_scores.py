@@ -9,9 +9,8 @@ import pytest
 
 from fa_tune.core.errors import ProfileFormatError, StorageError
 from fa_tune.core.model import Outcome
-from fa_tune.evaluate.scores import document, read
-from fa_tune.evaluate.strategies import Plan, compare
-from fa_tune.search.space_table import (
+from fa_tune.lab.scores import document, read
+from fa_tune.lab.space_table import (
     SUFFIX,
     RecordedWorkload,
     SpaceMeta,
@@ -19,7 +18,8 @@ from fa_tune.search.space_table import (
     SpaceTable,
     recorded,
 )
-from tests.evaluate.test_replay import Nobody
+from fa_tune.lab.strategies import Plan, compare
+from tests.lab.test_replay import Nobody
 
 WORKLOAD = "b16_h16_kv16_q4096_k4096_d128_fp16_full"
 

@@ -12,7 +12,7 @@ from typing import Any
 from fa_tune.core.errors import ProfileFormatError, StorageError
 from fa_tune.core.files import read_json, replace_file
 from fa_tune.core.stats import MARGIN, Interval, Ratio
-from fa_tune.evaluate.repeatability import Tuning
+from fa_tune.lab.repeatability import Tuning
 
 SCHEMA = "fa-tune-decisions-1"
 

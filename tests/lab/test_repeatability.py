@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from fa_tune.core.errors import ProfileFormatError, StorageError
 from fa_tune.core.stats import Interval, Ratio
 from fa_tune.core.stopping import StoppingRule
-from fa_tune.evaluate import repeatability_file
-from fa_tune.evaluate.repeatability import RUNS, Tuning, agreement, is_slower, simulated
-from fa_tune.evaluate.repeatability_file import RecordedTunings
+from fa_tune.lab import repeatability_file
+from fa_tune.lab.repeatability import RUNS, Tuning, agreement, is_slower, simulated
+from fa_tune.lab.repeatability_file import RecordedTunings
 
 DEFAULT = "sm80:default"
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
-from fa_tune.evaluate import kernel_tuner, replay
-from fa_tune.evaluate.replay import Score
-from fa_tune.search.space_table import RecordedWorkload
+from fa_tune.lab import kernel_tuner, replay
+from fa_tune.lab.replay import Score
+from fa_tune.lab.space_table import RecordedWorkload, find, load, recorded
 from fa_tune.search.strategies import USES_PRIORS
 from fa_tune.search.strategies.base import Space
 from fa_tune.search.strategies.transfer import Prior, with_prior
@@ -115,6 +116,17 @@ def priors_from(recorded: RecordedWorkload, others: Sequence[RecordedWorkload]) 
         Prior(other.name, other.space.points, other.times_s)
         for other in others
         if other.rows[0].workload != own
+    ]
+
+
+def priors_in(places: Sequence[Path]) -> list[Prior]:
+    """What the recorded spaces in `places` (files or folders) hold; raises what `find` and `load`
+    raise."""
+    return [
+        Prior(space.name, space.space.points, space.times_s, table.meta.device.name)
+        for table in map(load, find(places))
+        if table.meta.device is not None
+        for space in recorded(table)
     ]
 
 

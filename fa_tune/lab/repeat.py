@@ -6,18 +6,18 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.options import Progress, SearchOptions, Silent
-from fa_tune.evaluate import repeatability_file
-from fa_tune.evaluate.repeatability import Tuning
-from fa_tune.evaluate.repeatability_file import RecordedTunings
+from fa_tune.lab import repeatability_file
+from fa_tune.lab.repeatability import Tuning
+from fa_tune.lab.repeatability_file import RecordedTunings
 from fa_tune.store.journal import Journal, VerdictRecord
 from fa_tune.tune.flow import search
-from fa_tune.tune.private_cache import make_private_cache
 from fa_tune.tune.results import SearchResult, WorkloadResult
-from fa_tune.tune.session import JOURNAL, ready_workers
+from fa_tune.tune.session import JOURNAL, open_machine, ready_workers
 
 
 def tune_many(
@@ -35,6 +35,7 @@ def tune_many(
     if {t.workload for t in done.tunings} - wanted:
         raise InvalidConfig(f"{to} holds tunings of other workloads; name another file")
     finished = {t.seed for t in done.tunings}
+    compiled = open_machine(options.machine, Silent()).store.path
     progress.stage("tune", n)
     with (
         tempfile.TemporaryDirectory(prefix="fa-tune-", ignore_cleanup_errors=True) as folder,
@@ -47,7 +48,7 @@ def tune_many(
                 progress.advance(f"tuning {i + 1}, as recorded")
                 continue
             own = Path(folder) / f"tuning-{i}"
-            make_private_cache(own, options.machine.cache_dir, known)
+            _make_private_cache(own, compiled, known)
             result = search(
                 dataclasses.replace(
                     options,
@@ -68,6 +69,17 @@ def tune_many(
                 repeatability_file.save(to, done)
             progress.advance(f"tuning {i + 1}")
     return done
+
+
+def _make_private_cache(folder: Path, compiled: Path, verdicts: Sequence[VerdictRecord]) -> None:
+    """Make `folder` a cache with the kernels in the folder `compiled` and a journal of its own that
+    knows these verdicts alone."""
+    compiled.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True)
+    (folder / compiled.name).symlink_to(compiled, target_is_directory=True)
+    journal = Journal(folder / JOURNAL)
+    for verdict in verdicts:
+        journal.append(verdict)
 
 
 def tunings_of(result: SearchResult, seed: int) -> list[Tuning]:

@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fa_tune.core.errors import InvalidConfig, ToolMissing
-from fa_tune.evaluate.processes import mapped
-from fa_tune.evaluate.replay import Order
-from fa_tune.evaluate.t4 import to_kernel_tuner
-from fa_tune.search.space_table import RecordedWorkload
+from fa_tune.lab.processes import mapped
+from fa_tune.lab.replay import Order
+from fa_tune.lab.space_table import RecordedWorkload
+from fa_tune.lab.t4 import to_kernel_tuner
 
 # Runs over everything in order, and takes no limit.
 NO_SEARCH = frozenset({"brute_force"})

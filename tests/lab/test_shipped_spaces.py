@@ -7,9 +7,9 @@ from functools import cache
 import pytest
 
 from fa_tune.core.paths import profiles_dir
-from fa_tune.evaluate.replay import random_score, replay_strategies, score
-from fa_tune.evaluate.strategies import without_start
-from fa_tune.search.space_table import RecordedWorkload, find, load, recorded
+from fa_tune.lab.replay import random_score, replay_strategies, score
+from fa_tune.lab.space_table import RecordedWorkload, find, load, recorded
+from fa_tune.lab.strategies import without_start
 
 LARGE = 1000
 SEEDS = 6

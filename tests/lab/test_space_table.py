@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fa_tune.core.errors import FaTuneError, InvalidConfig, ProfileFormatError, StorageError
 from fa_tune.core.model import DeviceInfo, Outcome
-from fa_tune.search.space_table import (
+from fa_tune.lab.space_table import (
     SUFFIX,
     SpaceMeta,
     SpaceRow,
@@ -227,6 +227,11 @@ def test_numbers_keep_every_digit(tmp_path: Path) -> None:
     path = tmp_path / f"x{SUFFIX}"
     save(path, simple([math.pi, 0.1 + 0.2]), META)
     assert recorded(load(path))[0].times_s == (math.pi, 0.1 + 0.2)
+
+
+@pytest.fixture
+def _one_family() -> None:
+    """All of them: the words are sm90's."""
 
 
 def test_recorded_configs_have_the_words_of_today(tmp_path: Path) -> None:
