@@ -99,7 +99,8 @@ def _draw(dice: random.Random, number: int) -> Drawn:
         scales = (torch.rand(batch, kv_heads).cuda() + 0.5, torch.rand(()).cuda() + 0.5)
         keys, values = keys.to(E4M3), values.to(E4M3)
     added = dice.randint(1, n_q) if number % 2 else 0
-    lengths = torch.tensor([dice.randint(added, most) for _ in range(batch)], device="cuda")
+    some = [dice.choice((added, most, dice.randint(added, most))) for _ in range(batch)]
+    lengths = torch.tensor(some, device="cuda")
     page = kind.choice((0, 16, 48, 256))
     q = draw(batch, n_q, kv_heads * group, d_head, dtype=dtype)
     return Drawn(q, keys, values, scales, lengths.int(), added, page)
@@ -226,8 +227,10 @@ def _random_caches(problems: int) -> None:
                 for b, n in enumerate(drawn.lengths.tolist()):
                     assert torch.equal(cache[b, :n].float(), whole[b, :n].float()), said
         assert same_bits(*twice), said
-        out = twice[0][0]
+        out, lse = twice[0]
         for b in range(len(drawn.q)):
+            if drawn.lengths[b] == 0 and traits.sink is None:
+                assert lse[b].isneginf().all(), said
             right_one = _expected(drawn, b, traits, torch.float64)
             same = _expected(drawn, b, traits, drawn.q.dtype)
             limit = 2 * (same - right_one).abs().max() + 4e-3 * right_one.abs().max() + 1e-4

@@ -27,7 +27,7 @@ def same_bits(one: Any, other: Any) -> bool:
 
 
 def problem_of(workload: Workload, inputs: Tensors) -> dict[str, Any]:
-    """What `attention` is told beside Q, K and V."""
+    """Options of `attention` beside Q, K and V."""
     return {
         "causal": workload.causal,
         "bottom_right": workload.bottom_right,
@@ -44,27 +44,10 @@ def draw(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
 
 
 def reference(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, bottom_right: bool
-) -> torch.Tensor:
-    """In the type of the inputs; rows without keys are 0."""
-    group = q.shape[2] // k.shape[2]
-    k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
-    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / q.shape[3] ** 0.5
-    n_q, n_kv = scores.shape[-2:]
-    diagonal = n_kv - n_q if bottom_right else 0
-    if causal:
-        hidden = torch.ones(n_q, n_kv, device=q.device).triu(diagonal + 1).bool()
-        scores = scores.masked_fill(hidden, -torch.inf)
-        blind = hidden.all(-1)[:, None]
-        scores = scores.masked_fill(blind, 0.0)
-        return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1).masked_fill(blind, 0.0), v)
-    return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v)
-
-
-def reference_with(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, traits: Traits, first: int = 0
 ) -> torch.Tensor:
-    """The same with all traits; `first`: the number of the first batch element."""
+    """Attention in the type of the inputs; rows without keys are 0.  `first`: the number of the
+    first batch element."""
     group = q.shape[2] // k.shape[2]
     k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
     scale = q.shape[3] ** -0.5 if traits.scale is None else traits.scale
@@ -121,8 +104,8 @@ def some_traits(heads: int, batch: int) -> list[Traits]:
     ]
 
 
-def told(traits: Traits) -> dict[str, Any]:
-    """What `attention` is told, but for tensors that want gradients."""
+def options_of(traits: Traits) -> dict[str, Any]:
+    """Options of `attention`, but for tensors that want gradients."""
     return {
         "causal": traits.causal,
         "bottom_right": traits.bottom_right,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +18,7 @@ from fa_tune.op import (
     flash_attn_with_kvcache,
     register_transformers,
 )
+from fa_tune.op.traits import Traits
 from tests.gpu.op_checks import draw, grads, main, reference, same_bits
 
 
@@ -89,51 +89,6 @@ def sdpa_values() -> None:
             assert same_bits([sdpa(t, t, t, **options)], [expected]), (t.shape, options)
 
 
-def flash_attn_functions() -> None:
-    """Beside torch's, by lengths, heads, masks and dtypes of flash-attention's own tests; ours runs
-    what it can, and what it cannot is still right."""
-    lengths = [(113, 203), (128, 217), (108, 256), (256, 512), (512, 256), (1, 239), (1023, 1024)]
-    for n_q, n_kv in lengths:
-        for d_head, dtype in ((64, torch.bfloat16), (128, torch.float16), (80, torch.float16)):
-            for kv_heads, causal in ((6, False), (2, True), (1, True)):
-                q = draw(4, n_q, 6, d_head, dtype=dtype)
-                k, v = (draw(4, n_kv, kv_heads, d_head, dtype=dtype) for _ in range(2))
-                seed = draw(*q.shape, dtype=dtype)
-
-                def plain(*t: Any, causal: bool = causal) -> Any:
-                    return reference(*t, causal, causal)
-
-                def theirs(*t: Any, causal: bool = causal) -> Any:
-                    return flash_attn_func(*t, causal=causal)
-
-                right = plain(*(t.double() for t in (q, k, v)))
-                limit = 2 * (plain(q, k, v) - right).abs().max() + 1e-4
-                said = (n_q, n_kv, d_head, kv_heads, causal)
-                assert (theirs(q, k, v) - right).abs().max() <= limit, said
-                exact = grads(plain, [t.double() for t in (q, k, v)], seed)
-                low, found = grads(plain, [q, k, v], seed), grads(theirs, [q, k, v], seed)
-                for a, b, c in zip(found, low, exact, strict=True):
-                    bound = 2 * (b - c).abs().max() + 1e-3 * c.abs().max() + 1e-5
-                    assert (a - c).abs().max() <= bound, said
-    q, k = draw(300, 4, 64), draw(500, 2, 64)
-    starts = [
-        torch.tensor(s, dtype=torch.int32, device="cuda") for s in ([0, 100, 300], [0, 250, 500])
-    ]
-    out = flash_attn_varlen_func(q, k, k, *starts, 200, 250, causal=True)
-    alone = [
-        flash_attn_func(q[None, a], k[None, b], k[None, b], causal=True)[0]
-        for a, b in ((slice(100), slice(250)), (slice(100, 300), slice(250, 500)))
-    ]
-    assert (out - torch.cat(alone)).abs().max() < 4e-3
-    cache, new, one = draw(2, 64, 2, 64), draw(2, 1, 2, 64), draw(2, 1, 4, 64)
-    for length in (10, torch.tensor([10, 10], dtype=torch.int32, device="cuda")):
-        found = flash_attn_with_kvcache(one, cache, cache, new, new, cache_seqlens=length)
-        expected = flash_attn_func(one, cache[:, :11], cache[:, :11])
-        assert (found - expected).abs().max() < 4e-3
-    windowed = flash_attn_func(*(draw(1, 128, 4, 64) for _ in range(3)), window_size=(16, 0))
-    assert windowed.isfinite().all()
-
-
 def packed_in_longer_buffers() -> None:
     """One sequence or several in buffers of which they fill a part, the rest NaN, whatever the
     longest length is said to be; in a graph that is replayed with other bounds."""
@@ -180,84 +135,6 @@ def no_heads_are_refused() -> None:
         raise AssertionError("K without heads was accepted")
 
 
-def _cache(
-    dice: random.Random, batch: int, most: int, shape: tuple[int, int], dtype: torch.dtype
-) -> tuple[list[int], torch.Tensor, torch.Tensor]:
-    """Lengths from 0 to `most`, and K and V with NaN behind them."""
-    lengths = [dice.choice((0, 1, most, dice.randint(0, most))) for _ in range(batch)]
-    both = []
-    for _ in range(2):
-        tensor = draw(batch, most, *shape, dtype=dtype)
-        for row, length in zip(tensor, lengths, strict=True):
-            row[length:] = torch.nan
-        both.append(tensor)
-    return lengths, both[0], both[1]
-
-
-def _in_pages(
-    dice: random.Random, page: int, lengths: list[int], *caches: torch.Tensor
-) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """The table and the caches in pages in no order; what no sequence owns is NaN, and the table
-    names no page behind a sequence's end."""
-    batch, most = caches[0].shape[:2]
-    each = -(-most // page)
-    order = list(range(batch * each + 2))
-    dice.shuffle(order)
-    table = torch.full((batch, each), 1 << 30, dtype=torch.int32)
-    pools = [torch.full((len(order), page, *c.shape[2:]), torch.nan).to(c) for c in caches]
-    for b, length in enumerate(lengths):
-        for i in range(-(-length // page)):
-            table[b, i] = order.pop()
-            end = min((i + 1) * page, most)
-            for pool, cache in zip(pools, caches, strict=True):
-                pool[table[b, i], : end - i * page] = cache[b, i * page : end]
-    return table.cuda(), pools
-
-
-def caches() -> None:
-    """Random lengths, pages, groups and queries beside fp64; twice to the bit, none by products."""
-    dice = random.Random(7)
-    kinds = ((torch.float16, 64), (torch.bfloat16, 128))
-    for number in range(48):
-        dtype, d_head = dice.choice(kinds)
-        batch, kv_heads, group = dice.randint(1, 9), dice.randint(1, 3), dice.choice((1, 8))
-        n_q, most, causal = (
-            dice.choice((1, 5)),
-            dice.choice((16, 100, 1500, 9000)),
-            dice.random() < 0.5,
-        )
-        lengths, keys, values = _cache(dice, batch, most, (kv_heads, d_head), dtype)
-        k, v, table = keys, values, None
-        if number % 3:
-            table, (k, v) = _in_pages(dice, dice.choice((16, 48, 256)), lengths, keys, values)
-        q = draw(batch, n_q, kv_heads * group, d_head, dtype=dtype)
-        given = torch.tensor(lengths, dtype=torch.int32, device="cuda")
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            twice = [
-                flash_attn_with_kvcache(
-                    *(q, k, v),
-                    cache_seqlens=given,
-                    block_table=table,
-                    causal=causal,
-                    return_softmax_lse=True,
-                )
-                for _ in range(2)
-            ]
-        assert same_bits(*twice)
-        out, lse = twice[0]
-        for b, n in enumerate(lengths):
-            said = (number, dtype, d_head, kv_heads, group, n_q, n, causal)
-            if n == 0:
-                assert not out[b].any(), said
-                assert lse[b].isneginf().all(), said
-                continue
-            parts = (q[[b]], keys[[b], :n], values[[b], :n])
-            right = reference(*(t.double() for t in parts), causal, True)
-            limit = 2 * (reference(*parts, causal, True) - right).abs().max() + 2e-3
-            assert (out[b] - right[0]).abs().max() <= limit, said
-
-
 def a_cache_in_a_graph() -> None:
     """A graph appends a token to sequences that grow from replay to replay."""
     batch, kv_heads, d_head, page = 5, 2, 128, 16
@@ -289,9 +166,8 @@ def a_cache_in_a_graph() -> None:
         keys.append(new_k.clone())
         values.append(new_v.clone())
         graph.replay()
-        expected = reference(
-            *(t.double() for t in (q, torch.cat(keys, 1), torch.cat(values, 1))), False, False
-        )
+        known = (q, torch.cat(keys, 1), torch.cat(values, 1))
+        expected = reference(*(t.double() for t in known), Traits())
         assert (out - expected).abs().max() < 4e-3, len(keys)
 
 

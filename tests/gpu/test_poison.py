@@ -156,15 +156,3 @@ def test_flash_attention_2_sets_the_limit() -> None:
     found = check(one, kernel, library_of(TiledKernel(1, 1)), "cpu")
     assert found
     assert all("hidden keys show in" in text for text in found)
-
-
-def test_a_problem_crosses_the_border_to_the_worker() -> None:
-    one = small("causal_br", True)
-    assert Problem.from_json(one.to_json()) == one
-
-
-def test_every_config_of_the_grid_has_its_problems() -> None:
-    found = problems(families.get("sm80"), parse_arch("sm_90"))
-    assert len(found) == 40 * 2 + 10 * 4
-    assert {(p.workload.mask) for p in found} == {"full", "causal", "causal_br"}
-    assert all(p.workload.lse for p in found)

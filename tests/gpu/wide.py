@@ -35,8 +35,6 @@ LONG = (
 )
 ROWS = 768  # of a long problem, at the beginning, in the middle and at the end, are judged
 STREAMS = 4
-MANY = 2**31  # elements
-LARGE_SHAPE = (64, 257, 128)  # heads, seq_len and d_head of the tensors with more
 
 
 def problems(d_head: int, dtype: DType, causal: bool) -> Iterator[tuple[str, Workload]]:

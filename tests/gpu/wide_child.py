@@ -1,5 +1,4 @@
-"""A worker that runs kernels on the problems of wide.py, on several streams at once, and on tensors
-of more than 2^31 elements."""
+"""A worker that runs kernels on the problems of wide.py, and on several streams at once."""
 
 from __future__ import annotations
 
@@ -9,8 +8,6 @@ from typing import Any
 
 import torch
 
-from fa_tune import families
-from fa_tune.core.model import Variant
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.launch import Kernel
 from fa_tune.operations.base import Tensors
@@ -18,8 +15,7 @@ from fa_tune.operations.forward.torch_side import inputs as make_inputs
 from fa_tune.workers.main import Report
 from tests.gpu.items import check_kernels, launch_args, load
 from tests.gpu.oracle import equal_bits
-from tests.gpu.wide import LARGE_SHAPE, MANY, STREAMS, check, why
-from tests.tensors import qkv
+from tests.gpu.wide import STREAMS, check, why
 
 ROUNDS = 50
 GATE_CYCLES = 4_000_000  # about 2 ms
@@ -82,37 +78,3 @@ def check_streams(_: Kernel, item: Mapping[str, Any]) -> list[str]:
             if not equal_bits(outs[i], alone[i])
         ]
     return wrong[:4] + why("alone", w, given[0], alone[0], None)
-
-
-def handle_large(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
-    """Items: subject, cubin, symbol, causal.  Value: what is wrong."""
-    check_kernels(shared, items, report, check_large)
-
-
-def check_large(kernel: Kernel, item: Mapping[str, Any]) -> list[str]:
-    """Contiguous tensors that end beyond 2^31 elements: the first, the last and the batches around
-    the limit are judged; of the others it is known that they were written."""
-    heads, seq_len, d_head = LARGE_SHAPE
-    batch = MANY // (heads * seq_len * d_head) + 3
-    variant = Variant.from_key(item["subject"])
-    dtype = families.config_of(variant).dtype
-    one = Workload(1, heads, heads, seq_len, seq_len, d_head, dtype, causal=item["causal"])
-    whole = Workload(batch, *(heads, heads, seq_len, seq_len, d_head, dtype), causal=item["causal"])
-    generator = torch.Generator(device="cuda").manual_seed(1)
-    shape = (batch, seq_len, heads, d_head)
-
-    def draw() -> torch.Tensor:
-        room = torch.empty(shape, dtype=dtype.to_torch_dtype(), device="cuda")
-        return room.normal_(generator=generator)
-
-    q, k, v = draw(), draw(), draw()
-    assert q.numel() > MANY
-    out = torch.full_like(q, math.nan)
-    kernel.launch(whole, launch_args(qkv(q, k, v), out), torch.cuda.current_stream().cuda_stream)
-    torch.cuda.synchronize()
-    unwritten = sum(int(part.isnan().any()) for part in out)
-    wrong = [f"{unwritten} of {batch} batches have a NaN"] if unwritten else []
-    for b in (0, batch // 2, batch - 4, batch - 3, batch - 2, batch - 1):
-        part = slice(b, b + 1)
-        wrong += why(f"batch {b}", one, qkv(q[part], k[part], v[part]), out[part], None)
-    return [f"{item['subject']} {text}" for text in wrong]
