@@ -1,17 +1,16 @@
-"""The program in docs/kernel-sm80.md that runs a kernel on tensors of one's own."""
+"""examples/one_kernel.py, which runs a kernel on tensors of one's own."""
 
 from __future__ import annotations
 
 import ast
 import importlib
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "kernel-sm80.md"
+PROGRAM = (Path(__file__).parents[2] / "examples/one_kernel.py").read_text(encoding="utf-8")
 JUDGE = """
 scores = torch.einsum("bqhd,bkhd->bhqk", q.double(), k.double()) / 128**0.5
 scores.masked_fill_(torch.ones(1000, 1000, device="cuda").triu(1).bool(), -torch.inf)
@@ -22,16 +21,11 @@ print("right")
 """
 
 
-def program() -> str:
-    (found,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    return str(found)
-
-
 @pytest.mark.gpu
 @pytest.mark.xdist_group("gpu")
 def test_it_runs_and_its_results_are_right(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
-    script.write_text(program() + JUDGE)
+    script.write_text(PROGRAM + JUDGE)
     done = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, timeout=300
     )
@@ -41,7 +35,7 @@ def test_it_runs_and_its_results_are_right(tmp_path: Path) -> None:
 
 def test_its_imports_are_there() -> None:
     """As far as that can be told without a GPU."""
-    for node in ast.walk(ast.parse(program())):
+    for node in ast.walk(ast.parse(PROGRAM)):
         if isinstance(node, ast.ImportFrom) and node.module != "fa_tune.gpu.launch":
             module = importlib.import_module(str(node.module))
             for alias in node.names:

@@ -17,26 +17,26 @@ PLACES = {"Q": "1st", "K": "2nd", "V": "3rd"}
 
 
 def fields(config_class: type[Any]) -> str:
-    """Every field with its place in the short form and what it means."""
+    """Every field with its spelling in the short form, where that is another, and its meaning."""
     rows = [
-        [f"`{f.name}`", _short(f), f.metadata.get("doc", "")]
+        [", ".join(dict.fromkeys((f"`{f.name}`", *_short(f)))), f.metadata.get("doc", "")]
         for f in dataclasses.fields(config_class)
     ]
-    return table(["Field", "Short form", "What it is"], rows, words=3)
+    return table(["Field, short form", "What it is"], rows, words=2)
 
 
-def _short(field: Field[Any]) -> str:
+def _short(field: Field[Any]) -> tuple[str, ...]:
     meta = field.metadata
     match meta["place"]:
         case "flag":
-            return f"`{meta['word']}`"
+            return (f"`{meta['word']}`",)
         case "count" | "number":
-            return f"`{meta['word']}_2`"
+            return (f"`{meta['word']}_2`",)
         case "tiles":
-            return f"{PLACES[field.name[0]]} number of `load_2_2_2_tiles`"
+            return (f"{PLACES[field.name[0]]} number of `load_2_2_2_tiles`",)
         case "choice":
-            return ", ".join(f"`{m.word}`" for m in meta["type"] if m is not field.default)
-    return "in parentheses"
+            return tuple(f"`{m.word}`" for m in meta["type"] if m is not field.default)
+    return ()
 
 
 def sm80_fields() -> str:
