@@ -47,7 +47,7 @@ from fa_tune.lab.strategies import (
 )
 from fa_tune.report.page.picture import check_suffix
 from fa_tune.report.wrap import terminal_width, wrapped
-from fa_tune.search.strategies import STRATEGIES
+from fa_tune.search.strategies import FORMER, STRATEGIES
 
 SEEDS = WholeNumber(1, 10_000)
 # What options were called when older results were recorded.
@@ -62,8 +62,8 @@ FORMER_NAMES = {"rival-seeds": "external-seeds"}
 @option(
     "--strategy",
     "strategies",
-    type=Names(tuple(STRATEGIES), none=True),
-    default="local,learned",
+    type=Names(tuple(STRATEGIES), none=True, former=FORMER),
+    default="learned",
     metavar="NAME,…",
     help=f"Strategies to compare: {', '.join(STRATEGIES)}, or none.",
 )
@@ -168,7 +168,7 @@ def command(
 
     \b
     Examples:
-      fa-tune bench-search --strategy local,learned,optuna-tpe --plot search.svg
+      fa-tune bench-search --strategy learned,optuna-tpe --plot search.svg
       fa-tune bench-search profiles/nvidia_h200 --kernel-tuner all \\
           --external-seeds 20
     """

@@ -32,6 +32,7 @@ from fa_tune.commands.shared.parameters import (
     BudgetType,
     NamedPath,
     OutputFile,
+    StrategyName,
     WholeNumber,
 )
 from fa_tune.commands.shared.progress import PlainProgress, watching
@@ -60,7 +61,7 @@ from fa_tune.tune.staleness import why_stale
 @option(
     "--strategy",
     "strategy",
-    type=click.Choice(tuple(STRATEGIES)),
+    type=StrategyName(tuple(STRATEGIES)),
     default=DEFAULT,
     metavar="NAME",
     help="What to measure, if not everything: "

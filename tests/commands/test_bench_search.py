@@ -43,7 +43,7 @@ def test_the_table_has_random_search_and_every_strategy(console: Console, folder
     assert first.startswith(f"wide {WORKLOADS[0]}: 24 configs, 23 ran, the best takes 1 ms; the")
     assert "default, measured first, reaches 60.6 % of it" in first
     assert "default" not in second
-    for name in ("random (calculated)", "local", "learned"):
+    for name in ("random (calculated)", "learned"):
         assert f"| {name}" in first
     assert "of 3 runs" in done.out
 

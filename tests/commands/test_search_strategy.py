@@ -37,12 +37,12 @@ def search(monkeypatch: pytest.MonkeyPatch) -> Search:
 
 def test_strategy_budget_and_audit_reach_the_search(console: Console, search: Search) -> None:
     done = console(
-        *("search", "--strategy", "local", "--budget", "60,300s", "--audit", "8"),
+        *("search", "--strategy", "learned", "--budget", "60,300s", "--audit", "8"),
         *("--seed", "5", "--axis", "n_warps=4,8", "--dtype", "fp16", "--arch", "sm_90"),
     )
     assert done.status == 0, done.err
     (options,) = search.options
-    assert (options.strategy, options.measurements, options.seconds) == ("local", 60, 300.0)
+    assert (options.strategy, options.measurements, options.seconds) == ("learned", 60, 300.0)
     assert (options.audit, options.measure.seed, options.axes) == (8, 5, ("n_warps=4,8",))
     configs: list[FlashForwardKernelConfig] = search.configs
     assert {c.n_warps for c in configs} == {4, 8}
@@ -74,10 +74,11 @@ def test_json_has_the_exploration(console: Console, search: Search) -> None:
     ("arguments", "message"),
     [
         (["--strategy", "magic"], "magic"),
+        (["--strategy", "optuna-ga"], "'optuna-ga' is gone; take 'learned'"),
         (["--budget", "many"], "neither measurements (60), nor seconds (300s)"),
         (["--budget", "0"], "allows no measurement"),
         (["--audit", "3"], "give --strategy or --budget"),
-        (["--strategy", "local", "--axis", "colour=red"], "no config field named 'colour'"),
+        (["--strategy", "learned", "--axis", "colour=red"], "no config field named 'colour'"),
     ],
 )
 def test_wrong_options_are_one_line(

@@ -98,15 +98,15 @@ def test_a_replay_stops_at_the_best_and_at_the_limit() -> None:
 
 def test_processes_change_nothing() -> None:
     space = line([1.0 + (i * 7) % 12 for i in range(12)])
-    alone = replay_strategies(space, {"local": 2, "learned": 2}, limit=8, batch=2, jobs=1)
-    assert replay_strategies(space, {"local": 2, "learned": 2}, limit=8, batch=2, jobs=2) == alone
+    alone = replay_strategies(space, {"random": 2, "learned": 2}, limit=8, batch=2, jobs=1)
+    assert replay_strategies(space, {"random": 2, "learned": 2}, limit=8, batch=2, jobs=2) == alone
 
 
 def test_compare_puts_random_first_and_reports_every_run() -> None:
     watcher = Nobody()
     space = line([3.0, 1.0, 2.0, None], default=2)
-    scores = compare(space, Plan(("exhaustive", "local"), seeds=3, limit=4), watcher)
-    assert [s.strategy for s in scores] == ["random (calculated)", "exhaustive", "local"]
+    scores = compare(space, Plan(("exhaustive", "learned"), seeds=3, limit=4), watcher)
+    assert [s.strategy for s in scores] == ["random (calculated)", "exhaustive", "learned"]
     assert (watcher.total, watcher.done) == (6, 6)
     assert headline(space) == (
         f"line {WORKLOAD}: 4 configs, 3 ran, the best takes 1000 ms; "

@@ -35,7 +35,7 @@ def space() -> RecordedWorkload:
 
 
 def test_scores_come_back_as_they_were(space: RecordedWorkload, tmp_path: Path) -> None:
-    plan = Plan(("local", "random"), seeds=3, limit=4)
+    plan = Plan(("learned", "random"), seeds=3, limit=4)
     scores = compare(space, plan, Nobody())
     path = tmp_path / "a.json"
     path.write_text(json.dumps(document(plan, [(space, scores)])))

@@ -41,7 +41,7 @@ def _twenty(world: World) -> None:
     world.profiler = events()
 
 
-@pytest.mark.parametrize("strategy", ["exhaustive", "random", "local", "learned"])
+@pytest.mark.parametrize("strategy", ["exhaustive", "random", "learned"])
 def test_a_budget_of_measurements_is_kept(world: World, strategy: str) -> None:
     _, one = searched(world, strategy=strategy, measurements=9)
     assert len(scouted(world.profiler, 3)) == len(set(scouted(world.profiler, 3))) == 9
@@ -74,7 +74,7 @@ def test_the_final_has_the_fastest_and_the_default_side_by_side(world: World) ->
 
 
 def test_the_default_is_measured_first_whatever_the_strategy(world: World) -> None:
-    for strategy in ("local", "learned", "exhaustive", "random"):
+    for strategy in ("learned", "exhaustive", "random"):
         world.profiler = events()
         searched(world, strategy=strategy, measurements=4, resume=False)
         assert scouted(world.profiler, 3)[0] == fakes.keys(1)[0]
@@ -88,7 +88,7 @@ def test_a_random_search_has_the_default_in_its_final(world: World, seed: int) -
     assert one.decision.chosen.subject == fakes.keys(1)[0]
 
 
-@pytest.mark.parametrize("strategy", ["random", "local", "learned"])
+@pytest.mark.parametrize("strategy", ["random", "learned"])
 @pytest.mark.parametrize("killed_after", [1, 6, 10, 13])
 def test_a_killed_search_goes_on_with_the_same_proposals(
     world: World, tmp_path: Path, strategy: str, killed_after: int

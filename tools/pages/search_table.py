@@ -70,7 +70,7 @@ def with_table(text: str, made: str) -> str:
 def _pair(score: Mapping[str, Any] | None, limit: int) -> str:
     if score is None:
         return ""
-    return " / ".join(_count(score["needed"][level]["p90"], limit) for level in (FEW, MANY))
+    return "/".join(_count(score["needed"][level]["p90"], limit) for level in (FEW, MANY))
 
 
 def _count(value: int | None, limit: int) -> str:

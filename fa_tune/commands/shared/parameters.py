@@ -6,7 +6,7 @@ import math
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from fa_tune.core.errors import InvalidConfig, StorageError
 from fa_tune.core.inputs import BUILT_IN, NAMES, InputSpec, Kind
 from fa_tune.core.workload import DType, FieldSpec, Workload
 from fa_tune.families import family_names
+from fa_tune.search.strategies import FORMER
 from fa_tune.search.strategies.budget import Budget
 
 if TYPE_CHECKING:
@@ -135,8 +136,18 @@ def number(kind: type, least: float | None, most: float | None) -> click.ParamTy
     return Number(least, most)
 
 
+class StrategyName(click.Choice[str]):
+    """A strategy's name; of one that left, the error says what to take in its place."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if instead := FORMER.get(str(value)):
+            self.fail(f"{value!r} is gone; take {instead!r}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class Names(_CommaList):
-    """Some of a few names, `fa2,cudnn`; with `none`, that word alone stands for no name."""
+    """Some of a few names, `fa2,cudnn`; with `none`, that word alone stands for no name.  `former`
+    names have what to take in their place."""
 
     name = "names"
 
@@ -146,8 +157,10 @@ class Names(_CommaList):
         value: Callable[[str], Any] = str,
         *,
         none: bool = False,
+        former: Mapping[str, str] = {},
     ) -> None:
         self.allowed = allowed
+        self.former = former
         self.value = value
         self.none = none
         self.example = ",".join(allowed)
@@ -165,6 +178,8 @@ class Names(_CommaList):
         """What one name stands for."""
         if self.none and word.lower() == "none":
             self.fail("'none' stands alone, without other names", param, ctx)
+        if instead := self.former.get(word.lower()):
+            self.fail(f"{word!r} is gone; take {instead!r}", param, ctx)
         if word.lower() not in self.allowed:
             names = [*self.allowed, *(["none"] if self.none else [])]
             self.fail(f"{word[:40]!r} is not one of {', '.join(names)}", param, ctx)

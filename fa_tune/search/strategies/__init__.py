@@ -14,6 +14,7 @@ from fa_tune.search.strategies.base import Observation, Point, Space, Strategy
 
 __all__ = [
     "DEFAULT",
+    "FORMER",
     "STRATEGIES",
     "USES_FACTS",
     "USES_PRIORS",
@@ -30,13 +31,11 @@ DEFAULT = "exhaustive"
 STRATEGIES: Mapping[str, tuple[str, str]] = {
     "exhaustive": ("baseline", "every point, those no soft rule objects to first"),
     "random": ("baseline", "points drawn without replacement"),
-    "local": ("local", "from the best point to its neighbours, restarting where none is better"),
     "learned": ("surrogate", "a regression on knobs and static facts says where to look"),
     "optuna-tpe": ("optuna_samplers", "Optuna's tree-structured Parzen estimator"),
-    "optuna-gp": ("optuna_samplers", "Optuna's Gaussian process (needs torch and SciPy)"),
-    "optuna-ga": ("optuna_samplers", "Optuna's genetic algorithm"),
 }
-
+# Those that left, each with what takes its place: none was ahead of it on a recorded space.
+FORMER: Mapping[str, str] = dict.fromkeys(("local", "optuna-gp", "optuna-ga"), "learned")
 
 # Those that learn from what the compiler says: every config is compiled before the first choice.
 USES_FACTS = frozenset({"learned"})

@@ -1,36 +1,33 @@
-"""Optuna's samplers over a list of points.
+"""Optuna's tree-structured Parzen estimator over a list of points.
 
-A sampler draws every knob by itself and so may draw what is no point of the space; the
+It draws every knob by itself and so may draw what is no point of the space; the
 nearest point that is still free is proposed in its place, and the sampler is told of that
 point.  It learns of a failure as of a value that is worse than any seen.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fa_tune.core.errors import ToolMissing
 from fa_tune.search.strategies.base import Memory, Observation, Space, Strategy
-
-if TYPE_CHECKING:
-    import optuna
 
 FAILED_TIMES = 2.0  # a failure counts as this many times the slowest time
 
 
 class OptunaSampler(Memory):
-    """One of Optuna's samplers; start points come first."""
+    """Optuna's sampler; start points come first."""
 
     def __init__(self, space: Space, seed: int, name: str) -> None:
         super().__init__(space, seed, name)
         optuna = _optuna()
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self._study = optuna.create_study(sampler=_sampler(optuna, name, seed))
+            warnings.simplefilter("ignore")  # experimental options
+            sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True)
+            self._study = optuna.create_study(sampler=sampler)
         self._distributions: dict[str, Any] = {
             knob: optuna.distributions.IntDistribution(0, len(values) - 1)
             if _ordered(values)
@@ -95,21 +92,6 @@ def _optuna() -> Any:
     return optuna
 
 
-def _sampler(optuna: Any, name: str, seed: int) -> optuna.samplers.BaseSampler:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # experimental options
-        match name:
-            case "optuna-tpe":
-                return optuna.samplers.TPESampler(seed=seed, multivariate=True)
-            case "optuna-gp":
-                for package in ("scipy", "torch"):
-                    if importlib.util.find_spec(package) is None:
-                        raise ToolMissing(f"optuna-gp needs {package}, which is not installed")
-                return optuna.samplers.GPSampler(seed=seed, deterministic_objective=True)
-            case _:
-                return optuna.samplers.NSGAIISampler(seed=seed, population_size=20)
-
-
 def make(name: str, space: Space, seed: int) -> Strategy:
-    """`optuna-tpe`, `optuna-gp` or `optuna-ga`."""
+    """`optuna-tpe`."""
     return OptunaSampler(space, seed, name)

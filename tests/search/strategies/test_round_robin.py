@@ -37,7 +37,7 @@ def test_every_point_of_every_family_is_proposed_once() -> None:
 
 
 def test_proposals_are_a_function_of_seed_and_observations() -> None:
-    assert drive(several("local"), 40, 4) == drive(several("local"), 40, 4)
+    assert drive(several("learned"), 40, 4) == drive(several("learned"), 40, 4)
 
 
 def test_failures_lead_nowhere_but_are_heard() -> None:

@@ -15,15 +15,11 @@ from fa_tune.search.strategies.base import Knob
 from fa_tune.search.strategies.surrogate import INITIAL_POINTS
 from tests.synthetic_spaces import space as synthetic
 
-NEEDS = {"optuna-tpe": ("optuna",), "optuna-ga": ("optuna",), "optuna-gp": ("optuna", "scipy")}
-
-
-def _installed(name: str) -> bool:
-    return all(importlib.util.find_spec(package) for package in NEEDS.get(name, ()))
-
-
+NO_OPTUNA = importlib.util.find_spec("optuna") is None
 ALL = [
-    pytest.param(name, marks=pytest.mark.skipif(not _installed(name), reason="not installed"))
+    pytest.param(name, marks=pytest.mark.skipif(NO_OPTUNA, reason="not installed"))
+    if name.startswith("optuna")
+    else pytest.param(name)
     for name in STRATEGIES
 ]
 
@@ -102,7 +98,7 @@ def test_batches_may_be_proposed_before_anything_is_observed(name: str) -> None:
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.sampled_from(["exhaustive", "random", "local", "learned"]), st.integers(0, 99),
+@given(st.sampled_from(["exhaustive", "random", "learned"]), st.integers(0, 99),
        st.lists(st.integers(1, 9), min_size=1, max_size=8))  # fmt: skip
 def test_batch_sizes_are_kept(name: str, seed: int, batches: list[int]) -> None:
     strategy = create(name, small(), seed)
@@ -114,7 +110,7 @@ def test_batch_sizes_are_kept(name: str, seed: int, batches: list[int]) -> None:
         strategy.observe([Observation(i, time_of(i)) for i in found])
 
 
-OWN = ["exhaustive", "random", "local", "learned"]
+OWN = ["exhaustive", "random", "learned"]
 
 
 @settings(max_examples=25, deadline=None)
@@ -192,13 +188,6 @@ def test_learned_opens_with_what_soft_rules_like_where_nothing_else_is_known() -
     assert not any(space.points[i].soft_rules for i in opening)
 
 
-def test_local_search_measures_the_neighbours_of_the_best() -> None:
-    space = small(start=(36,))
-    strategy = create("local", space, 0)
-    strategy.observe([Observation(i, time_of(i)) for i in (0, 3, 36, 59)])
-    assert set(strategy.propose(3)) == set(space.neighbours(36)) - {0}
-
-
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(InvalidConfig, match="unknown strategy 'magic'; there are exhaustive"):
         create("magic", small(), 0)
@@ -210,18 +199,17 @@ def test_a_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         create("optuna-tpe", small(), 0)
 
 
-@pytest.mark.parametrize(("name", "at_most"), [("learned", 60), ("local", 200)])
-def test_98_percent_of_the_best_is_found_early_in_a_large_space(name: str, at_most: int) -> None:
+def test_98_percent_of_the_best_is_found_early_in_a_large_space() -> None:
     """Random search needs 560 measurements for this in nine of ten tries."""
     space, times = synthetic(4096)
     best = min(t for t in times if t is not None)
     plain = Space(space.points)  # without being told the default
     for seed in range(3):
-        strategy = create(name, plain, seed)
+        strategy = create("learned", plain, seed)
         found, n = 0.0, 0
         while found < 0.98:
             n += 1
-            assert n <= at_most, f"seed {seed}: {found:.3f} after {at_most}"
+            assert n <= 60, f"seed {seed}: {found:.3f} after {n}"
             (index,) = strategy.propose(1)
             time = times[index]
             strategy.observe([Observation(index, time)])

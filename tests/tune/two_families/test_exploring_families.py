@@ -15,7 +15,7 @@ from tests.tune.two_families.conftest import (
 )
 
 
-@pytest.mark.parametrize("strategy", ["random", "local", "learned", "exhaustive"])
+@pytest.mark.parametrize("strategy", ["random", "learned", "exhaustive"])
 def test_every_family_gets_its_turns_and_the_best_of_all_wins(world: World, strategy: str) -> None:
     one = only(search(world, strategy=strategy, measurements=14))
     assert one.exploration is not None
