@@ -22,6 +22,7 @@ from fa_tune.commands.shared.options import (
     wide_option,
 )
 from fa_tune.commands.shared.progress import watching
+from fa_tune.commands.shared.users import check_users
 from fa_tune.commands.views.timings import show_timings
 from fa_tune.core.inputs import DEFAULT, InputSpec
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
@@ -38,7 +39,7 @@ from fa_tune.tune.session import ready_workers
     show_default=str(DEFAULT),
     help=f"What Q, K and V hold; several give a table each, all those that are built in. {INPUTS}",
 )
-@measure_options("runs", "references", "regime", "seed")
+@measure_options("runs", "references", "users", "regime", "seed")
 @folder("--record", "record", help="Keep the measurements as a recording in DIR.")
 @csv_option()
 @json_option()
@@ -73,6 +74,7 @@ def command(
       fa-tune bench --inputs normal,peaked:3,file:qkv.safetensors
       fa-tune bench --regime sustained --family sm90
       fa-tune bench --d-head 64 --mask causal --window-left 127 --sink --ref none
+      fa-tune bench --with mine.py:attention
     """
     refuse_both(csv, as_json)
 
@@ -90,3 +92,4 @@ def command(
     for warning in result.warnings:
         progress.warn_once(warning)
     show_timings(result, csv=csv, as_json=as_json, limit=limit, wide=wide)
+    check_users(result.attempts)

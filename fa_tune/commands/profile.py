@@ -22,6 +22,7 @@ from fa_tune.commands.shared.options import (
 from fa_tune.commands.shared.output import rows_as_objects, say, write_json, write_rows_csv
 from fa_tune.commands.shared.parameters import STDOUT, OutputFile
 from fa_tune.commands.shared.progress import PlainProgress, watching
+from fa_tune.commands.shared.users import check_users
 from fa_tune.commands.views.counters import counter_tables, explains, fitted_counter_tables
 from fa_tune.commands.views.row_table import FITTED_LIMIT, show_rows
 from fa_tune.core.model import Attempt
@@ -39,7 +40,9 @@ from fa_tune.tune.session import ready_workers
 @click.command("profile", cls=GroupedCommand)
 @click.argument("configs", nargs=-1, required=True, metavar="CONFIG…")
 @workload_options("seq_lens", "seq_lens_kv", "batches", "heads", "kv_heads", "masks", "common")
-@measure_options(*("metrics", "profiler", "runs", "references", "clock_control", "inputs", "seed"))
+@measure_options(
+    *("metrics", "profiler", "runs", "references", "users", "clock_control", "inputs", "seed")
+)
 @option(
     "--export",
     "export",
@@ -107,6 +110,7 @@ def command(
         progress.note(f"Measurements: {result.source}.")
     if export is not None and result.export is None:
         progress.warn(f"no report was written to {export}")
+    check_users(result.attempts)
 
 
 def _show_counters(result: ProfileResult, progress: PlainProgress, legend: Legend | None) -> None:

@@ -36,6 +36,7 @@ from fa_tune.commands.shared.parameters import (
     WholeNumber,
 )
 from fa_tune.commands.shared.progress import PlainProgress, watching
+from fa_tune.commands.shared.users import check_users
 from fa_tune.commands.views.page import page_source
 from fa_tune.commands.views.search import search_document, show_search, workload_rows
 from fa_tune.commands.views.staleness import show_staleness
@@ -96,7 +97,7 @@ from fa_tune.tune.staleness import why_stale
     "starts from their results on other workloads and corrects them by its own. Repeat it "
     "for more.",
 )
-@measure_options("profiler", "runs", "references", "clock_control", "inputs", "seed")
+@measure_options("profiler", "runs", "references", "users", "clock_control", "inputs", "seed")
 @registry_option()
 @option(
     "--resume/--fresh",
@@ -226,6 +227,7 @@ def command(
         raise result.not_kept
     if all(found.decision is None for found in result.results):
         raise NoUsableVariant("no workload has a config that can be chosen")
+    check_users([attempt for found in result.results for attempt in found.attempts])
 
 
 def _refuse_contradictions(options: SearchOptions) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from fa_tune.commands.shared.grouped_help import GroupedCommand
-from fa_tune.commands.shared.option_groups import machine_options, workload_options
+from fa_tune.commands.shared.option_groups import machine_options, users_option, workload_options
 from fa_tune.commands.shared.options import (
     INPUTS,
     family_option,
@@ -48,6 +48,7 @@ SCHEMA = "fa-tune-verify-1"
     help="Also try every case with these, beside the verification's own awkward inputs; all: the "
     f"built-in ones. {INPUTS}",
 )
+@users_option()
 @json_option()
 @machine_options("arch", "jobs", "compile_timeout_s", "device", "devices", "ray", "cache_dir")
 @quiet_option()
@@ -56,6 +57,7 @@ def command(
     names: tuple[str, ...],
     workloads: WorkloadOptions,
     inputs: tuple[InputSpec, ...],
+    users: tuple[str, ...],
     machine: MachineOptions,
     thorough: bool,
     as_json: bool,
@@ -88,6 +90,7 @@ def command(
             names=names,
             thorough=thorough,
             inputs=inputs,
+            users=users,
         )
     for variant, why in report.rejected:
         progress.note_once(f"not tried: {variant.config}: {why.constraint}: {why.reason}")

@@ -47,15 +47,33 @@ class Variant:
 BARE_READ = "read"  # no attention: K and V are read, and nothing is made of them
 REFERENCE_FAMILY = "ref"  # in place of a family's name: a library's kernel, `ref:fa2`
 
+USER_FAMILY = "user"  # the same of a user's kernel, `user:module:function`
+NEVER_CHOSEN = (REFERENCE_FAMILY, USER_FAMILY)
+
 
 def is_reference(subject: str) -> bool:
-    """Whether a subject is a library's kernel, measured for comparison."""
-    return subject.startswith(f"{REFERENCE_FAMILY}:")
+    """Whether a subject is measured for comparison alone: a library's kernel or a user's."""
+    return subject.partition(":")[0] in NEVER_CHOSEN
+
+
+def is_users(subject: str) -> bool:
+    """Whether a subject is a user's kernel."""
+    return subject.startswith(f"{USER_FAMILY}:")
+
+
+def user_subject(place: str) -> str:
+    """The subject of a user's kernel by its place: `user:module:function`."""
+    return f"{USER_FAMILY}:{place}"
+
+
+def user_place(subject: str) -> str:
+    """`module:function` of `user:module:function`; any other text as it is."""
+    return subject.removeprefix(f"{USER_FAMILY}:")
 
 
 def reference_subject(name: str) -> str:
-    """The subject of a library's kernel by its name: `ref:fa2`."""
-    return f"{REFERENCE_FAMILY}:{name}"
+    """The subject of a library's kernel by its name: `ref:fa2`; a user's as it is."""
+    return name if is_users(name) else f"{REFERENCE_FAMILY}:{name}"
 
 
 def reference_name(subject: str) -> str:

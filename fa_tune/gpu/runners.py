@@ -8,12 +8,12 @@ from typing import Protocol
 
 import torch
 
-from fa_tune import libraries, operations
+from fa_tune import libraries
 from fa_tune.core.jobs import KernelItem
-from fa_tune.core.model import Variant, is_reference, reference_name
-from fa_tune.core.workload import Workload
+from fa_tune.core.model import Variant, is_reference, is_users, reference_name, user_place
 from fa_tune.families.launch import CacheArgs, LaunchArgs, TensorArg
 from fa_tune.gpu.launch import Kernel
+from fa_tune.libraries import user
 from fa_tune.libraries.base import CUPY, TORCH, Library
 from fa_tune.operations.base import Launch, Problem, Tensors
 
@@ -36,7 +36,10 @@ class Runner(Protocol):
 
 
 def runner_of(item: KernelItem) -> Runner:
-    """The runner of a job item: a library (`ref:fa2`), or a variant's kernel."""
+    """The runner of a job item: a library (`ref:fa2`), a user's (`user:…`), or a variant's
+    kernel."""
+    if is_users(item.subject):
+        return user.locate(user_place(item.subject))
     return LibraryRunner(item.subject) if is_reference(item.subject) else CompiledKernel.load(item)
 
 
@@ -82,23 +85,6 @@ class LibraryRunner:
 
     def bind(self, problem: Problem) -> Launch:
         return self._library.bind(problem)
-
-
-def outputs_of(
-    workload: Workload, *, fill: float | None = None, device: str = "cuda"
-) -> dict[str, torch.Tensor]:
-    """Room for every output of the workload's operation, filled if asked."""
-    found = {}
-    for spec in operations.get(workload.op).tensors(workload):
-        if spec.output:
-            room = torch.empty(spec.shape, dtype=spec.dtype.to_torch_dtype(), device=device)
-            found[spec.name] = room if fill is None else room.fill_(fill)
-    return found
-
-
-def results_of(problem: Problem, launch: Launch) -> Tensors:
-    """All outputs of one call; what it does not give is what the problem's room holds."""
-    return {**problem.outputs, **(launch() or {})}
 
 
 def named_args(tensors: Tensors) -> LaunchArgs:

@@ -12,7 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import reference_name
+from fa_tune.core.model import is_users, reference_name, user_place
+from fa_tune.libraries import user
 from fa_tune.libraries.base import Library
 
 
@@ -39,22 +40,29 @@ def get(name: str) -> Library:
 
 
 def label_of(reference: str) -> str:
-    """What tables call a library, by its subject or name; any other text as it is."""
-    name = reference_name(reference)
+    """What tables call a library or a user's kernel, by its subject or name; any other text as it
+    is."""
+    name = user_place(reference_name(reference))
     return LABELS.get(name, name)
 
 
 def installed(name: str) -> str:
-    """What a library's kernels come from here: `torch 2.11.0, cudnn 9.13.0.50`.  What is not known
-    is left out."""
+    """What a library's kernels come from here: `torch 2.11.0, cudnn 9.13.0.50`; what is not known
+    is left out.  A user's own (`user:…`): its files' hash or its package's version."""
+    if is_users(name):
+        return user.locate(user_place(name)).identity
     versions = {one.name: one.installed for one in (ALL[name].packages if name in ALL else ())}
     return ", ".join(f"{package} {version}" for package, version in versions.items() if version)
 
 
 def require(names: Sequence[str]) -> None:
-    """Raise ToolMissing, naming the first library of which a package is not installed."""
+    """Raise ToolMissing, naming the first library of which a package is not installed, and
+    InvalidConfig for a user's kernel that is not there."""
     for name in names:
-        get(name).require()
+        if is_users(name):
+            user.locate(user_place(name))
+        else:
+            get(name).require()
 
 
 def label_of_kernel(kernel_name: str) -> str | None:

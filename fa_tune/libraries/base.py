@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.machinery
 import importlib.metadata
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,10 +126,11 @@ class Library:
         return found
 
 
-def find(module: str) -> importlib.machinery.ModuleSpec | None:
-    """Where a module, or one within a package, lies on the path; None if nowhere.  Nothing is run:
-    FlashAttention 2's package, which has the same name as FlashAttention 4's, would load torch."""
-    path, found, name = None, None, ""
+def find(module: str, path: Sequence[str] | None = None) -> importlib.machinery.ModuleSpec | None:
+    """Where a module, or one within a package, lies on a path (None: Python's); None if nowhere.
+    Nothing is run: FlashAttention 2's package, which has the same name as FlashAttention 4's,
+    would load torch."""
+    found, name = None, ""
     for part in module.split("."):
         name = f"{name}.{part}" if name else part
         found = importlib.machinery.PathFinder.find_spec(name, path)

@@ -8,9 +8,12 @@ Adding one is a package beside `forward` with a class of `operations.base.Operat
 from __future__ import annotations
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.operations.base import Operation
+from fa_tune.core.workload import Workload
+from fa_tune.operations.base import CheckCase, Operation
 from fa_tune.operations.forward.spec import Forward
+from fa_tune.operations.traits import Traits
 
+USUAL_BLOCKS = (128, 128)
 _OPERATIONS: dict[str, Operation] = {operation.name: operation for operation in (Forward(),)}
 
 
@@ -21,3 +24,15 @@ def get(name: str) -> Operation:
     except KeyError:
         known = ", ".join(_OPERATIONS)
         raise InvalidConfig(f"unknown operation {name!r}; known: {known}") from None
+
+
+def cases_like(workload: Workload, traits: str, *, thorough: bool) -> tuple[CheckCase, ...]:
+    """What a kernel whose blocks nobody knows is checked on, for problems of a workload's head
+    dimensions, type and `traits`."""
+    w = workload
+    cases = get(w.op).verification_cases(
+        *(USUAL_BLOCKS, w.d_head, w.dtype, Traits.parse(traits)),
+        d_head_v=w.d_head_v,
+        thorough=thorough,
+    )
+    return tuple(cases)

@@ -14,7 +14,7 @@ import torch
 from fa_tune import operations
 from fa_tune.core.model import CaseError
 from fa_tune.core.workload import Workload
-from fa_tune.operations.base import NORMAL, CheckCase, Figures, Tensors
+from fa_tune.operations.base import NORMAL, CheckCase, Figures, Launch, Problem, Tensors
 from fa_tune.operations.verification import case_error
 
 
@@ -80,6 +80,35 @@ def torch_side_of(workload: Workload) -> TorchSide:
     """That of a workload's operation."""
     package, _, _ = type(operations.get(workload.op)).__module__.rpartition(".")
     return cast(TorchSide, importlib.import_module(f"{package}.torch_side"))
+
+
+def outputs_of(
+    workload: Workload, *, fill: float | None = None, device: str = "cuda"
+) -> dict[str, torch.Tensor]:
+    """Room for every output of the workload's operation, filled if asked."""
+    found = {}
+    for spec in operations.get(workload.op).tensors(workload):
+        if spec.output:
+            room = torch.empty(spec.shape, dtype=spec.dtype.to_torch_dtype(), device=device)
+            found[spec.name] = room if fill is None else room.fill_(fill)
+    return found
+
+
+def results_of(problem: Problem, launch: Launch) -> Tensors:
+    """All outputs of one call; what it does not give is what the problem's room holds.  Raises
+    ValueError for a result that is no output, or not of its shape and type."""
+    given = launch()
+    if given is None:
+        return problem.outputs
+    if not isinstance(given, Mapping):
+        raise ValueError(f"a launch gave {type(given).__name__}, not tensors by name, or None")
+    for name, tensor in given.items():
+        if (room := problem.outputs.get(name)) is None:
+            raise ValueError(f"there is no output {name!r}; there are {', '.join(problem.outputs)}")
+        found, wanted = ((tuple(t.shape), t.dtype) for t in (tensor, room))
+        if found != wanted:
+            raise ValueError(f"{name} is {found[1]} {found[0]}, not {wanted[1]} {wanted[0]}")
+    return {**problem.outputs, **{name: t.detach() for name, t in given.items()}}
 
 
 def judge(case: CheckCase, judged: Mapping[str, Judged], outputs: Tensors) -> CaseError:

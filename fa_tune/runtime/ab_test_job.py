@@ -23,8 +23,9 @@ from fa_tune.core.jobs import ABTestItem, ABTestJob, ABTestResult
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.guard import guarded, use_device
 from fa_tune.gpu.jobs.time_events import Subject, prepare_alike, problems_of, warm_up
-from fa_tune.gpu.runners import named_args, outputs_of
+from fa_tune.gpu.runners import named_args
 from fa_tune.operations.base import Launch, Problem
+from fa_tune.operations.torch_side import outputs_of
 from fa_tune.runtime.dispatch import Attention
 from fa_tune.runtime.dispatch import Problem as Described
 from fa_tune.workers.main import Report

@@ -26,6 +26,7 @@ from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError
 from fa_tune.core.files import read_bytes, replace_files
 from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import (
+    NEVER_CHOSEN,
     REFERENCE_FAMILY,
     Attempt,
     DeviceInfo,
@@ -34,6 +35,7 @@ from fa_tune.core.model import (
     Provenance,
     Quantity,
     Variant,
+    user_subject,
 )
 from fa_tune.core.workload import Workload
 from fa_tune.libraries import LABELS
@@ -298,7 +300,7 @@ def _contradiction(meta: Meta) -> str | None:
 def families_in(recording: Recording) -> tuple[str, ...]:
     """The names of the families whose kernels a recording holds, references aside."""
     names = (Variant.from_key(a.subject).family for a in recording.attempts)
-    return tuple(sorted({name for name in names if name != REFERENCE_FAMILY}))
+    return tuple(sorted({name for name in names if name not in NEVER_CHOSEN}))
 
 
 def kernel_source_sha256(recording: Recording, family: str) -> str:
@@ -344,6 +346,8 @@ def _attempt(row: Row, meta: Meta) -> Attempt:
     if row.family == REFERENCE_FAMILY:
         name = _LABEL_TO_NAME.get(row.kernel, row.kernel.lower())
         subject = Variant(REFERENCE_FAMILY, name).key
+    elif row.is_reference:
+        subject = user_subject(row.kernel)
     else:
         subject = families.canonical(Variant(row.family, row.kernel)).key
     measurement = None

@@ -25,6 +25,7 @@ from fa_tune.core.model import (
     Variant,
     Verdict,
     is_reference,
+    is_users,
     reference_name,
 )
 from fa_tune.core.options import SearchOptions
@@ -286,7 +287,9 @@ def entry_of(
         default=Variant.from_key(decision.default) if decision.default else None,
         ratio_to_default=decision.to_default,
         ratio_to_references={
-            reference_name(name): ratio for name, ratio in decision.to_references.items()
+            reference_name(name): ratio
+            for name, ratio in decision.to_references.items()
+            if not is_users(name)
         },
         tie_set=tuple(Variant.from_key(s) for s in decision.tie_set),
         runners_up=_runners_up(decision.runners_up[:MAX_RUNNERS_UP]),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fa_tune import libraries
 from fa_tune.core.errors import GpusLost, InvalidConfig, ToolMissing
-from fa_tune.core.model import DeviceInfo
+from fa_tune.core.model import DeviceInfo, is_users
 from fa_tune.core.options import MeasureOptions, Progress
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config
@@ -45,6 +45,8 @@ def choose_profiler(
                 progress.warn(f"{error}; timing with CUDA events instead")
                 name = "events"
     if name == "replay":
+        if any(map(is_users, options.references)):
+            raise ToolMissing("--with runs kernels on a GPU; recordings hold none of a user's")
         return replay(machine, progress, wanted, configs, options)
     if name == "ncu":
         return _with_ncu(options, machine, export)

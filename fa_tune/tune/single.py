@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,7 +40,7 @@ from fa_tune.tune.profilers import choose_profiler, fall_back
 from fa_tune.tune.results import BuildReport, ProfileResult, VerifyReport
 from fa_tune.tune.session import Machine, ProfilerSelection, Session, open_machine, open_session
 from fa_tune.tune.unrecorded import recorded_among, recorded_only
-from fa_tune.tune.verify import verdict_key, verify_all
+from fa_tune.tune.verify import verdict_key, verify_all, verify_users
 
 ALL_DTYPES = (DType.BF16, DType.FP16)
 WHOLE_BLOCKS = str(Traits())
@@ -233,13 +234,15 @@ def verify(
     names: Sequence[str] = (),
     thorough: bool = False,
     inputs: Sequence[InputSpec] = (),
+    users: Sequence[str] = (),
 ) -> VerifyReport:
     """Check a set against the reference on the GPU, whole blocks and ragged lengths alike, for the
     head dimensions, the masks (kernels of both alignments are the same) and the `common` fields of
     `workloads`: kernels are compiled for these, and tried with values of the verification's own and
     with the very ones that are given.
     `names` of families; none: all that run on the device.  `thorough`: on more cases, among them
-    131072 keys.  `inputs` are tried beside those that a verification has of its own.
+    131072 keys.  `inputs` are tried beside those that a verification has of its own.  `users` are
+    places of users' kernels, which are checked on the same kinds of problems.
 
     Every verdict is taken anew; each variant's key is followed by the traits it was built for.
     Raises InvalidConfig for a window that `tune.examples` refuses.
@@ -275,6 +278,11 @@ def verify(
         if is_special(examples[request])
     }
     found = verify_all(session, tuple(built.values()), inputs, thorough=thorough, also_on=also_on)
+    like = [
+        example(common, d_head, heads[1], dtype, causal=c)
+        for dtype, d_head, c in itertools.product(ALL_DTYPES, heads[0], causal)
+    ]
+    found = found.joined(verify_users(session, users, like, inputs, thorough=thorough))
     return VerifyReport(found.verdicts, (*failures, *found.failures.values()), rejected)
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fa_tune import families
+from fa_tune import families, operations
 from fa_tune.build.compile import BuildRequest
 from fa_tune.core import codec, input_files
 from fa_tune.core.inputs import InputSpec, Kind
 from fa_tune.core.jobs import VerifyItem, VerifyJob
-from fa_tune.core.model import Artifact, Attempt, Outcome, Verdict
+from fa_tune.core.model import Artifact, Attempt, Outcome, Verdict, user_subject
 from fa_tune.core.options import Progress
 from fa_tune.core.workload import Workload
 from fa_tune.store.journal import AttemptRecord, VerdictRecord
@@ -81,12 +82,58 @@ def verify_all(
     verdicts, failures = _remembered(session, digests) if session.reuse else ({}, {})
     left = {k: a for k, a in wanted.items() if k not in verdicts and k not in failures}
 
-    def verify(gpu: Gpu, shown: Progress, part: dict[str, Artifact]) -> None:
+    more = {key: workload.key for key, workload in (also_on or {}).items()}
+    items = {k: VerifyItem.of_artifact(a, more.get(k, "")) for k, a in left.items()}
+
+    def keep(name: str, found: Verdict | Attempt) -> None:
+        fingerprint = fingerprints[wanted[name].variant.family]
+        if isinstance(found, Verdict):
+            session.journal.append(VerdictRecord(fingerprint, name, found))
+        else:
+            session.journal.append(AttemptRecord(fingerprint, found))
+
+    found = _run(session, items, inputs, keep, thorough=thorough)
+    return Verified(verdicts, failures).joined(found)
+
+
+def verify_users(
+    session: Session,
+    places: Sequence[str],
+    like: Sequence[Workload],
+    inputs: Sequence[InputSpec] = (),
+    *,
+    thorough: bool = False,
+) -> Verified:
+    """The same of users' kernels, for problems like these, with whole blocks and ragged lengths;
+    nothing is remembered."""
+    items = {}
+    for place, workload in itertools.product(places, like):
+        ragged = operations.get(workload.op).traits(workload, (1 << 30, 1 << 30))
+        for traits in {replace(ragged, ragged=workload.packed), ragged}:
+            subject = user_subject(place)
+            name = f"{subject} @ {workload.dtype.name.lower()} d{workload.d_head} {traits}"
+            items[name] = VerifyItem(subject, traits=str(traits), workload=workload.key)
+    return _run(session, items, inputs, lambda *_: None, thorough=thorough)
+
+
+def _run(
+    session: Session,
+    items: Mapping[str, VerifyItem],
+    inputs: Sequence[InputSpec],
+    keep: Callable[[str, Verdict | Attempt], None],
+    *,
+    thorough: bool,
+) -> Verified:
+    """The verdicts and failures of all items, each handed to `keep` at once.  Several GPUs share
+    the work."""
+    verdicts: dict[str, Verdict] = {}
+    failures: dict[str, Attempt] = {}
+
+    def verify(gpu: Gpu, shown: Progress, part: dict[str, VerifyItem]) -> None:
         """What has its result is removed from the part, so that the rest can be done elsewhere."""
         shown.stage("verify", len(part))
-        more = {key: workload.key for key, workload in (also_on or {}).items()}
         job = VerifyJob(
-            items={k: VerifyItem.of_artifact(a, more.get(k, "")) for k, a in part.items()},
+            items=dict(part),
             device=gpu.worker_device,
             seed=session.measure.seed,
             item_timeout_s=session.measure.item_timeout_s,
@@ -94,19 +141,16 @@ def verify_all(
             inputs=tuple(map(str, inputs)),
         )
         for result in gpu.run_items(*job.request(), item_timeout_s=session.measure.item_timeout_s):
-            variant = part.pop(result.item).variant
-            shown.advance(variant.config)
-            fingerprint = fingerprints[variant.family]
+            name = result.item
+            shown.advance(part.pop(name).subject.partition(":")[2])
             if result.outcome is Outcome.OK and isinstance(result.value, dict):
-                verdict = codec.load(Verdict, result.value)
-                verdicts[result.item] = verdict
-                session.journal.append(VerdictRecord(fingerprint, result.item, verdict))
+                verdicts[name] = codec.load(Verdict, result.value)
+                keep(name, verdicts[name])
             else:
-                failure = Attempt(result.item, NO_WORKLOAD, result.outcome, result.reason)
-                failures[result.item] = failure
-                session.journal.append(AttemptRecord(fingerprint, failure))
+                failures[name] = Attempt(name, NO_WORKLOAD, result.outcome, result.reason)
+                keep(name, failures[name])
 
-    session.pool.each(session.pool.deal(left), verify, session.progress)
+    session.pool.each(session.pool.deal(items), verify, session.progress)
     return Verified(verdicts, failures)
 
 

@@ -14,6 +14,7 @@ from fa_tune.core.options import MachineOptions, Progress, WorkloadOptions
 from fa_tune.tune.results import VerifyReport
 from tests.commands import fakes
 from tests.commands.console import Console
+from tests.project_files import ROOT
 
 pytestmark = pytest.mark.usefixtures("wide_terminal")
 
@@ -36,12 +37,14 @@ class Verify:
         names: tuple[str, ...],
         thorough: bool,
         inputs: tuple[InputSpec, ...],
+        users: tuple[str, ...],
     ) -> VerifyReport:
         self.calls.append((kernels, workloads.d_heads, machine))
         self.names = names
         self.traits.append((workloads.masks, workloads.common))
         self.thorough = thorough
         self.inputs = inputs
+        self.users = tuple(users)
         return self.report
 
 
@@ -167,3 +170,10 @@ def test_a_score_hook_is_given_by_its_file(
     assert console("verify", "--score-hook", str(file)).status == 2
     assert console("verify", "--score-hook", str(tmp_path / "absent")).status == 3
     assert len(verify.calls) == 1
+
+
+def test_a_users_kernel_is_verified_too(console: Console, verify: Verify) -> None:
+    place = str(ROOT / "examples/torch_attention.py:attention")
+    assert console("verify", "--with", place).status == 0
+    assert verify.users == (place,)
+    assert console("verify", "--with", "nothing.py:f").status == 2

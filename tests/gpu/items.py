@@ -12,8 +12,9 @@ from fa_tune.core.workload import Workload
 from fa_tune.families.launch import LaunchArgs
 from fa_tune.gpu.guard import check_runners
 from fa_tune.gpu.launch import Kernel
-from fa_tune.gpu.runners import CompiledKernel, Runner, named_args, outputs_of
+from fa_tune.gpu.runners import CompiledKernel, Runner, named_args
 from fa_tune.operations.base import Tensors
+from fa_tune.operations.torch_side import outputs_of
 from fa_tune.workers.main import Report
 
 

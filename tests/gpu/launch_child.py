@@ -16,9 +16,10 @@ from fa_tune.core.workload import Workload
 from fa_tune.families.decode.config import DecodeConfig
 from fa_tune.gpu.jobs.verify import check_all
 from fa_tune.gpu.launch import Kernel
-from fa_tune.gpu.runners import CompiledKernel, named_args, outputs_of
+from fa_tune.gpu.runners import CompiledKernel, named_args
 from fa_tune.operations.base import CheckCase, Tensors
 from fa_tune.operations.forward.torch_side import inputs as make_inputs
+from fa_tune.operations.torch_side import outputs_of
 from fa_tune.workers.main import Report
 from tests.gpu.cases import few_heads, small_caches, small_workloads
 from tests.gpu.items import check_kernels

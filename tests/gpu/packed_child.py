@@ -12,11 +12,11 @@ import torch
 from fa_tune import families
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.launch import Kernel
-from fa_tune.gpu.runners import named_args, outputs_of
+from fa_tune.gpu.runners import named_args
 from fa_tune.operations.base import CheckCase
 from fa_tune.operations.forward.torch_side import expected
 from fa_tune.operations.forward.torch_side import inputs as make_inputs
-from fa_tune.operations.torch_side import judge
+from fa_tune.operations.torch_side import judge, outputs_of
 from fa_tune.operations.traits import Traits
 from fa_tune.workers.main import Report
 from tests.gpu import score_hooks  # noqa: F401  (registers the hooks)

@@ -17,13 +17,12 @@ if not TYPE_CHECKING:
 
 import torch
 
-from fa_tune.gpu.runners import outputs_of
 from fa_tune.operations.base import SINK_FIRST, SINK_LAST, CheckCase, Tensors
 from fa_tune.operations.forward.torch_side import exact as judging
 from fa_tune.operations.forward.torch_side import expected
 from fa_tune.operations.forward.torch_side import inputs as make_inputs
 from fa_tune.operations.forward.torch_side.scores import hidden_pairs
-from fa_tune.operations.torch_side import Judged, judge
+from fa_tune.operations.torch_side import Judged, judge, outputs_of
 from tests.log_sum_exp import log_sum_exp
 from tests.tensors import attention
 

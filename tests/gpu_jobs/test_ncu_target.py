@@ -11,7 +11,7 @@ import torch
 
 from fa_tune.core.jobs import KernelItem, ProfileItem, ProfileJob
 from fa_tune.gpu.jobs import ncu_target
-from fa_tune.operations.base import Problem
+from fa_tune.operations.base import Launch, Problem
 
 SHORT, LONG = "b1_h2_kv2_q64_k64_d64_fp16_full", "b1_h2_kv2_q128_k128_d64_fp16_full"
 
@@ -110,3 +110,19 @@ def test_what_could_not_be_told_apart_is_left_to_the_next_process(told: Told) ->
     run(told, (SHORT, "ref:fa2"), (LONG, "ref:fa2"))
     assert told.profiled == ["ref:fa2 64 of 1"]
     assert f"done {LONG} ref:fa2" not in told.events
+
+
+def test_a_users_kernel_is_profiled_if_it_is_right(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[str] = []
+
+    def passes(_: object, name: str, launch: Launch, __: object) -> bool:
+        launch()
+        checked.append(name)
+        return not name.endswith("wrong")
+
+    monkeypatch.setattr(ncu_target.FinalCheck, "passes", passes)
+    run(told, (SHORT, "sm80:a"), (SHORT, "user:m:wrong"), (SHORT, "user:m:right"), rounds=2)
+    assert sorted(checked) == [f"{SHORT} user:m:right", f"{SHORT} user:m:wrong"]
+    assert {event.split()[0] for event in told.profiled} == {"sm80:a", "user:m:right"}

@@ -37,6 +37,7 @@ from tests.tune.fakes import H200, FakeProfiler
 WORKLOAD = benchmark_workload(1024, 128, DType.FP16)
 CAUSAL = dataclasses.replace(WORKLOAD, causal=True)
 OPTIONS = SearchOptions(WorkloadOptions(), "tune")
+MINE = "user:mine.py:attention"
 N = 9  # variants: the default takes 2 ms, the others 1.0, 1.1, 1.2 … ms
 
 Change = Callable[..., SearchOptions]
@@ -45,12 +46,16 @@ Change = Callable[..., SearchOptions]
 def time(subject: str, _: Workload) -> float:
     if subject.startswith("ref:"):
         return {"ref:fa2": 4e-3, "ref:cudnn": 0.5e-3}[subject]
+    if subject == MINE:
+        return 0.1e-3
     place = fakes.keys(N).index(subject)
     return 2e-3 if place == 0 else 1e-3 + 1e-4 * (place - 1)
 
 
-def result(workload: Workload = WORKLOAD, *, runs: int = 3) -> WorkloadResult:
-    plan = MeasurePlan(workload, fakes.artifacts(N), ("fa2", "cudnn"), runs=runs)
+def result(
+    workload: Workload = WORKLOAD, *, runs: int = 3, beside: tuple[str, ...] = ("fa2", "cudnn")
+) -> WorkloadResult:
+    plan = MeasurePlan(workload, fakes.artifacts(N), beside, runs=runs)
     attempts = list(FakeProfiler(time).measure(plan, lambda _: None))
     crashed = Attempt("sm80:x", workload.key, Outcome.CRASHED, "an illegal\naddress")
     prepared = PreparedWorkload(workload, plan.artifacts, (crashed,), {})
@@ -106,6 +111,22 @@ def test_an_entry_says_what_was_chosen_and_by_how_much(kept: Callable[..., Entry
     )
     assert BEST in entry.reason
     assert [v.key for v in entry.tie_set] == [BEST]
+
+
+def test_a_users_kernel_is_measured_beside_ours_and_never_chosen(
+    kept: Callable[..., Entry], tmp_path: Path
+) -> None:
+    one = result(beside=("fa2", MINE))
+    assert one.decision is not None
+    assert one.decision.to_references[MINE].value == pytest.approx(10.0)
+    entry = kept(one)
+    assert entry.chosen.key == BEST
+    assert list(entry.ratio_to_references) == ["fa2"], "it is of this machine alone"
+    recorder = outputs.Recorder(tmp_path, OPTIONS, fakes.selected(FakeProfiler()))
+    recorder.finish(search_result(one))
+    recorded = {a.subject: a.measurement for a in recordings.load(recorder.path).attempts}
+    assert recorded[MINE] is not None
+    assert recordings.families_in(recordings.load(recorder.path)) == ("sm80",)
 
 
 def test_runners_up_are_the_next_fastest_with_their_ratios(kept: Callable[..., Entry]) -> None:

@@ -24,7 +24,7 @@ HEADINGS: dict[str, tuple[str, ...]] = {
         *("html", "against", "to", "plot"),
     ),
     "Measuring": (
-        *("profiler", "runs", "references", "metrics", "inputs", "regime", "seed"),
+        *("profiler", "runs", "references", "users", "metrics", "inputs", "regime", "seed"),
         "clock_control",
     ),
     "Machine and files": (

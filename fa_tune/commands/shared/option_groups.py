@@ -10,7 +10,8 @@ A decorator adds options to a command and hands their values on as one frozen ob
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -38,6 +39,7 @@ from fa_tune.commands.shared.parameters import (
     WholeNumbers,
 )
 from fa_tune.core.inputs import DEFAULT
+from fa_tune.core.model import user_subject
 from fa_tune.core.options import (
     COMMON_FIELDS,
     COMPILE_TIMEOUT_S,
@@ -50,9 +52,25 @@ from fa_tune.core.options import (
     WorkloadOptions,
 )
 from fa_tune.core.workload import BENCHMARK_HEADS, MASKS, USUAL
-from fa_tune.libraries import LABELS
+from fa_tune.libraries import LABELS, user
 
 SEQ_LENS = WholeNumbers(1, MAX_TOKENS, "1024,4096")
+
+
+def users_option() -> Decorator[Any]:
+    """`--with`, once or more: places of users' kernels."""
+    return option(
+        "--with",
+        "users",
+        multiple=True,
+        metavar="PLACE",
+        show_default=False,
+        callback=lambda _context, _parameter, places: [user.locate(p).place for p in places],
+        help="A kernel of yours to run beside ours, never chosen: module:function, "
+        "file.py:function, file.cu:kernel with launch() in file.py, or a name that a package "
+        "offers. Repeat it for more.",
+    )
+
 
 _WORKLOAD: Mapping[str, Decorator[Any]] = {
     "seq_lens": option(
@@ -131,6 +149,7 @@ _MEASURE: Mapping[str, Decorator[Any]] = {
         "fa3 and fa4 if their packages are installed, read (a kernel that only reads K and V, the "
         "limit that memory sets), or none.",
     ),
+    "users": users_option(),
     "metrics": option(
         "--metrics",
         "metrics",
@@ -268,8 +287,9 @@ def measure_options(*fields: str) -> Decorator[Any]:
     return _gathered(_measure, "measure", _MEASURE, fields)
 
 
-def _measure(**values: Any) -> MeasureOptions:
-    return MeasureOptions(**values, typed=_typed(values))
+def _measure(users: Sequence[str] = (), **values: Any) -> MeasureOptions:
+    found = MeasureOptions(**values, typed=_typed(values))
+    return replace(found, references=(*found.references, *map(user_subject, users)))
 
 
 def machine_options(*fields: str) -> Decorator[Any]:

@@ -15,13 +15,14 @@ from typing import Any
 import torch
 
 from fa_tune.core.jobs import ProfileItem, ProfileJob
-from fa_tune.core.model import is_reference
+from fa_tune.core.model import is_reference, is_users
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.guard import guarded, use_device
+from fa_tune.gpu.jobs.time_events import FinalCheck
 from fa_tune.gpu.launch import profiler_start, profiler_stop, unload_modules
-from fa_tune.gpu.runners import Runner, outputs_of, runner_of
+from fa_tune.gpu.runners import Runner, runner_of
 from fa_tune.operations.base import Launch, Problem
-from fa_tune.operations.torch_side import torch_side_of
+from fa_tune.operations.torch_side import outputs_of, torch_side_of
 from fa_tune.workers.main import Report
 
 
@@ -86,8 +87,9 @@ class _Profiled:
         unload_modules()
 
     def _prepared(self, names: Sequence[str]) -> dict[str, tuple[Runner, Launch]]:
-        """A launch of each that could be launched once."""
+        """A launch of each that could be launched once, and, if it is a user's, was right."""
         runners: dict[str, tuple[Runner, Launch]] = {}
+        check = FinalCheck(self._problem)
 
         def prepare(item: ProfileItem) -> tuple[Runner, Launch]:
             runner = runner_of(item)
@@ -97,8 +99,12 @@ class _Profiled:
 
         for name in names:
             self._report.begin(name)
-            prepared = guarded(self._report, name, partial(prepare, self._items[name]))
-            if prepared is not None:
-                runners[name] = prepared
+            item = self._items[name]
+            prepared = guarded(self._report, name, partial(prepare, item))
+            if prepared is None:
+                continue
+            if is_users(item.subject) and not check.passes(name, prepared[1], self._report):
+                continue
+            runners[name] = prepared
         torch.cuda.synchronize()
         return runners

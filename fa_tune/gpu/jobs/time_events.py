@@ -23,15 +23,15 @@ import torch
 
 from fa_tune.core import codec
 from fa_tune.core.jobs import TimeJob, TimeResult
-from fa_tune.core.model import CaseError, Outcome, is_reference
+from fa_tune.core.model import CaseError, Outcome, is_reference, is_users
 from fa_tune.core.stopping import StoppingRule
 from fa_tune.core.workload import Workload
 from fa_tune.gpu import telemetry
 from fa_tune.gpu.guard import first_line, guarded, use_device
-from fa_tune.gpu.runners import Runner, outputs_of, results_of, runner_of
-from fa_tune.operations.base import CheckCase, Problem
+from fa_tune.gpu.runners import Runner, runner_of
+from fa_tune.operations.base import CheckCase, Launch, Problem
 from fa_tune.operations.flops import input_bytes, read_bytes
-from fa_tune.operations.torch_side import Judged, judge, torch_side_of
+from fa_tune.operations.torch_side import Judged, judge, outputs_of, results_of, torch_side_of
 from fa_tune.operations.verification import fault
 from fa_tune.workers.main import Report
 
@@ -162,8 +162,9 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
     check = FinalCheck(problems[0])
     for name, subject in subjects.items():
         report.begin(name)
-        judged = job.check and not is_reference(subject.runner.subject)
-        if judged and not check.passes(name, subject, report):
+        kind = subject.runner.subject
+        judged = job.check and (is_users(kind) or not is_reference(kind))
+        if judged and not check.passes(name, subject.launches[0], report):
             continue
         report.done(name, codec.dump(rounds.result(name, n_sets=len(problems))))
 
@@ -416,20 +417,20 @@ class FinalCheck:
         side = torch_side_of(p.workload)
         return side.expected(p.workload, p.inputs, precise=torch.float32)
 
-    def passes(self, name: str, subject: Subject, report: Report) -> bool:
+    def passes(self, name: str, launch: Launch, report: Report) -> bool:
         """Whether the outputs are right; a failure is reported."""
         p, expected = self._problem, self._expected
 
         def found() -> CaseError:
             for out in p.outputs.values():
                 out.fill_(float("nan"))
-            return judge(CheckCase(p.workload), expected, results_of(p, subject.launches[0]))
+            return judge(CheckCase(p.workload), expected, results_of(p, launch))
 
         case = guarded(report, name, found)
         if case is None:
             return False
         if not case.ok:
-            report.failed(name, Outcome.WRONG_RESULT, f"after timing: {fault(case)}")
+            report.failed(name, Outcome.WRONG_RESULT, f"on these inputs: {fault(case)}")
         return bool(case.ok)
 
 

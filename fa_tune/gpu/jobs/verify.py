@@ -9,17 +9,17 @@ from typing import Any
 
 import torch
 
-from fa_tune import families
+from fa_tune import families, operations
 from fa_tune.core import codec
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.inputs import InputSpec
 from fa_tune.core.jobs import VerifyItem, VerifyJob
-from fa_tune.core.model import CaseError, Variant, Verdict
+from fa_tune.core.model import CaseError, Variant, Verdict, is_users
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.guard import check_runners
-from fa_tune.gpu.runners import Runner, outputs_of, results_of
+from fa_tune.gpu.runners import Runner
 from fa_tune.operations.base import NORMAL, CheckCase, Problem, Tensors
-from fa_tune.operations.torch_side import Judged, judge, torch_side_of
+from fa_tune.operations.torch_side import Judged, judge, outputs_of, results_of, torch_side_of
 from fa_tune.operations.verification import verdict
 from fa_tune.workers.main import Report
 
@@ -99,10 +99,14 @@ def verify_items(
     `thorough` on more cases."""
 
     def check_item(runner: Runner, name: str) -> Any:
-        item, variant = items[name], Variant.from_key(runner.subject)
-        cases = families.verification_cases(variant, item.traits, thorough=thorough)
-        if item.workload:
-            cases = (*cases, CheckCase(Workload.from_key(item.workload)))
+        item = items[name]
+        own = [CheckCase(Workload.from_key(item.workload))] if item.workload else []
+        if is_users(runner.subject):
+            cases = operations.cases_like(own[0].workload, item.traits, thorough=thorough)
+        else:
+            variant = Variant.from_key(runner.subject)
+            cases = families.verification_cases(variant, item.traits, thorough=thorough)
+        cases = (*cases, *own)
         return codec.dump(check_all(runner, cases, seed, inputs))
 
     check_runners(device, items, report, check_item, item_timeout_s=item_timeout_s)

@@ -18,7 +18,7 @@ from fa_tune.core.devices import pinned_to
 from fa_tune.core.errors import NoUsableVariant, ProfileFormatError, ToolMissing
 from fa_tune.core.files import save_file
 from fa_tune.core.jobs import FIRST_LAUNCH, KernelItem, ProfileItem, ProfileJob
-from fa_tune.core.model import Attempt, Outcome, reference_name
+from fa_tune.core.model import Attempt, Outcome, is_users, reference_name
 from fa_tune.profile.base import (
     Capabilities,
     MeasurePlan,
@@ -406,11 +406,14 @@ def _alike(plans: Sequence[MeasurePlan]) -> list[list[MeasurePlan]]:
 
 def _batches(plans: Sequence[MeasurePlan]) -> Iterator[dict[str, _Item]]:
     """The subjects of all plans, by their names, at most BATCH variants together; a plan is only
-    cut where it is larger than that, and its references are with its first variants."""
+    cut where it is larger than that, and its references are with its first variants.  A user's
+    kernels are alone, since nobody knows how many there are and what they are called."""
     batch: dict[str, _Item] = {}
     left = BATCH
     for plan in plans:
-        references = [s for s in plan.subjects if s not in plan.artifacts]
+        others = [_Item(plan, s) for s in plan.subjects if s not in plan.artifacts]
+        yield from ({one.name: one} for one in others if is_users(one.subject))
+        references = [one.subject for one in others if not is_users(one.subject)]
         for part in tuple(split_batches(tuple(plan.artifacts), BATCH)) or ((),):
             if batch and len(part) > left:
                 yield batch

@@ -15,7 +15,7 @@ from typing import Any
 from fa_tune import families
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.inputs import NORMAL
-from fa_tune.core.model import REFERENCE_FAMILY, Outcome, Variant
+from fa_tune.core.model import NEVER_CHOSEN, Outcome, Variant
 from fa_tune.core.workload import (
     OPTIONAL,
     READING_ORDER,
@@ -78,12 +78,12 @@ class Row(WorkloadParts):
     @property
     def is_reference(self) -> bool:
         """Whether this is a kernel that ours are compared with."""
-        return self.family == REFERENCE_FAMILY
+        return self.family in NEVER_CHOSEN
 
     @property
     def is_variant(self) -> bool:
         """Whether this is one of ours, so that it can win."""
-        return self.family not in ("", REFERENCE_FAMILY)
+        return self.family not in ("", *NEVER_CHOSEN)
 
     @property
     def flop_per_byte(self) -> float | None:
