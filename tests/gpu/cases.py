@@ -4,7 +4,9 @@ flash-attention project's forward test as far as this project's features go.  Pu
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
+import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -103,6 +105,7 @@ def takes(family: KernelFamily, config: Config, workload: Workload) -> bool:
 # Configs ----------------------------------------------------------------------------------------
 
 
+@functools.cache
 def grid_configs(family: KernelFamily, limits: ArchLimits) -> list[Config]:
     """Three configs per dtype and d_head that run on such a device: the default, one of the
     tune set with other blocks, and one that takes other code paths (where the family has so
@@ -312,6 +315,37 @@ def _fa_problems(d_head: int, dtype: DType) -> Iterator[tuple[Workload, str]]:
     for length, causal in itertools.product(FA_PACKED_LENGTHS, (False, True)):
         heads = (FA_PACKED_HEADS, FA_PACKED_HEADS)
         yield Workload(FA_BATCH, *heads, length, length, d_head, dtype, causal), "packed"
+
+
+# Of one kernel ---------------------------------------------------------------------------------
+
+
+def awkward_cases(request: BuildRequest) -> list[Case]:
+    """Whole blocks and, with the trait, odd lengths down to few queries, for a kernel of these
+    traits; with a mask both alignments, where some rows see nothing; grouped heads or not."""
+    family, facts = families.get(request.variant.family), Traits.parse(request.traits)
+    config = family.parse(request.variant.config)
+    block = math.lcm(*families.blocks(config))
+    lengths = [(1, 1), (2, 3), (3, 2), (2, 5), (3, 3)]
+    shapes = [(q * block, kv * block) for q, kv in lengths]
+    if facts.ragged:
+        shapes += [(1, 1), (1, 257), (113, 203), (300, 37), (257, 1023)]
+    heads = itertools.cycle(((2, 3, 3), (1, 6, 2), (3, 5, 1), (1, 1, 1), (2, 12, 4)))
+    masks = ("causal", "causal_br") if facts.causal else ("full",)
+    found = []
+    for seed, ((q, kv), mask) in enumerate(itertools.product(shapes, masks)):
+        workload = Workload(
+            *(*next(heads), q, kv, config.d_head, config.dtype),
+            causal=mask != "full",
+            bottom_right=mask == "causal_br",
+            lse=facts.lse,
+            softmax_scale=0.3 if seed % 5 == 4 else None,
+            d_head_v=d_v_of(config),
+        )
+        needed = Traits.parse(family.traits(config, workload))
+        if replace(needed, ragged=facts.ragged) == facts:  # else the mask hides nothing
+            found.append(Case(request.variant, workload, "strided", seed))
+    return found
 
 
 # For checking tools, under which everything takes long ---------------------------------------

@@ -138,11 +138,6 @@ def report(wrong: Sequence[str], seed: int) -> str:
     return f"{len(wrong)} faults; {SEED_VARIABLE}={seed} draws this grid again\n{shown}"
 
 
-def test_a_failure_tells_the_seed() -> None:
-    text = report(["sm80:a: error 1 exceeds 0"] * 30, 4711)
-    assert text.startswith("30 faults; FA_TUNE_GRID_SEED=4711 draws this grid again\nsm80:a: ")
-
-
 def test_the_seed_is_given_or_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SEED_VARIABLE, raising=False)
     assert len({fresh_seed() for _ in range(20)}) == 20

@@ -4,6 +4,7 @@ code path by another one."""
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import pytest
 
@@ -17,14 +18,13 @@ from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.families.sm80.constraints import constraints
 from fa_tune.families.sm80.sets import select_configs
 from fa_tune.tune import single
-from fa_tune.workers.supervisor import ItemResult, run_items
-from tests.gpu.cases import named
+from fa_tune.workers.supervisor import run_items
+from tests.gpu.cases import awkward_cases, named
 from tests.gpu.conftest import Built
 from tests.tools.required import GROUPS, code_path_builds
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
 
-LSE_TOLERANCE = 1e-3
 D_HEADS = (64, 128)
 ALL_TRAITS = (
     "plain", "ragged", "causal", "lse", "causal+ragged", "ragged+lse", "causal+lse",
@@ -82,62 +82,28 @@ def trait_builds(arch: str) -> list[BuildRequest]:
     ]
 
 
-Checked = dict[str, ItemResult]
+def faults_of(requests: Sequence[BuildRequest], built: Built) -> list[str]:
+    """What is wrong with any of the kernels on any of their awkward cases, in words."""
+    from tests.gpu.oracle import faults
+
+    once = list(dict.fromkeys(requests))
+    items = {
+        name: item | {"cases": [case.to_json() for case in awkward_cases(one)]}
+        for one, (name, item) in zip(once, named(built(once)).items(), strict=True)
+    }
+    assert all(item["cases"] for item in items.values())
+    handler = "tests.gpu.grid_child:handle"
+    results = list(run_items(handler, {"device": 0}, items, item_timeout_s=120))
+    assert len(results) == len(items)
+    lost = [f"{r.item}: {r.outcome}: {r.reason}" for r in results if r.outcome is not Outcome.OK]
+    return lost + [text for r in results for figures in r.value or () for text in faults(figures)]
 
 
-@pytest.fixture(scope="module")
-def checked(built: Built, arch: str) -> Checked:
-    """What the worker found, by variant and traits."""
-    artifacts = built([*code_path_builds(arch), *trait_builds(arch)])
-    handler = "tests.gpu.kernel_child:handle"
-    found = run_items(handler, {"device": 0}, named(artifacts), item_timeout_s=120)
-    return {result.item: result for result in found}
+def test_every_code_path_is_right(built: Built, arch: str) -> None:
+    wrong = faults_of(code_path_builds(arch), built)
+    assert not wrong, "\n".join(wrong[:25])
 
 
-def faults(result: ItemResult) -> list[str]:
-    """What is wrong with any case, in words."""
-    if result.outcome is not Outcome.OK:
-        return [f"{result.outcome}: {result.reason}"]
-    assert result.value, "no case was run"
-    return [
-        f"{case['case']}: {what}"
-        for case in result.value
-        for what, fine in (
-            (f"error {case['error']} exceeds {case['limit']}", case["error"] <= case["limit"]),
-            ("two launches differ", case["repeats"]),
-            ("it wrote beside O, or not all of it", case["stays_inside"]),
-            ("rows that see nothing are not 0", case["empty_rows_are_zero"]),
-            (
-                f"log-sum-exp is off by {case.get('lse_error')}",
-                case.get("lse_error", 0) <= LSE_TOLERANCE,
-            ),
-            ("log-sum-exp of empty rows is not -inf", case.get("lse_of_empty_rows", True)),
-            ("two log-sum-exps differ", case.get("lse_repeats", True)),
-            ("it wrote beside the log-sum-exp", case["lse_stays_inside"]),
-        )
-        if not fine
-    ]
-
-
-def test_every_code_path_is_right(checked: Checked, arch: str) -> None:
-    wanted = [f"{r.variant.key} @ {r.traits}" for r in code_path_builds(arch)]
-    assert wanted
-    wrong = {key: found for key in wanted if (found := faults(checked[key]))}
-    assert not wrong
-
-
-@pytest.mark.parametrize("traits", ALL_TRAITS)
-def test_every_combination_of_traits_is_right(checked: Checked, arch: str, traits: str) -> None:
-    wanted = [f"{r.variant.key} @ {traits}" for r in trait_builds(arch) if r.traits == traits]
-    kinds = 2 if parse_arch(arch).compute_capability < (9, 0) else 3
-    assert len(wanted) == kinds * len(D_HEADS) * len(DType)
-    wrong = {key: found for key in wanted if (found := faults(checked[key]))}
-    assert not wrong
-
-
-def test_rows_that_see_nothing_were_among_them(checked: Checked) -> None:
-    """Else the tests above would not have looked at any."""
-    results = [r for key, r in checked.items() if "causal" in key and "lse" in key]
-    empty = [c["n_empty"] for r in results for c in r.value or () if c["case"]["diagonal"] < 0]
-    assert empty
-    assert all(empty)
+def test_every_combination_of_traits_is_right(built: Built, arch: str) -> None:
+    wrong = faults_of(trait_builds(arch), built)
+    assert not wrong, "\n".join(wrong[:25])

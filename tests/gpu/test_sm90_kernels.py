@@ -18,10 +18,8 @@ from fa_tune.families.sm90.config import Order, Rescale, Scheduler, Sm90Config
 from fa_tune.families.sm90.constraints import constraints
 from fa_tune.families.sm90.sets import default_config
 from fa_tune.tune import single
-from fa_tune.workers.supervisor import run_items
-from tests.gpu.cases import named
 from tests.gpu.conftest import Built
-from tests.gpu.test_kernels import faults
+from tests.gpu.test_kernels import faults_of
 from tests.tools.required_sm90 import D_HEADS, GROUPS, code_path_builds
 
 HOPPER = limits((9, 0))
@@ -90,11 +88,8 @@ class TestOnTheGpu:
 
     def test_every_pair_of_choices_is_right(self, built: Built) -> None:
         """By another reference than the product's own."""
-        items = named(built(code_path_builds()))
-        handler = "tests.gpu.kernel_child:handle"
-        results = list(run_items(handler, {"device": 0}, items, item_timeout_s=120))
-        assert {r.item: found for r in results if (found := faults(r))} == {}
-        assert len(results) == len(items)
+        wrong = faults_of(code_path_builds(), built)
+        assert not wrong, "\n".join(wrong[:25])
 
 
 # Without a GPU ----------------------------------------------------------------------------------

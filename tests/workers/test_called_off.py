@@ -7,7 +7,7 @@ import time
 from contextvars import copy_context
 
 from fa_tune.core.model import Outcome
-from fa_tune.workers.supervisor import CALLED_OFF, CalledOff
+from fa_tune.workers.supervisor import CALLED_OFF, CalledOff, ChildEnd
 from tests.workers.runs import start
 
 
@@ -20,8 +20,11 @@ def test_an_item_hit_by_sigkill_is_tried_again_and_has_failed_the_second_time() 
 
 
 def test_what_crashed_by_itself_is_not_tried_again() -> None:
-    seen = [r.outcome for r in start({"bad": "segfault", "good": "ok"}, retry_after_sigkill=True)]
-    assert seen == [Outcome.CRASHED, Outcome.OK]
+    ends: list[ChildEnd] = []
+    doing = {"bad": "segfault", "worse": "leave", "good": "ok"}
+    results = list(start(doing, retry_after_sigkill=True, on_child_end=ends.append))
+    assert [r.outcome for r in results] == [Outcome.CRASHED, Outcome.CRASHED, Outcome.OK]
+    assert [end.failed_item for end in ends] == ["bad", "worse", None]
 
 
 def test_work_that_is_called_off_ends_with_its_process() -> None:
