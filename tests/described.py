@@ -7,13 +7,12 @@ from functools import cache
 
 from fa_tune import families
 from fa_tune.build.native import abi
-from fa_tune.build.native.core import Core, Description, DeviceFacts, problem_of, tensors_of
+from fa_tune.build.native.call import problem_of, tensors_by_role
+from fa_tune.build.native.core import Core, Description, DeviceFacts
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config
-from fa_tune.families.plan import Plan
 
 DEVICE = DeviceFacts(multiprocessors=132, l2_bytes=50 << 20, counters=1 << 40)
-WIDE = 2**31  # a window
 
 
 @cache
@@ -37,7 +36,7 @@ def described(
     call = family.plan(config, family.traits(config, workload), "sm_90")
     kernel = core().described(str(config), call)
     usual = {name: abi.Tensor(4096 * i, 56, 40, 24) for i, name in enumerate("qkvo", 1)}
-    tensors = tensors_of(
+    tensors = tensors_by_role(
         usual | {"lse": abi.Tensor(1 << 20)} | dict(given or {}), added=added, page_size=page_size
     )
     problem = problem_of(workload)
@@ -45,14 +44,3 @@ def described(
     return tuple(
         kernel.describe(problem, tensors, device, number) for number in range(len(call.launches))
     )
-
-
-def problem_for(plan: Plan, workload: Workload) -> abi.Problem:
-    """What a kernel is given of a workload: a side of a window that hides nothing is stated where
-    it was compiled with one."""
-    found = problem_of(workload)
-    if plan.window and workload.window_left is None:
-        found.window, found.window_left = found.window | abi.Window.LEFT, WIDE
-    if plan.causal and not workload.causal and workload.window_right is None:
-        found.window, found.window_right = found.window | abi.Window.RIGHT, WIDE
-    return found

@@ -89,12 +89,13 @@ fa_tune_status fa_tune_kernel_create(const fa_tune_kernel_info* info, fa_tune_ke
 }
 
 fa_tune_status fa_tune_kernel_adopt(const fa_tune_kernel_info* info, void* const* functions,
-                                    int device, fa_tune_kernel** kernel) {
+                                    int device, int multiprocessors, fa_tune_kernel** kernel) {
     return guarded([=] {
         if (info == nullptr || kernel == nullptr) return missing("info or kernel");
         return with_device(device, [=](const Device& here) {
             std::unique_ptr<fa_tune_kernel> made;
-            Status status = fa_tune_kernel::adopt(*info, functions, here.ordinal, &made);
+            Status status =
+                fa_tune_kernel::adopt(*info, functions, here.ordinal, multiprocessors, &made);
             if (status.ok()) *kernel = made.release();
             return status;
         });

@@ -55,10 +55,12 @@ FA_TUNE_API fa_tune_status fa_tune_kernel_create(const fa_tune_kernel_info* info
 
 // A kernel of functions that the caller has loaded on a device (-1: the current one), one
 // CUfunction or CUkernel for each launch, allowed as much dynamic shared memory as the plan says.
-// It is launched there alone; the caller keeps the module.  `info` needs neither symbols nor image.
+// It is launched there alone, one call after another; the caller keeps the module.  `info` needs
+// neither symbols nor image.
+// `multiprocessors`: how many grids of resident CTAs are made for; 0: all of the device.
 FA_TUNE_API fa_tune_status fa_tune_kernel_adopt(const fa_tune_kernel_info* info,
                                                 void* const* functions, int device,
-                                                fa_tune_kernel** kernel);
+                                                int multiprocessors, fa_tune_kernel** kernel);
 
 // Unloads it.  No launch of it may be under way; graphs that hold one must be gone.  NULL is fine.
 FA_TUNE_API void fa_tune_kernel_destroy(fa_tune_kernel* kernel);

@@ -131,7 +131,7 @@ Status fa_tune_kernel::create(const fa_tune_kernel_info& info,
 }
 
 Status fa_tune_kernel::adopt(const fa_tune_kernel_info& info, void* const* functions, int device,
-                             std::unique_ptr<fa_tune_kernel>* kernel) {
+                             int multiprocessors, std::unique_ptr<fa_tune_kernel>* kernel) {
     std::unique_ptr<fa_tune_kernel> made;
     Status status = make(info, &made);
     if (!status.ok()) return status;
@@ -142,6 +142,7 @@ Status fa_tune_kernel::adopt(const fa_tune_kernel_info& info, void* const* funct
         // To the driver's launches a CUkernel is a CUfunction.
         made->kernels_.push_back(static_cast<CUkernel>(functions[i]));
     }
+    made->multiprocessors_ = multiprocessors;
     made->ready_ = std::uint64_t{1} << device;
     *kernel = std::move(made);
     return {};
@@ -233,7 +234,7 @@ Status fa_tune_kernel::workspace_bytes(const fa_tune_problem& problem, const Dev
     *bytes = 0;
     for (std::size_t i = 0; status.ok() && i < launches_.size(); ++i) {
         std::int64_t needed = 0;
-        status = fa_tune::core::workspace_bytes(launches_[i].plan, problem, device.multiprocessors,
+        status = fa_tune::core::workspace_bytes(launches_[i].plan, problem, multiprocessors_of(device),
                                                 &needed);
         *bytes = std::max(*bytes, static_cast<std::size_t>(needed));
     }
@@ -306,7 +307,7 @@ Status fa_tune_kernel::launch_again(const fa_tune_problem& problem, const fa_tun
         }
         status = make_ready(*driver, device);
     }
-    const Call call{problem, tensors, device.multiprocessors, device.l2_bytes};
+    const Call call{problem, tensors, multiprocessors_of(device), device.l2_bytes};
     for (std::size_t i = 0; status.ok() && i < launches_.size(); ++i) {
         status = enqueue(*driver, i, call, *context, stream, capturing);
     }
@@ -330,10 +331,14 @@ Status fa_tune_kernel::enqueue(const Driver& driver, std::size_t launch, const C
     *next = step.params;
     if (!status.ok()) return status;
     if (launches_[launch].plan.counter_bytes > 0) {  // which a refused launch shall not keep
-        CUdeviceptr counters = 0;
-        status = capturing ? context.slots.of_captured_launch(driver, &counters)
-                           : context.slots.of_stream(driver, stream, &counters);
-        if (!status.ok()) return status;
+        const bool adopted = image_ == nullptr;
+        CUdeviceptr counters = counters_;
+        if (counters == 0) {
+            status = capturing || adopted ? context.slots.of_captured_launch(driver, &counters)
+                                          : context.slots.of_stream(driver, stream, &counters);
+            if (!status.ok()) return status;
+            if (adopted) counters_ = counters;
+        }
         set_counters(launches_[launch], reinterpret_cast<void*>(counters), step);
     }
     return enqueue_with(driver, step, kernels_[launch], stream, pointers);

@@ -22,7 +22,7 @@ struct fa_tune_kernel {
     static Status create(const fa_tune_kernel_info& info, std::unique_ptr<fa_tune_kernel>* kernel);
     // Of functions that are loaded on a device.
     static Status adopt(const fa_tune_kernel_info& info, void* const* functions, int device,
-                        std::unique_ptr<fa_tune_kernel>* kernel);
+                        int multiprocessors, std::unique_ptr<fa_tune_kernel>* kernel);
     fa_tune_kernel(const fa_tune_kernel&) = delete;
     fa_tune_kernel& operator=(const fa_tune_kernel&) = delete;
     ~fa_tune_kernel();
@@ -54,6 +54,9 @@ struct fa_tune_kernel {
     Status enqueue(const fa_tune::core::Driver& driver, std::size_t launch,
                    const fa_tune::core::Call& call, fa_tune::core::Context& context,
                    fa_tune::core::CUstream stream, bool capturing);
+    std::int64_t multiprocessors_of(const fa_tune::core::Device& device) const {
+        return multiprocessors_ > 0 ? multiprocessors_ : device.multiprocessors;
+    }
     bool is_ready(const fa_tune::core::Device& device) const {
         return ((ready_.load(std::memory_order_acquire) >> device.ordinal) & 1) != 0;
     }
@@ -66,6 +69,9 @@ struct fa_tune_kernel {
     std::vector<fa_tune::core::Launchable> launches_;
     std::vector<std::string> symbols_;
     const void* image_ = nullptr;  // null: adopted
+    // Of an adopted kernel: 0: the device's; 0: none yet, kept until the process ends.
+    int multiprocessors_ = 0;
+    fa_tune::core::CUdeviceptr counters_ = 0;
 
     std::mutex mutex_;  // of loading
     fa_tune::core::CUlibrary library_ = nullptr;

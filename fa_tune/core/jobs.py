@@ -29,41 +29,29 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class KernelItem:
-    """A subject and where its kernel is: a cubin file and the symbols in it, `more_symbols` those
-    of the launches after the first.  A library's kernel (`ref:fa2`) has none of these."""
+    """A subject and its kernel: a cubin file, the symbol of each launch in it, and the traits and
+    the architecture that it was compiled for.  A library's kernel (`ref:fa2`) has none of these."""
 
     subject: str
     cubin: str = ""
-    symbol: str = ""
-    more_symbols: tuple[str, ...] = ()
+    symbols: tuple[str, ...] = ()
+    traits: str = ""
+    arch: str = ""
 
     @classmethod
-    def of(cls, subject: str, artifact: Artifact | None) -> KernelItem:
+    def of(cls, subject: str, artifact: Artifact | None, **more: Any) -> Self:
         """The item of a subject; `artifact` is None for a library's kernel."""
         if artifact is None:
-            return cls(subject)
-        return cls(subject, artifact.cubin, artifact.symbol, artifact.more_symbols)
+            return cls(subject, **more)
+        a = artifact
+        return cls(subject, a.cubin, a.symbols, a.traits, a.arch, **more)
 
 
 @dataclass(frozen=True)
 class VerifyItem(KernelItem):
-    """A kernel to verify; `traits` say which cases it was compiled for, `workload`, a key, names
-    one more."""
+    """A kernel to verify on the cases of its traits and on one more, `workload` (its key)."""
 
-    traits: str = ""
     workload: str = ""
-
-    @classmethod
-    def of_artifact(cls, artifact: Artifact, workload: str = "") -> VerifyItem:
-        """The item of an artifact."""
-        return cls(
-            artifact.variant.key,
-            artifact.cubin,
-            artifact.symbol,
-            artifact.more_symbols,
-            artifact.traits,
-            workload,
-        )
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fa_tune import families
-from fa_tune.build.native.core import KernelImage, problem_of
+from fa_tune.build.native.call import problem_of
+from fa_tune.build.native.core import KernelImage
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import Workload
 from fa_tune.export.config_headers import DECODE, SM80, SM90, dtype_header, struct_header

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.errors import DriverError, InvalidConfig
 from fa_tune.core.jobs import KernelItem
 from fa_tune.core.model import Outcome
 from fa_tune.gpu.runners import Runner, runner_of
@@ -53,6 +53,7 @@ def is_cuda_error(error: BaseException) -> bool:
     import cupy
 
     kinds = (
+        DriverError,
         cupy.cuda.driver.CUDADriverError,
         cupy.cuda.runtime.CUDARuntimeError,
         getattr(torch, "AcceleratorError", ()),

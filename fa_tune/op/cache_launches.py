@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from fa_tune.build.native import abi
-from fa_tune.build.native.core import CoreKernel, problem_of, tensors_of_args
+from fa_tune.build.native.call import problem_of
+from fa_tune.build.native.core import CoreKernel, tensors_of_args
 from fa_tune.core.workload import Workload
 from fa_tune.families.launch import CHUNK_BYTES, LaunchArgs
 from fa_tune.families.plan import TensorRole
@@ -73,7 +74,7 @@ class Prepared:
     def of(cls, kernel: CoreKernel, workload: Workload, args: LaunchArgs, device: int) -> Prepared:
         """That of a workload."""
         n_bytes = kernel.workspace_bytes(workload, device)
-        return cls(kernel, problem_of(workload, args), tensors_of_args(args), n_bytes, device)
+        return cls(kernel, problem_of(workload), tensors_of_args(args), n_bytes, device)
 
     def launch(self, given: Given) -> tuple[Tensor, Tensor | None] | None:
         """out and the log-sum-exp if it is wanted, on the current stream; None for addresses that

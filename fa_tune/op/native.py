@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from fa_tune.build.native import abi
-from fa_tune.build.native.core import Core, problem_of
+from fa_tune.build.native.call import problem_of
+from fa_tune.build.native.core import Core
 from fa_tune.build.native.library import torch_library
 from fa_tune.core.errors import FaTuneError, ToolMissing
 from fa_tune.core.workload import FORWARD, DType, Workload

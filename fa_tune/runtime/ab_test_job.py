@@ -15,15 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fa_tune.core import codec
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.jobs import ABTestItem, ABTestJob, ABTestResult
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.guard import guarded, use_device
 from fa_tune.gpu.jobs.time_events import Subject, prepare_alike, problems_of, warm_up
-from fa_tune.gpu.runners import named_args
 from fa_tune.operations.base import Launch, Problem
 from fa_tune.operations.torch_side import outputs_of
 from fa_tune.runtime.dispatch import Attention
@@ -92,9 +89,7 @@ class _Program:
         w, inputs = problem.workload, problem.inputs
         outputs = outputs_of(w) if w.packed or w.lse else {}
         if w.packed:  # `Attention` would take its tensors for one long sequence
-            stream = torch.cuda.current_stream().cuda_stream
-            kernel = self.attention.chosen(w).kernel
-            kernel.launch(w, named_args({**inputs, **outputs}), stream)
+            self.attention.chosen(w).kernel.bind(Problem(w, inputs, outputs))()
             return
         self.attention(
             inputs["q"],

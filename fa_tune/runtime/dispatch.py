@@ -10,12 +10,13 @@ import torch
 
 from fa_tune.core import arch
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.jobs import KernelItem
 from fa_tune.core.model import Variant
 from fa_tune.core.tensors import check_lse, score_tensors, workload_of
 from fa_tune.core.workload import Workload
-from fa_tune.gpu.launch import Kernel
-from fa_tune.gpu.runners import named_args
+from fa_tune.gpu.launch import CompiledKernel
 from fa_tune.op.chooser import Chooser
+from fa_tune.operations.base import Problem as Bound
 
 
 class Problem(TypedDict, total=False):
@@ -35,7 +36,7 @@ class Chosen:
     """What runs a workload, and why; `from_registry` is False for a default."""
 
     variant: Variant
-    kernel: Kernel
+    kernel: CompiledKernel
     why: str
     from_registry: bool
 
@@ -105,10 +106,9 @@ class Attention:
             check_lse(lse, workload)
         tensors = {"q": q, "k": k, "v": v, "o": out, "lse": lse}
         tensors |= {"sink": sink, "alibi_slopes": alibi_slopes}
-        arguments = named_args({n: t for n, t in tensors.items() if t is not None})
+        given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         with torch.cuda.device(self.device):
-            stream = torch.cuda.current_stream().cuda_stream
-            self.chosen(workload).kernel.launch(workload, arguments, stream)
+            self.chosen(workload).kernel.bind(Bound(workload, given, {}))()
         return out
 
     def chosen(self, workload: Workload) -> Chosen:
@@ -120,5 +120,5 @@ class Attention:
     def _choose(self, workload: Workload) -> Chosen:
         choice = self._chooser.choose(workload)
         with torch.cuda.device(self.device):
-            kernel = Kernel(choice.variant, choice.artifact.cubin, *choice.artifact.symbols)
+            kernel = CompiledKernel(KernelItem.of(choice.variant.key, choice.artifact))
         return Chosen(choice.variant, kernel, choice.why, choice.from_registry)

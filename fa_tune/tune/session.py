@@ -15,6 +15,7 @@ from fa_tune import families
 from fa_tune.build import nvrtc
 from fa_tune.build.cache import ArtifactStore, default_cache_dir
 from fa_tune.build.compile import kernel_source_identity
+from fa_tune.build.native.library import core_library
 from fa_tune.core import devices, input_files
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import FaTuneError, InvalidConfig, ToolMissing
@@ -62,9 +63,12 @@ class Machine:
         return self.limits.arch
 
     def require_device(self, why: str) -> DeviceInfo:
-        """The GPU; raises ToolMissing saying what needed it."""
+        """The GPU, and the C++ core for its workers.  Raises ToolMissing, without a GPU saying what
+        needed it."""
         if self.device is None:
             raise ToolMissing(f"no GPU found: {why}")
+        if self.options.ray is None:  # the cluster's workers have theirs
+            core_library()
         return self.device
 
     def on(self, gpu: Gpu) -> Machine:

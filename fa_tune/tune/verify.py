@@ -83,7 +83,7 @@ def verify_all(
     left = {k: a for k, a in wanted.items() if k not in verdicts and k not in failures}
 
     more = {key: workload.key for key, workload in (also_on or {}).items()}
-    items = {k: VerifyItem.of_artifact(a, more.get(k, "")) for k, a in left.items()}
+    items = {k: VerifyItem.of(a.variant.key, a, workload=more.get(k, "")) for k, a in left.items()}
 
     def keep(name: str, found: Verdict | Attempt) -> None:
         fingerprint = fingerprints[wanted[name].variant.family]

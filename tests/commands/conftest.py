@@ -21,6 +21,7 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.setenv(name, str(tmp_path / "home" / name.lower()))
     monkeypatch.setenv("FA_TUNE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("fa_tune.tune.session.core_library", lambda: None)  # takes a compiler
     monkeypatch.chdir(tmp_path)
 
 

@@ -36,10 +36,10 @@ from fa_tune.core.model import is_reference
 from fa_tune.tune.fleet.ray_actor import files_of
 from tests.project_files import ROOT
 
-KERNEL = KernelItem("sm80:a", "a.cubin", "kernel_a")
-VERIFY = VerifyItem("sm80:a", "a.cubin", "kernel_a", ("combine_a",), "causal")
+KERNEL = KernelItem("sm80:a", "a.cubin", ("kernel_a",), "plain", "sm_80")
+VERIFY = VerifyItem("sm80:a", "a.cubin", ("kernel_a", "combine_a"), "causal", "sm_80")
 WORKLOAD = "b1_h1_kv1_q64_k64_d64_fp16_full"
-PROFILED = ProfileItem("sm80:a", "a.cubin", "kernel_a", workload=WORKLOAD)
+PROFILED = ProfileItem("sm80:a", "a.cubin", ("kernel_a",), workload=WORKLOAD)
 TIME = TimeJob(
     items={"sm80:a": KERNEL, "ref:fa2": KernelItem("ref:fa2")},
     device=1,

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from fa_tune import families
+from fa_tune.build.native import abi
+from fa_tune.build.native.call import problem_of, tensors_by_role
 from fa_tune.build.native.core import Core, KernelImage, TableEntry
 from fa_tune.core.errors import (
     DriverError,
@@ -24,11 +26,11 @@ from fa_tune.core.errors import (
 )
 from fa_tune.core.model import Artifact, Resources
 from fa_tune.core.workload import DType, Workload
-from fa_tune.families.launch import LaunchArgs, TensorArg
 from tests.csrc.stub import Stub, image
 
 WORKLOAD = Workload(2, 4, 4, 512, 512, 128, DType.FP16)
-ARGS = LaunchArgs.forward(*(TensorArg(i << 24, (512 * 512, 512, 128)) for i in range(1, 5)))
+NAMED = {n: abi.Tensor(i << 24, 512 * 512, 512, 128) for i, n in enumerate("qkvo", 1)}
+CALL = problem_of(WORKLOAD), tensors_by_role(NAMED)
 GPU = "NVIDIA H200"  # the stub's
 SIZES = [128, 128, 128, 128, 56]
 
@@ -66,19 +68,19 @@ def main(library: str, folder: str) -> None:
     refused(StorageError, "gone.cubin", KernelImage.of, gone)
 
     kernel = core.kernel(made)
-    kernel.launch(WORKLOAD, ARGS)
+    kernel.launch_problem(*CALL)
     assert [one.symbol for one in stub.launched()] == ["mangled"]
     causal = dataclasses.replace(WORKLOAD, causal=True)
-    refused(InvalidConfig, "does not compute", kernel.launch, causal, ARGS)
+    refused(InvalidConfig, "does not compute", kernel.launch_problem, problem_of(causal), CALL[1])
     refused(InvalidConfig, "no symbol", core.kernel, dataclasses.replace(made, symbols=("",)))
     broken = core.kernel(dataclasses.replace(made, symbols=("other",)))
     refused(DriverError, "CUDA_ERROR_NOT_FOUND", broken.prepare)
     other = dataclasses.replace(WORKLOAD, op="backward")
-    refused(InvalidConfig, "backward", kernel.launch, other, ARGS)
+    refused(InvalidConfig, "backward", problem_of, other)
 
     table = core.table([made], [TableEntry(GPU, WORKLOAD, made.config)])
     table.prepare()
-    table.launch(WORKLOAD, ARGS)
+    table.launch(*CALL)
     assert [one.symbol for one in stub.launched()] == ["mangled"]
     assert table.find(WORKLOAD) == table.find_config(made.config, WORKLOAD) == made.config
     assert table.why(WORKLOAD) == f"{made.config}: measured on {WORKLOAD.key}"

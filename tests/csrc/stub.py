@@ -43,10 +43,20 @@ class Stub:
     def __init__(self) -> None:
         self.library = ctypes.CDLL("libcuda.so.1")
         self.library.stub_launch_count.restype = ctypes.c_size_t
+        for name in ("stub_kernel", "stub_stream"):
+            getattr(self.library, name).restype = ctypes.c_void_p
 
     def set_device(self, name: str, capability: int, multiprocessors: int, l2_bytes: int) -> None:
         """Before the core has looked at the device."""
         self.library.stub_set_device(name.encode(), capability, multiprocessors, l2_bytes)
+
+    def kernel(self, symbol: str) -> int:
+        """The kernel of that name that was loaded last."""
+        return int(self.library.stub_kernel(symbol.encode()))
+
+    def stream(self) -> int:
+        """A new stream."""
+        return int(self.library.stub_stream(0))
 
     def launched(self) -> list[Launched]:
         """What was launched since the last call."""

@@ -8,14 +8,8 @@ from pathlib import Path
 
 from fa_tune import families
 from fa_tune.build.native import abi
-from fa_tune.build.native.core import (
-    Core,
-    CoreKernel,
-    Description,
-    DeviceFacts,
-    problem_of,
-    tensors_of,
-)
+from fa_tune.build.native.call import problem_of, tensors_by_role
+from fa_tune.build.native.core import Core, CoreKernel, Description, DeviceFacts
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import Workload
@@ -55,7 +49,7 @@ def described(kernel: CoreKernel, call: FrozenCall) -> tuple[int, tuple[FrozenLa
         if name in named:  # strides of batch and head
             address, batch, head, _ = call.tensors[name]
             named[name] = abi.Tensor(address, batch, 0, head)
-    tensors = tensors_of(named, added=call.added, page_size=call.page_size)
+    tensors = tensors_by_role(named, added=call.added, page_size=call.page_size)
     try:
         first = kernel.describe(problem, tensors, DEVICE)
         tensors.workspace = WORKSPACE if first.workspace_bytes else 0

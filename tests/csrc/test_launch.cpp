@@ -300,7 +300,7 @@ void adopted_functions_are_launched_on_their_device_alone() {
     info.symbols = nullptr;
     info.image = nullptr;
     fa_tune_kernel* made = nullptr;
-    CHECK(fa_tune_kernel_adopt(&info, &function, 1, &made) == FA_TUNE_OK);
+    CHECK(fa_tune_kernel_adopt(&info, &function, 1, 0, &made) == FA_TUNE_OK);
     const std::size_t loads = stub_calls("cuLibraryLoadData");
     const fa_tune_problem p = problem();
     const fa_tune_tensors given = tensors(p);
@@ -309,10 +309,18 @@ void adopted_functions_are_launched_on_their_device_alone() {
     CHECK_FAILS(fa_tune_launch(made, &p, &given, 0, nullptr), FA_TUNE_INVALID,
                 "adopted on another");
     CHECK(stub_calls("cuLibraryLoadData") == loads);
+    const std::uint64_t counters = counters_of(last_launch());
+    CHECK(counters != 0);  // its calls follow one another, whatever the stream, captured or not
+    CHECK(fa_tune_launch(made, &p, &given, 1, stub_stream(1)) == FA_TUNE_OK);
+    CHECK(counters_of(last_launch()) == counters);
+    fa_tune_kernel_destroy(made);
+    CHECK(fa_tune_kernel_adopt(&info, &function, 1, 2, &made) == FA_TUNE_OK);
+    CHECK(fa_tune_launch(made, &p, &given, 1, nullptr) == FA_TUNE_OK);
+    CHECK(last_launch().grid[0] == 2 && counters_of(last_launch()) != counters);
     fa_tune_kernel_destroy(made);
     CHECK(launch(loaded, problem()) == FA_TUNE_OK);  // what it was made of is still there
     function = nullptr;
-    CHECK_FAILS(fa_tune_kernel_adopt(&info, &function, 1, &made), FA_TUNE_INVALID, "no function");
+    CHECK_FAILS(fa_tune_kernel_adopt(&info, &function, 1, 0, &made), FA_TUNE_INVALID, "no function");
 }
 
 // A launch passes what is described.

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from fa_tune.build.native import abi
-from fa_tune.build.native.core import problem_of
+from fa_tune.build.native.call import problem_of
 from fa_tune.core.workload import Workload
 from tests.csrc.stub import Stub
 

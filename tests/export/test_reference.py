@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fa_tune.build.native import abi
-from fa_tune.build.native.core import problem_of
+from fa_tune.build.native.call import problem_of
 from fa_tune.build.native.library import host_compiler
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.workload import DType, Workload

@@ -416,6 +416,7 @@ def item_of(artifact: Artifact) -> dict[str, Any]:
     return {
         "subject": artifact.variant.key,
         "traits": artifact.traits,
+        "arch": artifact.arch,
         "cubin": artifact.cubin,
         "symbols": list(artifact.symbols),
     }

@@ -20,19 +20,18 @@ import torch
 from fa_tune import families
 from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import BuildRequest, build
+from fa_tune.build.native.call import problem_of, tensors_of
 from fa_tune.build.native.core import CURRENT_DEVICE, Core, CoreKernel, KernelImage, TableEntry
 from fa_tune.core.arch import ArchLimits, limits
 from fa_tune.core.errors import DriverError
 from fa_tune.core.model import Artifact
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import Config, KernelFamily
-from fa_tune.families.launch import LaunchArgs
 from fa_tune.gpu.guard import use_device
-from fa_tune.gpu.launch import Kernel
 from fa_tune.operations.base import Tensors
 from fa_tune.operations.forward.torch_side import inputs as make_inputs
 from tests.csrc.host_cost import host_cost
-from tests.gpu.items import launch_args, lse_for
+from tests.gpu.items import enqueue, launch_args, load_artifact, lse_for
 from tests.tensors import qkv
 
 THREADS, LAUNCHES = 8, 10_000
@@ -83,9 +82,15 @@ def configs(d_head: int, dtype: DType, count: int = SAMPLE, *, d_head_v: int = 0
 def scheduled_configs() -> list[Config]:
     """One of each family that runs here, with a dynamic scheduler if the family has any."""
     return [
-        max(able(family, 128, DType.FP16), key=family.scratch_bytes)
+        max(able(family, 128, DType.FP16), key=counter_bytes)
         for family in families.runnable(here())
     ]
+
+
+def counter_bytes(config: Config) -> int:
+    """Of the counters of a config's first launch."""
+    call = families.of(config).plan(config, "plain", families.of(config).compile_arch(here()))
+    return call.launches[0].counter_bytes
 
 
 def stream() -> int:
@@ -99,22 +104,23 @@ def fresh(workload: Workload, inputs: Tensors) -> tuple[torch.Tensor, torch.Tens
 
 
 def launch(
-    kernel: CoreKernel, workload: Workload, args: LaunchArgs, on: int, device: int = CURRENT_DEVICE
+    kernel: CoreKernel, workload: Workload, args: Tensors, on: int, device: int = CURRENT_DEVICE
 ) -> None:
     """With a workspace of its own, which torch gives to later work of the stream alone."""
+    tensors = tensors_of(args)
     if n_bytes := kernel.workspace_bytes(workload, device):
         where = torch.cuda.current_device() if device == CURRENT_DEVICE else device
         with torch.cuda.device(where):
             room = torch.empty(n_bytes, dtype=torch.uint8, device="cuda")
-        args = replace(args, workspace=room.data_ptr())
-    kernel.launch(workload, args, on, device)
+        tensors.workspace = room.data_ptr()
+    kernel.launch_problem(problem_of(workload), tensors, on, device)
 
 
 def by_python(artifact: Artifact, workload: Workload, inputs: Tensors) -> list[torch.Tensor]:
     """O, and the log-sum-exp where the workload has it."""
     out, lse = fresh(workload, inputs)
-    kernel = Kernel(artifact.variant, artifact.cubin, *artifact.symbols)
-    kernel.launch(workload, launch_args(inputs, out, lse), stream())
+    kernel = load_artifact(artifact)
+    enqueue(kernel, workload, launch_args(inputs, out, lse))
     torch.cuda.synchronize()
     return [out] if lse is None else [out, lse]
 
@@ -228,7 +234,7 @@ def graphs(core: Core, store: ArtifactStore) -> str:
                     launch(kernel, workload, launch_args(one, out), stream())
             captured.append((graph, out, torch.cuda.Stream()))
         for name in ("q", "k", "v"):
-            getattr(one, name).copy_(getattr(other, name))
+            one[name].copy_(other[name])
         torch.cuda.synchronize()
         for _ in range(200):  # side by side, and beside launches that are not captured
             for graph, _, side in captured:
@@ -274,7 +280,7 @@ def table(core: Core, store: ArtifactStore) -> str:
     made = core.table([image], [TableEntry(gpu, workload, image.config)], [image.config])
     inputs = make_inputs(workload, seed=1)
     out, _ = fresh(workload, inputs)
-    made.launch(workload, launch_args(inputs, out), stream())
+    made.launch(problem_of(workload), tensors_of(launch_args(inputs, out)), stream())
     torch.cuda.synchronize()
     assert same_bits([out], by_python(artifact, workload, inputs))
     assert "measured on" in made.why(workload)

@@ -8,20 +8,19 @@ from typing import Any
 import torch
 
 from fa_tune.core.workload import Workload
-from fa_tune.gpu.launch import Kernel
+from fa_tune.gpu.launch import CompiledKernel
 from fa_tune.operations.base import Tensors
 from fa_tune.workers.main import Report
 from tests.gpu.cases import Case
-from tests.gpu.items import check_kernels, launch_args
+from tests.gpu.items import check_kernels, enqueue, launch_args
 from tests.gpu.oracle import KernelCall, check
 
 
-def call_of(kernel: Kernel) -> KernelCall:
+def call_of(kernel: CompiledKernel) -> KernelCall:
     """The kernel as a function of tensors."""
 
     def call(w: Workload, inputs: Tensors, out: torch.Tensor, lse: torch.Tensor | None) -> None:
-        stream = torch.cuda.current_stream().cuda_stream
-        kernel.launch(w, launch_args(inputs, out, lse), stream)
+        enqueue(kernel, w, launch_args(inputs, out, lse))
         torch.cuda.synchronize()
 
     return call

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from fa_tune.core.workload import Workload
-from fa_tune.gpu.launch import Kernel
+from fa_tune.gpu.launch import CompiledKernel
 from fa_tune.operations.base import Tensors
 from fa_tune.workers.main import Report
 from tests.gpu.growing import check
-from tests.gpu.items import check_kernels, launch_args
+from tests.gpu.items import check_kernels, enqueue, launch_args
 
 
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
@@ -20,11 +20,11 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
     check_kernels(shared, items, report, check_all)
 
 
-def check_all(kernel: Kernel, item: Mapping[str, Any]) -> list[str]:
+def check_all(kernel: CompiledKernel, item: Mapping[str, Any]) -> list[str]:
     """What is wrong with any of the item's problems."""
 
     def call(w: Workload, inputs: Tensors, out: torch.Tensor, lse: torch.Tensor | None) -> None:
-        kernel.launch(w, launch_args(inputs, out, lse), torch.cuda.current_stream().cuda_stream)
+        enqueue(kernel, w, launch_args(inputs, out, lse))
 
     return [
         text

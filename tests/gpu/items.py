@@ -8,38 +8,48 @@ from typing import Any
 import torch
 
 from fa_tune.core.jobs import KernelItem
+from fa_tune.core.model import Artifact
 from fa_tune.core.workload import Workload
-from fa_tune.families.launch import LaunchArgs
 from fa_tune.gpu.guard import check_runners
-from fa_tune.gpu.launch import Kernel
-from fa_tune.gpu.runners import CompiledKernel, Runner, named_args
-from fa_tune.operations.base import Tensors
+from fa_tune.gpu.launch import CompiledKernel
+from fa_tune.gpu.runners import Runner
+from fa_tune.operations.base import Problem, Tensors
 from fa_tune.operations.torch_side import outputs_of
 from fa_tune.workers.main import Report
 
 
 def kernel_item(item: Mapping[str, Any]) -> KernelItem:
     """The part of an item that says where its kernel is."""
-    first, *more = item["symbols"]
-    return KernelItem(item["subject"], item["cubin"], first, tuple(more))
+    kernel = item["cubin"], tuple(item["symbols"]), item["traits"], item["arch"]
+    return KernelItem(item["subject"], *kernel)
 
 
-def load(item: Mapping[str, Any]) -> Kernel:
+def load(item: Mapping[str, Any]) -> CompiledKernel:
     """The kernel of an item."""
-    return CompiledKernel.load(kernel_item(item)).kernel
+    return CompiledKernel(kernel_item(item))
+
+
+def load_artifact(artifact: Artifact) -> CompiledKernel:
+    """The kernel of an artifact."""
+    return CompiledKernel(KernelItem.of(artifact.variant.key, artifact))
+
+
+def enqueue(kernel: CompiledKernel, workload: Workload, tensors: Tensors) -> None:
+    """Enqueue one call on torch's current stream; `tensors` are inputs and outputs."""
+    kernel.bind(Problem(workload, tensors, {}))()
 
 
 def check_kernels(
     shared: Mapping[str, Any],
     items: Mapping[str, Any],
     report: Report,
-    check: Callable[[Kernel, Mapping[str, Any]], Any],
+    check: Callable[[CompiledKernel, Mapping[str, Any]], Any],
 ) -> None:
     """Report what `check(kernel, item)` finds for every item, on GPU `shared["device"]`."""
 
     def check_runner(runner: Runner, name: str) -> Any:
         assert isinstance(runner, CompiledKernel)
-        return check(runner.kernel, items[name])
+        return check(runner, items[name])
 
     check_runners(
         int(shared["device"]),
@@ -49,10 +59,10 @@ def check_kernels(
     )
 
 
-def launch_args(inputs: Tensors, out: torch.Tensor, lse: torch.Tensor | None = None) -> LaunchArgs:
-    """What launches are told of a forward pass; `lse` is fp32 [batch, heads, seq_len_q]."""
+def launch_args(inputs: Tensors, out: torch.Tensor, lse: torch.Tensor | None = None) -> Tensors:
+    """The tensors of a forward pass; `lse` is fp32 [batch, heads, seq_len_q]."""
     outputs = {"o": out} if lse is None else {"o": out, "lse": lse}
-    return named_args({**inputs, **outputs})
+    return {**inputs, **outputs}
 
 
 def lse_for(workload: Workload, fill: float | None = None) -> torch.Tensor | None:

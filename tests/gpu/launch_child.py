@@ -4,7 +4,6 @@ nevertheless take every path, and hardly anything beside them, which would only 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,14 +14,13 @@ from fa_tune.core.model import Variant
 from fa_tune.core.workload import Workload
 from fa_tune.families.decode.config import DecodeConfig
 from fa_tune.gpu.jobs.verify import check_all
-from fa_tune.gpu.launch import Kernel
-from fa_tune.gpu.runners import CompiledKernel, named_args
+from fa_tune.gpu.launch import CompiledKernel
 from fa_tune.operations.base import CheckCase, Tensors
 from fa_tune.operations.forward.torch_side import inputs as make_inputs
 from fa_tune.operations.torch_side import outputs_of
 from fa_tune.workers.main import Report
 from tests.gpu.cases import few_heads, small_caches, small_workloads
-from tests.gpu.items import check_kernels
+from tests.gpu.items import check_kernels, enqueue, kernel_item
 from tests.gpu.oracle import grown
 
 MULTIPROCESSORS = 2  # what persistent grids are told, so that a few tiles are several for each CTA
@@ -37,10 +35,10 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
 def judge(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
     """The same items; the results are looked at as well.  Value: the product's own verdict."""
 
-    def judged(kernel: Kernel, item: Mapping[str, Any]) -> dict[str, Any]:
+    def judged(kernel: CompiledKernel, item: Mapping[str, Any]) -> dict[str, Any]:
         launch_all(kernel, item)
         cases = tuple(map(CheckCase, of_item(item)))
-        return codec.dump(check_all(CompiledKernel(item["subject"], kernel), cases, seed=0))
+        return codec.dump(check_all(kernel, cases, seed=0))
 
     check_kernels(shared, items, report, judged)
 
@@ -49,7 +47,7 @@ def handle_few_heads(shared: Mapping[str, Any], items: Mapping[str, Any], report
     """Decode kernels whose CTAs combine together, with parts enough for that, all of a GPU's
     multiprocessors at work.  Value: how many launches there were."""
 
-    def launched(kernel: Kernel, item: Mapping[str, Any]) -> int:
+    def launched(kernel: CompiledKernel, item: Mapping[str, Any]) -> int:
         variant = Variant.from_key(item["subject"])
         config = families.parse(variant.config)
         assert isinstance(config, DecodeConfig)
@@ -72,16 +70,15 @@ def inputs_of(w: Workload) -> Tensors:
     return {name: tensor.cuda() for name, tensor in drawn.items()}
 
 
-def launch_all(kernel: Kernel, item: Mapping[str, Any]) -> int:
+def launch_all(_: CompiledKernel, item: Mapping[str, Any]) -> int:
     """Two launches per workload: scores that are alike, and some that grow towards the first key
     in the first batch and towards the last in the others.  Returns how many launches."""
-    kernel._device = replace(kernel._device, multiprocessors=MULTIPROCESSORS)
-    return launch_each(kernel, of_item(item))
+    small = CompiledKernel(kernel_item(item), multiprocessors=MULTIPROCESSORS)
+    return launch_each(small, of_item(item))
 
 
-def launch_each(kernel: Kernel, workloads: Sequence[Workload]) -> int:
+def launch_each(kernel: CompiledKernel, workloads: Sequence[Workload]) -> int:
     """The same of these workloads."""
-    stream = torch.cuda.current_stream().cuda_stream
     launches = 0
     for w in workloads:
         inputs = inputs_of(w)
@@ -90,7 +87,7 @@ def launch_each(kernel: Kernel, workloads: Sequence[Workload]) -> int:
             if grows:
                 grown(inputs["k"][:1], -GROWTH)
                 grown(inputs["k"][1:], GROWTH)
-            kernel.launch(w, named_args({**inputs, **outputs}), stream)
+            enqueue(kernel, w, {**inputs, **outputs})
             torch.cuda.synchronize()
             launches += 1
     return launches

@@ -21,7 +21,6 @@ from fa_tune.build.native.core import KernelImage
 from fa_tune.build.native.library import stable_library, torch_library
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType, Workload
-from fa_tune.gpu.launch import Kernel
 from fa_tune.op import attention, explain, flash_attn_func, flash_attn_varlen_func, prepare
 from fa_tune.op.operands import Lengths
 from fa_tune.op.state import operators
@@ -29,7 +28,7 @@ from fa_tune.op.traits import Traits
 from fa_tune.operations.base import Tensors
 from fa_tune.operations.forward.torch_side import inputs as make_inputs
 from tests.csrc.host_cost import host_cost as cost_of_core
-from tests.gpu.items import launch_args, lse_for
+from tests.gpu.items import enqueue, launch_args, load_artifact, lse_for
 from tests.gpu.op_checks import (
     draw,
     main,
@@ -48,9 +47,8 @@ def by_cupy(workload: Workload, inputs: Tensors) -> list[torch.Tensor]:
     artifact = operators().plans.choice(workload, 0).artifact
     out = inputs["q"].new_full((*inputs["q"].shape[:3], workload.d_v), torch.nan)
     lse = lse_for(workload, torch.nan)
-    kernel = Kernel(artifact.variant, artifact.cubin, *artifact.symbols)
-    stream = torch.cuda.current_stream().cuda_stream
-    kernel.launch(workload, launch_args(inputs, out, lse), stream)
+    kernel = load_artifact(artifact)
+    enqueue(kernel, workload, launch_args(inputs, out, lse))
     torch.cuda.synchronize()
     return [out] if lse is None else [out, lse]
 

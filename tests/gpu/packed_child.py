@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from fa_tune import families
+from fa_tune.core.model import Variant
 from fa_tune.core.workload import Workload
-from fa_tune.gpu.launch import Kernel
-from fa_tune.gpu.runners import named_args
+from fa_tune.gpu.launch import CompiledKernel
 from fa_tune.operations.base import CheckCase
 from fa_tune.operations.forward.torch_side import expected
 from fa_tune.operations.forward.torch_side import inputs as make_inputs
@@ -20,7 +20,7 @@ from fa_tune.operations.torch_side import judge, outputs_of
 from fa_tune.operations.traits import Traits
 from fa_tune.workers.main import Report
 from tests.gpu import score_hooks  # noqa: F401  (registers the hooks)
-from tests.gpu.items import check_kernels
+from tests.gpu.items import check_kernels, enqueue
 
 UNUSED = 7  # rows behind each sequence
 MEAN = 0.25  # off zero, so that a row that is lost or counted twice shows
@@ -36,7 +36,7 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
     check_kernels(shared, items, report, check_all)
 
 
-def check_all(kernel: Kernel, item: Mapping[str, Any]) -> list[str]:
+def check_all(kernel: CompiledKernel, item: Mapping[str, Any]) -> list[str]:
     """What is wrong with any of some random mixtures of lengths."""
     dice = random.Random(str(item["subject"]))
     traits = Traits.parse(item["traits"])
@@ -44,9 +44,9 @@ def check_all(kernel: Kernel, item: Mapping[str, Any]) -> list[str]:
     return [text for number, w in enumerate(found) for text in faults(kernel, w, number)]
 
 
-def mixture(dice: random.Random, kernel: Kernel, traits: Traits, number: int) -> Workload:
+def mixture(dice: random.Random, kernel: CompiledKernel, traits: Traits, number: int) -> Workload:
     """A few sequences or hundreds, with as many keys or others, grouped heads or not."""
-    config = families.config_of(kernel.variant)
+    config = families.config_of(Variant.from_key(kernel.subject))
     batch, longest = dice.choice(
         ((1, 3000), (3, 16384), (17, 1500), (40, 400), (150, 90), (270, 60))
     )
@@ -77,7 +77,7 @@ def mixture(dice: random.Random, kernel: Kernel, traits: Traits, number: int) ->
     return w if pairs * w.heads <= MOST_PAIRS else replace(w, heads=1, kv_heads=1)
 
 
-def faults(kernel: Kernel, w: Workload, seed: int) -> list[str]:
+def faults(kernel: CompiledKernel, w: Workload, seed: int) -> list[str]:
     """What is wrong with a launch on the sequences of `w` with NaN between them."""
     inputs = make_inputs(w, seed=seed, mean=MEAN)
     lengths = torch.tensor(w.members, dtype=torch.int32, device="cuda")
@@ -96,8 +96,7 @@ def faults(kernel: Kernel, w: Workload, seed: int) -> list[str]:
         "used_kv": used_kv,
         **{name: inputs[name] for name in ("sink", "alibi_slopes") if name in inputs},
     }
-    stream = torch.cuda.current_stream().cuda_stream
-    kernel.launch(spread, named_args({**tensors, **outputs}), stream)
+    enqueue(kernel, spread, {**tensors, **outputs})
     torch.cuda.synchronize()
     unused = torch.ones(total_q, dtype=torch.bool, device="cuda")
     unused[rows] = False

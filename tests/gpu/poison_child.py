@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fa_tune.core.workload import Workload
-from fa_tune.gpu.launch import Kernel
+from fa_tune.gpu.launch import CompiledKernel
 from fa_tune.operations.base import Tensors
 from fa_tune.workers.main import Report
 from tests.gpu.grid_child import call_of
@@ -46,7 +46,7 @@ def library_for(one: Problem) -> Library | None:
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
     """Items: subject, cubin, symbol, problem.  Value: what is wrong, in words."""
 
-    def check_item(kernel: Kernel, item: Mapping[str, Any]) -> list[str]:
+    def check_item(kernel: CompiledKernel, item: Mapping[str, Any]) -> list[str]:
         one = Problem.from_json(item["problem"])
         return check(one, call_of(kernel), library_for(one), "cuda")
 

@@ -14,11 +14,11 @@ import torch
 from fa_tune.core.arch import limits
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.guard import guarded, use_device
-from fa_tune.gpu.launch import Kernel
+from fa_tune.gpu.launch import CompiledKernel
 from fa_tune.operations.base import Tensors
 from fa_tune.workers.main import Report
 from tests.gpu.cases import Case, request
-from tests.gpu.items import launch_args, load
+from tests.gpu.items import enqueue, launch_args, load
 from tests.tensors import qkv
 
 HOPPER = limits((9, 0))
@@ -38,7 +38,7 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
             report.done(name, found)
 
 
-def storm(kernels: Mapping[str, Kernel], item: Mapping[str, Any]) -> dict[str, Any]:
+def storm(kernels: Mapping[str, CompiledKernel], item: Mapping[str, Any]) -> dict[str, Any]:
     """Both rounds of one item."""
     cases = [Case.from_json(case) for case in item["cases"]]
     launches = [_launch_of(kernels, case) for case in cases]
@@ -67,7 +67,7 @@ def _round(launches: Sequence[Launch], dice: random.Random) -> torch.Tensor:
     return found
 
 
-def _launch_of(kernels: Mapping[str, Kernel], case: Case) -> Launch:
+def _launch_of(kernels: Mapping[str, CompiledKernel], case: Case) -> Launch:
     made = request(case.variant, case.workload, HOPPER)
     kernel = kernels[f"{made.variant.key} @ {made.traits}"]
     w = case.workload
@@ -77,7 +77,7 @@ def _launch_of(kernels: Mapping[str, Kernel], case: Case) -> Launch:
         out = torch.full(inputs["q"].shape, math.nan, dtype=inputs["q"].dtype, device="cuda")
         lse = torch.full((w.batch, w.heads, w.seq_len_q), math.nan, device="cuda")
         given = launch_args(inputs, out, lse if w.lse else None)
-        kernel.launch(w, given, torch.cuda.current_stream().cuda_stream)
+        enqueue(kernel, w, given)
         return _figures([out, lse] if w.lse else [out])
 
     return launch

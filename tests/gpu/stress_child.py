@@ -10,10 +10,10 @@ from typing import Any
 import cupy
 import torch
 
-from fa_tune.gpu.launch import Kernel
+from fa_tune.gpu.launch import CompiledKernel
 from fa_tune.workers.main import Report
 from tests.gpu.cases import Case
-from tests.gpu.items import check_kernels, launch_args, lse_for
+from tests.gpu.items import check_kernels, enqueue, launch_args, load, lse_for
 from tests.gpu.oracle import inputs_for
 from tests.gpu.stress import SLEEPS, sleeps_ns
 
@@ -27,20 +27,21 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
     check_kernels(shared, items, report, stress)
 
 
-def stress(kernel: Kernel, item: Mapping[str, Any]) -> dict[str, Any]:
+def stress(kernel: CompiledKernel, item: Mapping[str, Any]) -> dict[str, Any]:
     """Launch back to back, each into an output filled with NaN and compared on the device: all
     that belongs to a launch is one graph, so that the host has next to nothing to do."""
     case = Case.from_json(item["case"])
-    held_up = Kernel(kernel.variant, item["stressed_cubin"], item["stressed_symbol"])
+    stressed = {"cubin": item["stressed_cubin"], "symbols": [item["stressed_symbol"]]}
+    held_up = load({**item, **stressed})
     w = case.workload
     inputs = inputs_for(w, case.layout, case.seed, "cuda", case.growth)
     out, lse = torch.empty_like(inputs["q"]), lse_for(w)
     outputs = [out] if lse is None else [out, lse]
 
-    def launch(one: Kernel) -> None:
+    def launch(one: CompiledKernel) -> None:
         for tensor in outputs:
             tensor.fill_(math.nan)
-        one.launch(w, launch_args(inputs, out, lse), torch.cuda.current_stream().cuda_stream)
+        enqueue(one, w, launch_args(inputs, out, lse))
 
     launch(kernel)
     expected = [_bits(tensor).clone() for tensor in outputs]
@@ -77,7 +78,7 @@ def stress(kernel: Kernel, item: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _limits_of(kernel: Kernel) -> torch.Tensor:
+def _limits_of(kernel: CompiledKernel) -> torch.Tensor:
     """The kernel's own array of limits, on the device."""
     place = kernel._module.get_global(SLEEPS)
     n = len(sleeps_ns(0, 1)[0])

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fa_tune.build.native.call import tensors_of
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import Workload
-from fa_tune.families.launch import TensorArg
 from fa_tune.operations.base import Tensors
 
 if not TYPE_CHECKING:
@@ -133,7 +133,7 @@ def test_layouts_are_what_16_byte_copies_can_read(layout: str) -> None:
     given = inputs_for(w, layout, 3, "cpu")
     for name, tensor in (("q", given["q"]), ("k", given["k"]), ("v", given["v"])):
         assert tensor.isfinite().all()
-        assert TensorArg.of(tensor, name).strides
+        assert tensors_of({name: tensor})
     contiguous = [t.is_contiguous() for t in (given["q"], given["k"], given["v"])]
     assert contiguous == {"plain": [True] * 3, "expanded": [True, False, False]}.get(
         layout, [False] * 3

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from fa_tune.core.workload import Workload
-from fa_tune.gpu.launch import Kernel
+from fa_tune.gpu.launch import CompiledKernel
 from fa_tune.operations.base import Tensors
 from fa_tune.operations.forward.torch_side import inputs as make_inputs
 from fa_tune.workers.main import Report
-from tests.gpu.items import check_kernels, launch_args, load
+from tests.gpu.items import check_kernels, enqueue, launch_args, load
 from tests.gpu.oracle import equal_bits
 from tests.gpu.wide import STREAMS, check, why
 
@@ -26,11 +26,11 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
     check_kernels(shared, items, report, check_all)
 
 
-def check_all(kernel: Kernel, item: Mapping[str, Any]) -> list[str]:
+def check_all(kernel: CompiledKernel, item: Mapping[str, Any]) -> list[str]:
     """What is wrong with any of the item's problems."""
 
     def call(w: Workload, inputs: Tensors, out: torch.Tensor, lse: torch.Tensor | None) -> None:
-        kernel.launch(w, launch_args(inputs, out, lse), torch.cuda.current_stream().cuda_stream)
+        enqueue(kernel, w, launch_args(inputs, out, lse))
         torch.cuda.synchronize()
 
     return [
@@ -45,7 +45,7 @@ def handle_streams(shared: Mapping[str, Any], items: Mapping[str, Any], report: 
     check_kernels(shared, items, report, check_streams)
 
 
-def check_streams(_: Kernel, item: Mapping[str, Any]) -> list[str]:
+def check_streams(_: CompiledKernel, item: Mapping[str, Any]) -> list[str]:
     """Launches that overlap on several streams, each with a kernel and so with scratch of its own,
     must give what each gives alone, to the bit."""
     w = Workload.from_key(item["workload"])
@@ -56,7 +56,7 @@ def check_streams(_: Kernel, item: Mapping[str, Any]) -> list[str]:
     calls = [launch_args(one, out) for one, out in zip(given, outs, strict=True)]
     alone = []
     for kernel, args, out in zip(kernels, calls, outs, strict=True):
-        kernel.launch(w, args, torch.cuda.current_stream().cuda_stream)
+        enqueue(kernel, w, args)
         torch.cuda.synchronize()
         alone.append(out.clone())
     wrong = []
@@ -70,7 +70,8 @@ def check_streams(_: Kernel, item: Mapping[str, Any]) -> list[str]:
         gate.record()
         for kernel, args, stream in zip(kernels, calls, streams, strict=True):
             stream.wait_event(gate)
-            kernel.launch(w, args, stream.cuda_stream)
+            with torch.cuda.stream(stream):
+                enqueue(kernel, w, args)
         torch.cuda.synchronize()
         wrong += [
             f"{item['subject']} {w.key}: round {round_}, stream {i} differs"

@@ -95,7 +95,7 @@ def test_what_is_launched_is_the_workload_of_the_search(
 
     class Attention:
         def chosen(self, of: Workload) -> Any:
-            kernel = SimpleNamespace(launch=lambda given, args, stream: launched.append(given))
+            kernel = SimpleNamespace(bind=lambda given: lambda: launched.append(given.workload))
             return SimpleNamespace(kernel=kernel if of == workload else None)
 
         def __call__(

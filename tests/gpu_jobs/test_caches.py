@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import Workload
 
 if not TYPE_CHECKING:
@@ -14,13 +13,10 @@ if not TYPE_CHECKING:
 
 import torch
 
-from fa_tune import families
-from fa_tune.families.launch import LaunchDevice
 from fa_tune.operations.base import Tensors
 from fa_tune.operations.forward.torch_side import expected
 from fa_tune.operations.forward.torch_side import inputs as make_inputs
 from fa_tune.operations.forward.torch_side.caches import sequence
-from tests.gpu.items import launch_args
 from tests.tensors import attention, qkv
 
 IN_PIECES = "b5_h8_kv2_q2_k200_d64_bf16_full_cachelognormal-1-3"
@@ -67,29 +63,3 @@ def test_what_must_come_out_is_what_each_sequence_alone_gives(key: str) -> None:
         )
         alone = attention(qkv(given["q"][one], k, v), w.dense(1, n_q, n_kv), dtype=torch.float64)
         assert torch.allclose(found[one], alone, atol=1e-12)
-
-
-def test_a_launch_is_told_where_lengths_and_pages_are() -> None:
-    w, given = Workload.from_key(CAUSAL), inputs(CAUSAL)
-    args = launch_args(given, given["q"], torch.empty(1))
-    assert args.cache is not None
-    assert given["cache_seqlens"] is not None
-    assert given.get("page_table") is not None
-    assert args.cache.lengths == given["cache_seqlens"].data_ptr()
-    assert args.cache.pages == given.get("page_table").data_ptr()
-    assert (args.cache.page_size, args.cache.page_stride) == (16, 5)
-    family, device = families.get("decode"), LaunchDevice(132, 50 << 20)
-    config = family.default_config(w.d_head, w.dtype)
-    (step,) = family.launches(config, w, args, device)
-    assert int(step.args[0]["lengths_address"][0]) == given["cache_seqlens"].data_ptr()
-
-
-def test_other_kernels_refuse_a_cache() -> None:
-    w, given = Workload.from_key(IN_PIECES), inputs(IN_PIECES)
-    for name in ("sm80", "sm90"):
-        family = families.get(name)
-        assert not family.suits(w)
-        config = family.default_config(w.d_head, w.dtype)
-        args = launch_args(given, given["q"])
-        with pytest.raises(InvalidConfig, match="only a GPU knows"):
-            family.launches(config, w, args, LaunchDevice(132, 50 << 20))

@@ -7,22 +7,15 @@ from typing import TYPE_CHECKING, Any
 import cupy
 import pytest
 
-from fa_tune.core.model import Outcome, Variant
+from fa_tune.core.model import Outcome
 
 if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: no jobs to test")
 
 import torch
 
-from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.jobs import KernelItem
-from fa_tune.core.workload import DType, Workload
-from fa_tune.families.launch import TensorArg
-from fa_tune.gpu import runners
+from fa_tune.core.errors import DriverError, InvalidConfig
 from fa_tune.gpu.guard import first_line, guarded, is_cuda_error, use_device
-from fa_tune.operations.base import Problem
-from tests.gpu.items import launch_args
-from tests.tensors import qkv
 
 
 class StickyError(BaseException):
@@ -96,29 +89,17 @@ def test_an_error_that_shows_only_afterwards_does_too(
         guarded(report, "a", lambda: 5)
 
 
-def test_cupys_errors_are_the_gpus() -> None:
+def test_errors_of_cupy_and_of_the_core_are_the_gpus() -> None:
     error = cupy.cuda.driver.CUDADriverError
     made = error.__new__(error)
     assert is_cuda_error(made)
+    assert is_cuda_error(DriverError("cuLaunchKernel: CUDA_ERROR_INVALID_VALUE (error 1)"))
     assert not is_cuda_error(ValueError("a bug of ours"))
 
 
 def test_the_first_line_of_an_error_without_text() -> None:
     assert first_line(ValueError()) == "ValueError"
     assert first_line(ValueError("one\ntwo")) == "one"
-
-
-def test_launch_arguments_are_addresses_and_strides_in_elements() -> None:
-    whole = torch.zeros(2, 7, 5, 8, dtype=torch.float16)
-    part = whole[:, :, 2:]
-    argument = TensorArg.of(part)
-    assert argument.strides == (7 * 5 * 8, 5 * 8, 8)
-    assert argument.address == whole.data_ptr() + 2 * 8 * 2
-    lse = torch.zeros(2, 3, 7)
-    args = launch_args(qkv(part, whole, whole), part, lse)
-    assert (args.q, args.o) == (argument, argument)
-    assert args.lse.address == lse.data_ptr()
-    assert launch_args(qkv(part, whole, whole), part).lse.address == 0
 
 
 def test_fp32_products_are_not_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,29 +119,3 @@ def test_fp32_products_are_not_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.backends.cuda.matmul.allow_tf32 is False
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
-
-
-def test_one_kernel_serves_all_input_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it allocates at its first launch is there for the others, which a graph may hold."""
-    loaded: list[str] = []
-    launched: list[torch.Tensor] = []
-
-    class Loaded:
-        def __init__(self, variant: Variant, *files: str) -> None:
-            loaded.append(variant.key)
-
-        def launch(self, workload: object, args: torch.Tensor, stream: int) -> None:
-            launched.append(args)
-
-    sets = [torch.zeros(1), torch.ones(1), torch.ones(2)]
-    stream = type("Stream", (), {"cuda_stream": 0})
-    monkeypatch.setattr(runners, "Kernel", Loaded)
-    monkeypatch.setattr(runners, "named_args", lambda tensors: tensors["q"])
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
-    workload = Workload(1, 8, 1, 1, 1024, 128, DType.BF16)
-    item = KernelItem("decode:a config", "a.cubin", "symbol")
-    runner = runners.runner_of(item)
-    for tensor in sets:
-        runner.bind(Problem(workload, {"q": tensor}, {}))()
-    assert loaded == ["decode:a config"]
-    assert all(a is b for a, b in zip(launched, sets, strict=True))

@@ -1,88 +1,73 @@
-"""Cubin to launch, with a CuPy that only writes down what it is asked."""
+"""The tensors of a call, as the core takes them."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from fa_tune import families
-from fa_tune.core.model import Variant
-from fa_tune.core.workload import DType, Workload, benchmark_workload
-from fa_tune.families.launch import LaunchArgs, TensorArg
-from fa_tune.gpu import launch
+from fa_tune.build.native.call import tensors_of
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.workload import Workload
+from fa_tune.families.plan import TensorRole
 
-ONE = "decode(FP16, 128, 16, 64, 4): stages_2"
-TWO = f"{ONE}+combine_kernel"
-FEW_QUERIES = Workload(16, 2, 1, 1, 65536, 128, DType.FP16)
-WORKLOAD = benchmark_workload(4096, 128, DType.FP16)
-ARGS = LaunchArgs.forward(*(TensorArg(4096 * i, (56, 40, 24)) for i in range(1, 5)))
-SCRATCH = 0xABC0
+if not TYPE_CHECKING:
+    pytest.importorskip("torch", reason="torch is not installed: no tensors to launch on")
 
+import torch
 
-class FakeCupy:
-    """Two GPUs of 132 and 114 multiprocessors; the second is current."""
+from fa_tune.operations.forward.torch_side import inputs as make_inputs
 
-    def __init__(self) -> None:
-        self.launches: list[tuple[Any, ...]] = []
-        self.allocated: list[int] = []
-        self.function = SimpleNamespace(max_dynamic_shared_size_bytes=0)
-        self.cuda = SimpleNamespace(
-            Device=self._device,
-            get_current_stream=lambda: SimpleNamespace(synchronize=lambda: None),
-        )
-
-    def _device(self, index: int = 1) -> Any:
-        found = {"MultiProcessorCount": (132, 114)[index], "L2CacheSize": 50 << 20}
-        return SimpleNamespace(id=index, attributes=found)
-
-    def RawModule(self, path: str) -> Any:
-        return SimpleNamespace(get_function=lambda symbol: self)
-
-    def __call__(self, grid: Any, block: Any, args: Any, *, shared_mem: int) -> None:
-        self.launches.append((grid, block, args, shared_mem))
-
-    def zeros(self, n_bytes: int, dtype: str) -> Any:
-        self.allocated.append(n_bytes)
-        return SimpleNamespace(data=SimpleNamespace(ptr=SCRATCH))
+PAGED = "b4_h4_kv2_q3_k77_d64_fp16_causal_br_lse_cache5+0+77+1_page16_e4m3"
 
 
-@pytest.fixture
-def cupy(monkeypatch: pytest.MonkeyPatch) -> FakeCupy:
-    fake = FakeCupy()
-    monkeypatch.setattr(launch, "cupy", fake)
-    launch._launch_device.cache_clear()
-    return fake
+def placed(name: str, tensor: torch.Tensor) -> tuple[int, int, int, int]:
+    """Address and strides of one tensor."""
+    found = tensors_of({name: tensor}).of[TensorRole[name.upper()]]
+    return found.address or 0, found.batch_stride, found.seq_stride, found.head_stride
 
 
-def test_a_launch_knows_its_device_and_memory(cupy: FakeCupy) -> None:
-    kernel = launch.Kernel(Variant("decode", ONE), "x.cubin", "decode")
-    kernel.launch(FEW_QUERIES, ARGS)
-    kernel.launch(FEW_QUERIES, ARGS)
-    grid, block, _, smem_bytes = cupy.launches[0]
-    assert grid == (114, 1, 1), "as many CTAs as the current device has multiprocessors"
-    assert block == (128, 1, 1)
-    assert cupy.max_dynamic_shared_size_bytes == smem_bytes > 0  # type: ignore[attr-defined]
-    counters, workspace = cupy.allocated
-    assert counters == 4096
-    assert workspace > counters, "once, however often it is called"
+def test_views_are_given_by_their_address_and_strides() -> None:
+    whole = torch.zeros(2, 7, 5, 8, dtype=torch.float16)
+    assert placed("q", whole[:, :, 2:]) == (whole.data_ptr() + 2 * 8 * 2, 7 * 5 * 8, 5 * 8, 8)
+    lse = torch.zeros(2, 3, 7)
+    assert placed("lse", lse) == (lse.data_ptr(), 0, 0, 0)
+    slopes = torch.zeros(3).expand(2, 3)
+    assert placed("alibi_slopes", slopes) == (slopes.data_ptr(), 0, 0, 1)
 
 
-def test_a_call_of_two_kernels_launches_both(cupy: FakeCupy) -> None:
-    kernel = launch.Kernel(Variant("decode", TWO), "x.cubin", "decode", "combine")
-    kernel.launch(FEW_QUERIES, ARGS)
-    kernel.launch(FEW_QUERIES, ARGS)
-    assert [grid for grid, *_ in cupy.launches] == 2 * [(114, 1, 1), (16, 2, 1)]
+def test_the_stride_of_an_extent_of_1_may_be_anything() -> None:
+    odd = torch.zeros(64, dtype=torch.float16).as_strided((1, 8, 1, 8), (3, 8, 5, 1))
+    assert placed("k", odd)[1:] == (0, 8, 0)
 
 
-def test_a_kernel_that_is_not_there_is_not_launched(cupy: FakeCupy) -> None:
-    with pytest.raises(ValueError, match="argument 2 is longer"):
-        launch.Kernel(Variant("decode", TWO), "x.cubin", "decode")
+@pytest.mark.parametrize(
+    ("shape", "strides", "offset", "said"),
+    [
+        ((2, 4, 1, 8), (32, 8, 8, 2), 0, "d_head contiguous"),
+        ((2, 4, 1, 8), (40, 9, 8, 1), 0, "multiple of 16 bytes"),
+        ((2, 4, 1, 8), (32, 8, 8, 1), 4, "multiple of 16 bytes"),
+    ],
+)
+def test_rows_that_no_copy_can_read_are_refused(
+    shape: tuple[int, ...], strides: tuple[int, ...], offset: int, said: str
+) -> None:
+    tensor = torch.zeros(256, dtype=torch.float16).as_strided(shape, strides, offset)
+    with pytest.raises(InvalidConfig, match=f"V must .*{said}"):
+        placed("v", tensor)
 
 
-def test_a_family_without_scratch_memory_gets_none(cupy: FakeCupy) -> None:
-    family = families.get("sm80")
-    launch.Kernel(Variant("sm80", family.example), "x.cubin", "k").launch(WORKLOAD, ARGS)
-    assert cupy.allocated == []
-    assert cupy.launches[0][0] == (64, 16, 16)
+def test_a_cache_is_given_by_its_lengths_pages_and_scales() -> None:
+    w = Workload.from_key(PAGED)
+    given = make_inputs(w, seed=1, device="cpu")
+    found = tensors_of(given)
+    lengths, table, scale, k = (
+        found.of[TensorRole[name.upper()]]
+        for name in ("cache_seqlens", "page_table", "k_scale", "k")
+    )
+    assert lengths.address == given["cache_seqlens"].data_ptr()
+    assert table.address == given["page_table"].data_ptr()
+    assert (found.page_size, table.batch_stride) == (16, given["page_table"].stride(0))
+    assert (scale.batch_stride, scale.head_stride) == tuple(given["k_scale"].stride())
+    # Rows of e4m3 count two bytes, as kernels do.
+    assert (k.seq_stride, k.head_stride) == tuple(s // 2 for s in given["k"].stride()[1:3])

@@ -83,7 +83,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[Variant]:
 
     def build(requests: Any, *_: object, **__: object) -> list[Any]:
         asked.extend(r.variant for r in requests)
-        made = SimpleNamespace(cubin="x.cubin", symbols=("x",))
+        made = SimpleNamespace(cubin="x.cubin", symbols=("x",), traits="plain", arch="sm_90")
         return [SimpleNamespace(artifact=made, outcome=Outcome.OK, reason="") for _ in requests]
 
     properties = SimpleNamespace(name="NVIDIA H200", major=9, minor=0, multi_processor_count=132)
@@ -91,7 +91,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[Variant]:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
     monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext())
     monkeypatch.setattr(chooser, "build", build)
-    monkeypatch.setattr(runtime, "Kernel", lambda variant, *_: variant)
+    monkeypatch.setattr(runtime, "CompiledKernel", lambda item: Variant.from_key(item.subject))
     return asked
 
 

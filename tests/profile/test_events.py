@@ -149,7 +149,7 @@ def test_what_the_worker_is_told(told: dict[str, Any]) -> None:
     }
     assert told["shared"].items() >= expected.items()
     assert list(told["items"]) == ["ref:fa2", "sm80:a"]
-    assert told["items"]["sm80:a"]["symbol"] == "a"
+    assert told["items"]["sm80:a"]["symbols"] == ["a"]
     assert told["item_timeout_s"] == wanted.item_timeout_s
 
 

@@ -71,8 +71,8 @@ def test_what_the_worker_is_given(tmp_path: Path, verifier: FakeVerifier) -> Non
             "subject": FIRST,
             "traits": "causal",
             "cubin": "/nowhere.cubin",
-            "symbol": f"_Z{FIRST}",
-            "more_symbols": [],
+            "symbols": [f"_Z{FIRST}"],
+            "arch": "sm_90",
             "workload": "",
         }
     }

@@ -332,7 +332,10 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "fa_tune_kernel_create": (ctypes.c_int, (ctypes.POINTER(KernelInfo), _HANDLE_OUT)),
     "fa_tune_kernel_adopt": (
         ctypes.c_int,
-        (ctypes.POINTER(KernelInfo), ctypes.POINTER(c_void_p), ctypes.c_int, _HANDLE_OUT),
+        (
+            *(ctypes.POINTER(KernelInfo), ctypes.POINTER(c_void_p), ctypes.c_int, ctypes.c_int),
+            _HANDLE_OUT,
+        ),
     ),
     "fa_tune_kernel_destroy": (None, (_HANDLE,)),
     "fa_tune_kernel_config": (ctypes.c_char_p, (_HANDLE,)),

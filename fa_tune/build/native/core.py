@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fa_tune import families
 from fa_tune.build.native import abi
+from fa_tune.build.native.call import problem_of, tensors_by_role
 from fa_tune.build.native.library import core_library
 from fa_tune.core.errors import (
     DriverError,
@@ -23,11 +24,10 @@ from fa_tune.core.errors import (
 from fa_tune.core.model import Artifact
 from fa_tune.core.workload import Workload
 from fa_tune.families.launch import CacheArgs, LaunchArgs, TensorArg
-from fa_tune.families.plan import CallPlan, LaunchPlan, Operation, TensorRole
+from fa_tune.families.plan import CallPlan, LaunchPlan
 
 CURRENT_DEVICE = -1
 _WHY_BYTES = 1024
-_INT64 = 2**63 - 1
 _ERRORS: dict[abi.Status, type[FaTuneError]] = {
     abi.Status.INVALID: InvalidConfig,
     abi.Status.NOT_FOUND: NoUsableVariant,
@@ -103,12 +103,14 @@ class Core:
         return CoreKernel(self, image)
 
     def adopt(
-        self, config: str, call: CallPlan, functions: Sequence[int], device: int = CURRENT_DEVICE
+        self, config: str, call: CallPlan, functions: Sequence[int], *, multiprocessors: int = 0
     ) -> CoreKernel:
-        """A kernel of functions, one for each launch, that are loaded on a device and allowed their
-        shared memory; the caller keeps their module.  Raises InvalidConfig for a plan that nothing
-        can launch, ToolMissing without a driver."""
-        return CoreKernel(self, KernelImage(config, call, (), b""), functions, device)
+        """A kernel of functions, one for each launch, that are loaded on the current device and
+        allowed their shared memory; the caller keeps their module.  `multiprocessors`: how many
+        grids of resident CTAs are made for; 0: all of the device.  Raises InvalidConfig for a plan
+        that nothing can launch, ToolMissing without a driver."""
+        image = KernelImage(config, call, (), b"")
+        return CoreKernel(self, image, functions, multiprocessors)
 
     def described(self, config: str, call: CallPlan) -> CoreKernel:
         """A kernel to describe launches of, which is never launched.  Raises InvalidConfig for a
@@ -136,7 +138,7 @@ class CoreKernel:
         core: Core,
         image: KernelImage,
         functions: Sequence[int] | None = None,
-        device: int = CURRENT_DEVICE,
+        multiprocessors: int = 0,
     ) -> None:
         self._core = core
         self.plan = image.call.plan
@@ -148,7 +150,7 @@ class CoreKernel:
         else:
             adopt = core.library.fa_tune_kernel_adopt
             pointers = (ctypes.c_void_p * len(functions))(*functions)
-            core.check(adopt(info, pointers, device, self._handle))
+            core.check(adopt(info, pointers, CURRENT_DEVICE, multiprocessors, self._handle))
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None):
@@ -163,15 +165,13 @@ class CoreKernel:
         """Load it on a device, as a captured launch needs; raises DriverError."""
         self._core.check(self._core.library.fa_tune_prepare(self._handle, device))
 
-    def workspace_bytes(self, workload: Workload, device: int = CURRENT_DEVICE) -> int:
-        """Device memory that a launch needs in `args.workspace`; raises InvalidConfig for what
+    def workspace_bytes(self, problem: abi.Problem | Workload, device: int = CURRENT_DEVICE) -> int:
+        """Bytes of device memory that a launch needs as workspace; raises InvalidConfig for what
         the kernel does not compute."""
         n_bytes = ctypes.c_size_t()
-        self._core.check(
-            self._core.library.fa_tune_workspace_bytes(
-                self._handle, problem_of(workload), device, n_bytes
-            )
-        )
+        problem = problem_of(problem) if isinstance(problem, Workload) else problem
+        ask = self._core.library.fa_tune_workspace_bytes
+        self._core.check(ask(self._handle, problem, device, n_bytes))
         return n_bytes.value
 
     def launch(
@@ -183,7 +183,7 @@ class CoreKernel:
     ) -> None:
         """Enqueue one call, as `gpu.launch.Kernel` does; `args.scratch` is not used.  Raises
         InvalidConfig for what the kernel does not compute, DriverError."""
-        self.launch_problem(problem_of(workload, args), tensors_of_args(args), stream, device)
+        self.launch_problem(problem_of(workload), tensors_of_args(args), stream, device)
 
     def describe(
         self, problem: abi.Problem, tensors: abi.Tensors, device: DeviceFacts, launch: int = 0
@@ -342,79 +342,20 @@ class CoreTable:
 
     def launch(
         self,
-        workload: Workload,
-        args: LaunchArgs,
+        problem: abi.Problem,
+        tensors: abi.Tensors,
         stream: int = 0,
         device: int = CURRENT_DEVICE,
     ) -> None:
         """Enqueue the kernel that `find` gives."""
-        library, problem = self._core.library, problem_of(workload, args)
-        kernel = ctypes.c_void_p()
+        library, kernel = self._core.library, ctypes.c_void_p()
         self._core.check(library.fa_tune_find(self._handle, problem, device, kernel))
-        self._core.check(
-            library.fa_tune_launch(kernel, problem, tensors_of_args(args), device, stream)
-        )
+        self._core.check(library.fa_tune_launch(kernel, problem, tensors, device, stream))
 
     def _name(self, find: Any, *arguments: Any) -> str:
         kernel = ctypes.c_void_p()
         self._core.check(find(self._handle, *arguments, kernel))
         return str(self._core.library.fa_tune_kernel_config(kernel).decode())
-
-
-def problem_of(workload: Workload, args: LaunchArgs | None = None) -> abi.Problem:
-    """The problem of a workload; what `args` say of scale and diagonal replaces its own.  Raises
-    InvalidConfig for a scale that no workload may have."""
-    if workload.causal:
-        mask, diagonal = abi.Mask(workload.causal + workload.bottom_right), 0
-    else:
-        mask, diagonal = abi.Mask.FULL, 0
-        if workload.bottom_right:
-            mask, diagonal = abi.Mask.FULL_DIAGONAL, workload.diagonal
-    if args is not None and args.softmax_scale is not None:
-        workload = dataclasses.replace(workload, softmax_scale=args.softmax_scale)
-    left, right = workload.window_left, workload.window_right
-    if args is not None and args.diagonal is not None and workload.aligned:
-        mask = abi.Mask.DIAGONAL if workload.causal else abi.Mask.FULL_DIAGONAL
-        diagonal = max(-_INT64, min(args.diagonal, _INT64))
-    if workload.op.upper() not in Operation.__members__:
-        raise InvalidConfig(f"C++ has no kernels of {workload.op}")
-    return abi.Problem(
-        operation=Operation[workload.op.upper()],
-        dtype=int(workload.dtype),
-        batch=workload.batch,
-        heads=workload.heads,
-        kv_heads=workload.kv_heads,
-        seq_len_q=workload.seq_len_q,
-        seq_len_kv=workload.seq_len_kv,
-        d_head=workload.d_head,
-        mask=mask,
-        diagonal=diagonal,
-        lse=workload.lse,
-        d_head_v=workload.d_head_v,
-        softmax_scale=workload.scale,
-        window=(left is not None) * abi.Window.LEFT | (right is not None) * abi.Window.RIGHT,
-        window_left=left or 0,
-        window_right=right or 0,
-        softcap=workload.softcap or 0.0,
-        sink=workload.sink,
-        alibi=workload.alibi,
-        packed=workload.packed,
-        total_q=workload.total_q,
-        total_kv=workload.total_kv,
-        kv_e4m3=workload.kv_e4m3,
-        cached=workload.cached,
-        score_hook=workload.score_hook is not None,
-    )
-
-
-def tensors_of(
-    named: Mapping[str, abi.Tensor], *, workspace: int = 0, added: int = 0, page_size: int = 0
-) -> abi.Tensors:
-    """The tensors of a call by their names, of which `families.plan.TensorRole` has the roles."""
-    found = abi.Tensors(workspace=workspace, added=added, page_size=page_size)
-    for name, tensor in named.items():
-        found.of[TensorRole[name.upper()]] = tensor
-    return found
 
 
 def tensors_of_args(args: LaunchArgs) -> abi.Tensors:
@@ -430,7 +371,9 @@ def tensors_of_args(args: LaunchArgs) -> abi.Tensors:
     if cache.pages:
         named["page_table"] = abi.Tensor(cache.pages, cache.page_stride)
     named |= {"new_k": _tensor(cache.new_k), "new_v": _tensor(cache.new_v)}
-    return tensors_of(named, workspace=args.workspace, added=cache.added, page_size=cache.page_size)
+    return tensors_by_role(
+        named, workspace=args.workspace, added=cache.added, page_size=cache.page_size
+    )
 
 
 def _launch_plan(launch: LaunchPlan) -> abi.LaunchPlanStruct:

@@ -17,7 +17,7 @@ from typing import Any
 from fa_tune.core.devices import pinned_to
 from fa_tune.core.errors import NoUsableVariant, ProfileFormatError, ToolMissing
 from fa_tune.core.files import save_file
-from fa_tune.core.jobs import FIRST_LAUNCH, KernelItem, ProfileItem, ProfileJob
+from fa_tune.core.jobs import FIRST_LAUNCH, ProfileItem, ProfileJob
 from fa_tune.core.model import Attempt, Outcome, is_users, reference_name
 from fa_tune.profile.base import (
     Capabilities,
@@ -391,8 +391,8 @@ class _Item:
     @property
     def item(self) -> ProfileItem:
         """The worker's item."""
-        kernel = KernelItem.of(self.subject, self.plan.artifacts.get(self.subject))
-        return ProfileItem(**vars(kernel), workload=self.plan.workload.key)
+        artifact = self.plan.artifacts.get(self.subject)
+        return ProfileItem.of(self.subject, artifact, workload=self.plan.workload.key)
 
 
 def _alike(plans: Sequence[MeasurePlan]) -> list[list[MeasurePlan]]:

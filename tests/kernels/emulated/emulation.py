@@ -29,11 +29,12 @@ from filelock import FileLock
 
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
-from fa_tune.build.native.core import Description, DeviceFacts, TensorMap, tensors_of
+from fa_tune.build.native.call import problem_for, tensors_by_role
+from fa_tune.build.native.core import Description, DeviceFacts, TensorMap
 from fa_tune.core.errors import ToolMissing
 from fa_tune.families.base import Config
 from fa_tune.families.decode.config import Combine
-from tests.described import core, problem_for
+from tests.described import core
 from tests.kernels.emulated.cached_problems import CacheInputs
 from tests.kernels.emulated.problems import GUARD, Problem, Room, tensor_arg
 from tests.project_files import ROOT
@@ -281,7 +282,7 @@ class Emulated:
         named = problem.tensors() | {"o": out.inside, "lse": lse[GUARD:]}
         if cache is not None:
             named |= cache.tensors()
-        tensors = tensors_of(
+        tensors = tensors_by_role(
             {name: tensor_arg(array) for name, array in named.items()},
             added=cache.added if cache else 0,
             page_size=cache.page_size if cache else 0,

@@ -95,7 +95,7 @@ def _kernels(item: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
     if item["subject"].startswith("ref:"):
         split = os.environ.get("FAKE_SPLIT_FA2") and item["subject"] == "ref:fa2"
         return SPLIT if split else CALLS[item["subject"]]
-    return ((item["symbol"], int(item["cubin"].partition(":")[0])),)
+    return ((item["symbols"][0], int(item["cubin"].partition(":")[0])),)
 
 
 def _strike(name: str, item: Mapping[str, Any], place: str, report: Report) -> None:
