@@ -168,23 +168,28 @@ class MeasureOptions:
 
 
 @dataclass(frozen=True)
-class SearchOptions:
-    """One search.  `kernels` is a set's key (fast, wide, tune, …) or one config's short form;
-    `families` the names of those to take the set from (none: all that run on the device);
-    `axes` how the set was made where it has no key.  A `strategy` other than exhaustive, or a
-    budget of `measurements` or `seconds` of measuring, leaves configs out; `audit` of those
-    are measured to see what was missed.  `confirm`: on a GPU, compare each choice with the
-    default once more, as a program would run them."""
+class KernelOptions:
+    """Kernels to measure.  `kernels` is a set's key (fast, wide, tune, …) or one config's short
+    form; `families` the names of those to take the set from (none: all that run on the device)."""
 
     workloads: WorkloadOptions
     kernels: str = DEFAULT_KERNELS
     families: tuple[str, ...] = ()
     measure: MeasureOptions = MeasureOptions()
     machine: MachineOptions = MachineOptions()
-    registry: Path | None = None  # None: the user's registry
     csv: Path | None = None  # where to write the table besides showing it
     record: Path | None = None  # folder for a recording (CSV + .meta.json), named by GPU
     resume: bool = True  # take finished attempts from the journal
+
+
+@dataclass(frozen=True)
+class SearchOptions(KernelOptions):
+    """One search.  `axes` is how the set was made where it has no key.  A `strategy` other than
+    exhaustive, or a budget of `measurements` or `seconds` of measuring, leaves configs out; `audit`
+    of those are measured to see what was missed.  `confirm`: on a GPU, compare each choice with the
+    default once more, as a program would run them."""
+
+    registry: Path | None = None  # None: the user's registry
     axes: tuple[str, ...] = ()
     strategy: str = "exhaustive"
     measurements: int | None = None

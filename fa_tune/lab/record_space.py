@@ -13,7 +13,7 @@ from fa_tune import families
 from fa_tune.core import input_files
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Attempt, Outcome
-from fa_tune.core.options import Progress, SearchOptions
+from fa_tune.core.options import KernelOptions, Progress
 from fa_tune.families.base import Config
 from fa_tune.lab.drift import (
     MAX_DRIFT,
@@ -50,7 +50,7 @@ class RecordedSpace:
 
 def record_space(
     configs: Sequence[Config],
-    options: SearchOptions,
+    options: KernelOptions,
     to: Path,
     progress: Progress,
     *,

@@ -13,7 +13,7 @@ from fa_tune import families
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Rejected, Variant
-from fa_tune.core.options import SearchOptions, Silent
+from fa_tune.core.options import KernelOptions
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.former import former_defaults
@@ -21,28 +21,9 @@ from fa_tune.search.prune import prune
 from fa_tune.store.recordings import families_in
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.schema import EntryKey
-from fa_tune.tune.session import Machine, ProfilerSelection, Session
-from fa_tune.tune.unrecorded import recorded_among, recorded_only
+from fa_tune.tune.session import Machine, ProfilerSelection
 
 RejectedVariants = tuple[tuple[Variant, Rejected], ...]
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """What a search is between: on each of `workloads` the `configs` for it.  `always` are those
-    that no strategy may leave out: the defaults, and what the registry holds.  `rejected` are
-    configs that cannot run; `asked` are all workloads, in their order."""
-
-    workloads: tuple[Workload, ...]
-    configs: tuple[Config, ...]
-    always: tuple[Config, ...]
-    rejected: RejectedVariants
-    asked: tuple[Workload, ...]
-
-    @property
-    def unrecorded(self) -> tuple[Workload, ...]:
-        """Workloads that a replay knows nothing of."""
-        return tuple(w for w in self.asked if w not in self.workloads)
 
 
 def choose_families(
@@ -84,7 +65,7 @@ def _no_family(limits: ArchLimits, workloads: Sequence[Workload]) -> str:
     return f"{text}: these cannot all be combined: {used}"
 
 
-def workloads_for(options: SearchOptions, configs: Sequence[Config]) -> tuple[Workload, ...]:
+def workloads_for(options: KernelOptions, configs: Sequence[Config]) -> tuple[Workload, ...]:
     """The grid's workloads that some config is for; a single short form brings its own dtype
     and head dimensions."""
     grid = options.workloads
@@ -93,7 +74,7 @@ def workloads_for(options: SearchOptions, configs: Sequence[Config]) -> tuple[Wo
     return grid.workloads()
 
 
-def workloads_of_kinds(options: SearchOptions, configs: Sequence[Config]) -> tuple[Workload, ...]:
+def workloads_of_kinds(options: KernelOptions, configs: Sequence[Config]) -> tuple[Workload, ...]:
     """The grid's workloads for the dtypes and head dimensions of these configs, whatever those of
     the grid are."""
     kinds = dict.fromkeys(families.kind_of(config) for config in configs)
@@ -226,23 +207,3 @@ def incumbents(
             with contextlib.suppress(InvalidConfig):  # of another version, with other knobs
                 found.append(families.config_of(entry.chosen))
     return found
-
-
-def choose_candidates(
-    configs: Sequence[Config],
-    options: SearchOptions,
-    session: Session,
-    defaults: Defaults,
-    registry: Path,
-) -> Candidates:
-    """The set without what cannot run, with the defaults and the incumbents beside it.  Raises
-    NoUsableVariant if nothing of the set is left, and RegistryError."""
-    machine = session.machine
-    kept, rejected = runnable(configs, machine)
-    asked = workloads_for(options, kept)
-    workloads = recorded_only(asked, session.selection, Silent())
-    recorded_among(kept, workloads, session.selection, session.progress)
-    beside = [*defaults.for_workloads(asked), *incumbents(registry, session.selection, workloads)]
-    always, _ = prune_configs(list(dict.fromkeys(beside)), machine)
-    every = dict.fromkeys([*kept, *always])
-    return Candidates(workloads, tuple(every), tuple(always), rejected, asked)

@@ -6,6 +6,7 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from threading import Lock
 
@@ -28,7 +29,7 @@ from fa_tune.core.model import (
     is_users,
     reference_name,
 )
-from fa_tune.core.options import SearchOptions
+from fa_tune.core.options import KernelOptions
 from fa_tune.operations import flops
 from fa_tune.search.decide import Decision, Standing
 from fa_tune.store import recordings
@@ -64,7 +65,7 @@ def registry_path(given: Path | None) -> Path:
     return given or registry_file.default_path()
 
 
-def check_writable(options: SearchOptions, registry: Path | None = None) -> None:
+def check_writable(options: KernelOptions, registry: Path | None = None) -> None:
     """Raise StorageError or RegistryError before any work is done rather than after all of it."""
     for path, option in ((registry, "--registry"), (options.csv, "--csv")):
         if path is not None and path.is_dir():
@@ -102,7 +103,8 @@ class Recorder:
     from several threads.
     """
 
-    def __init__(self, folder: Path, options: SearchOptions, selection: ProfilerSelection) -> None:
+    def __init__(self, folder: Path, options: KernelOptions, selection: ProfilerSelection) -> None:
+        self.of = partial(Recorder, folder, options)  # the same of another selection
         name = f"{_in_file_name(options.kernels)}{_of_inputs(selection.inputs)}_{selection.method}"
         self.path = folder / selection.device.slug / f"{name}.csv"
         self._unfinished = self.path.with_name(f"{name}{UNFINISHED}.csv")

@@ -14,10 +14,10 @@ from fa_tune.core.errors import NoUsableVariant, ToolMissing
 from fa_tune.core.inputs import InputSpec
 from fa_tune.core.model import Attempt, Outcome, Resources, is_reference
 from fa_tune.core.options import (
+    KernelOptions,
     MachineOptions,
     MeasureOptions,
     Progress,
-    SearchOptions,
     Silent,
     WorkloadOptions,
 )
@@ -48,7 +48,7 @@ WHOLE_BLOCKS = str(Traits())
 
 def profile(
     configs: Sequence[str],
-    options: SearchOptions,
+    options: KernelOptions,
     progress: Progress,
     *,
     export: Path | None = None,
@@ -66,7 +66,7 @@ def profile(
 
 
 def bench(
-    options: SearchOptions, progress: Progress, inputs: Sequence[InputSpec] = ()
+    options: KernelOptions, progress: Progress, inputs: Sequence[InputSpec] = ()
 ) -> ProfileResult:
     """Time a set or one config with events (cold L2, interleaved rounds), references beside, on
     each of `inputs` (none: those of the options), which make a recording each where the options
@@ -85,7 +85,7 @@ def bench(
 
 
 def run(
-    config: str, options: SearchOptions, n: int, progress: Progress
+    config: str, options: KernelOptions, n: int, progress: Progress
 ) -> tuple[ProfileResult, VerifyReport]:
     """Verify one config, then run it `n` times (events), reference kernels beside it."""
     grid = options.workloads
@@ -107,7 +107,7 @@ def run(
 
 def _measure(
     configs: Sequence[Config],
-    options: SearchOptions,
+    options: KernelOptions,
     machine: Machine,
     progress: Progress,
     *,
@@ -167,7 +167,7 @@ def _refuse_unrecorded(
 
 def _attempts(
     configs: Sequence[Config],
-    options: SearchOptions,
+    options: KernelOptions,
     session: Session,
     inputs: Sequence[InputSpec],
 ) -> tuple[list[Attempt], dict[str, Resources]]:

@@ -11,17 +11,9 @@ from fa_tune import families
 from fa_tune.core.model import Variant
 from fa_tune.core.options import Progress, SearchOptions
 from fa_tune.families.base import Config
-from fa_tune.families.selection import choose_configs
 from fa_tune.store.journal import Fingerprint, Journal, explain_difference
-from fa_tune.tune.candidates import (
-    Defaults,
-    choose_families,
-    prune_configs,
-    recorded_subjects,
-    workloads_for,
-)
-from fa_tune.tune.profilers import choose_profiler
-from fa_tune.tune.session import Session, open_machine, open_session
+from fa_tune.tune.plan import plan_search
+from fa_tune.tune.session import Session
 
 
 @dataclass(frozen=True)
@@ -71,29 +63,11 @@ def why_stale(
 ) -> Staleness:
     """Compare today's conditions with those in the journal; raises what a search raises before
     it measures."""
-    machine = open_machine(options.machine, progress)
-    grid = options.workloads
-    wanted = grid.workloads()
-    chosen = choose_families(options.families, machine.limits, workloads=wanted)
-    if configs is None:
-        configs = choose_configs(
-            options.kernels,
-            grid.dtypes,
-            grid.d_heads,
-            chosen,
-            named=bool(options.families),
-            d_head_v=grid.d_head_v,
-        )
-    selection = choose_profiler(options.measure, machine, progress, wanted=wanted, configs=configs)
-    session = open_session(machine, selection, options.measure, progress)
-    kept, _ = prune_configs(configs, machine)
-    able = choose_families((), machine.limits, workloads=wanted)
-    defaults = Defaults(machine.limits, able, chosen, recorded_subjects(selection))
-    workloads = workloads_for(options, kept) if kept else ()
-    others, _ = prune_configs(defaults.for_workloads(workloads), machine)
+    plan = plan_search(options, progress, configs)
+    session = plan.session
     standings = []
-    for workload in workloads:
-        for config in families.worth_trying(list(dict.fromkeys([*kept, *others])), workload):
+    for workload in plan.candidates.workloads:
+        for config in families.worth_trying(plan.candidates.configs, workload):
             subject = families.variant(config).key
             now = _today(subject, session)
             standings.append(_standing(subject, workload.key, now, session.journal))

@@ -26,14 +26,14 @@ from fa_tune.search.derived_features import with_derived
 from fa_tune.search.strategies import USES_FACTS, Observation, Point, Space, Strategy, create
 from fa_tune.search.strategies.audit import Audit, judge, sample
 from fa_tune.search.strategies.baseline import InOrder
-from fa_tune.search.strategies.budget import Budget, spend
+from fa_tune.search.strategies.budget import spend
 from fa_tune.search.strategies.points import point
 from fa_tune.search.strategies.round_robin import RoundRobin
 from fa_tune.search.strategies.transfer import Prior, with_prior
 from fa_tune.tune.build import PreparedWorkload, prepare
 from fa_tune.tune.measure import MeasuredWorkload, measure_workload
+from fa_tune.tune.plan import Scouting, SearchPlan
 from fa_tune.tune.results import Exploration
-from fa_tune.tune.search_state import SearchState
 from fa_tune.tune.session import Session
 
 FINALISTS = 8
@@ -41,41 +41,40 @@ FINAL_WITHIN = 1.05  # of the fastest proposal's median
 
 
 def explore(
-    state: SearchState,
+    plan: SearchPlan,
+    scouting: Scouting,
     session: Session,
     workload: Workload,
     configs: Sequence[Config],
     first: Sequence[str],
 ) -> MeasuredWorkload:
-    """Search one workload by the options' strategy, in a session of its own.  `first` are subjects
+    """Search one workload by a strategy, in a session of its own.  `first` are subjects
     to measure before all others and again in the final: the defaults, and what the registry holds.
 
     Raises NoUsableVariant when nothing compiles, and what compiling and measuring raise.
     """
-    options = state.options
-    run = _Run(state, session, workload, {families.variant(c).key: c for c in configs}, first)
-    if options.strategy in USES_FACTS:
+    run = _Run(plan, session, workload, {families.variant(c).key: c for c in configs}, first)
+    if scouting.strategy in USES_FACTS:
         run.build_everything()
-    spaces = with_priors(run.spaces(), state.priors, session.selection.device.name)
+    spaces = with_priors(run.spaces(), scouting.priors, session.selection.device.name)
     keys = [p.key for space in spaces for p in space.points]
-    strategy = strategy_over(options.strategy, spaces, session.measure.seed)
-    budget = Budget(options.measurements, options.seconds)
-    observed = spend(strategy, budget, lambda indices: run.scout(indices, keys))
+    strategy = strategy_over(scouting.strategy, spaces, session.measure.seed)
+    observed = spend(strategy, scouting.budget, lambda indices: run.scout(indices, keys))
 
     times = {keys[o.index]: o.time_s for o in observed if o.time_s is not None}
     skipped = sorted(set(range(len(keys))) - {o.index for o in observed})
-    audited = [keys[i] for i in sample(skipped, options.audit, session.measure.seed)]
+    audited = [keys[i] for i in sample(skipped, scouting.audit, session.measure.seed)]
     finalists = list(dict.fromkeys([*(s for s in first if s in times), *_best(times)]))
     final = run.final(finalists, audited)
     exploration = Exploration(
-        strategy=options.strategy,
+        strategy=scouting.strategy,
         seed=session.measure.seed,
-        budget=str(budget),
+        budget=str(scouting.budget),
         configs=len(keys),
         scouted=len(observed),
         failed=sum(o.time_s is None for o in observed),
         finalists=len(finalists),
-        audit=_audit(final, finalists, audited, len(skipped)) if options.audit else None,
+        audit=_audit(final, finalists, audited, len(skipped)) if scouting.audit else None,
     )
     return run.result(final, exploration)
 
@@ -85,7 +84,7 @@ class _Run:
     """The search of one workload, and what has been compiled and measured on the way, by
     subject."""
 
-    state: SearchState
+    plan: SearchPlan
     session: Session
     workload: Workload
     configs: Mapping[str, Config]
@@ -154,7 +153,7 @@ class _Run:
             self.verdicts,
         )
         others = tuple(a for s, a in self.attempts.items() if s not in ended)
-        defaults = self.state.defaults.keys(self.workload)
+        defaults = self.plan.defaults.keys(self.workload)
         return MeasuredWorkload(prepared, tuple(final), defaults, others, exploration)
 
     def _prepare(self, subjects: Sequence[str], *, verify: bool = True) -> None:
@@ -168,7 +167,7 @@ class _Run:
         self.verdicts |= found.verdicts
 
     def _measure(self, session: Session, subjects: Sequence[str], *, final: bool) -> list[Attempt]:
-        sampling = self.state.sampling(self.workload, self.artifacts, tuple(self.first))
+        sampling = self.plan.sampling(self.workload, self.artifacts, tuple(self.first))
         if not final:
             sampling = dataclasses.replace(sampling, keep=(), adaptive=False)
         artifacts = {s: self.artifacts[s] for s in subjects if s in self.artifacts}

@@ -210,6 +210,24 @@ def test_only_the_commands_use_the_lab() -> None:
     assert {module for module, target in _arrows() if target == "lab"} == {"commands"}
 
 
+def test_only_one_module_of_tune_reads_a_searchs_options() -> None:
+    """The flow takes them, and hands on one plan of what is to be done."""
+
+    def reads(path: str) -> bool:
+        tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+        return any(
+            isinstance(node, ast.Attribute)
+            and ast.unparse(node.value) in ("options", "self.options")
+            for function in ast.walk(tree)
+            if isinstance(function, ast.FunctionDef)
+            and any("SearchOptions" in ast.unparse(a) for a in function.args.args if a.annotation)
+            for node in ast.walk(function)
+        )
+
+    modules = {m: p for m, p in _modules().items() if _top(m) == "tune"}
+    assert [m for m, path in modules.items() if reads(path)] == ["fa_tune.tune.plan"]
+
+
 def test_nothing_is_allowed_that_nobody_does() -> None:
     allowed = {(module, target) for module, others in MAY_IMPORT.items() for target in others}
     assert not allowed - set(_arrows())

@@ -17,8 +17,8 @@ from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, 
 from fa_tune.core.workload import DType, Workload
 from fa_tune.store.journal import Journal
 from fa_tune.store.registry import file as store
-from fa_tune.tune import asked, single
 from fa_tune.tune import build as building
+from fa_tune.tune import plan, single
 from fa_tune.tune.fleet import gpu as fleet_gpu
 from fa_tune.tune.flow import search as run_search
 from fa_tune.tune.results import SearchResult, WorkloadResult
@@ -28,7 +28,7 @@ from fa_tune.workers.supervisor import ItemResult
 from tests.tune import fakes
 from tests.tune.fakes import H200, FakeCompiler, FakeProfiler, Stages
 
-SEARCH = import_module("fa_tune.tune.flow")  # the package's attribute is the function
+PLAN = import_module("fa_tune.tune.plan")
 
 
 class FakeVerifier:
@@ -204,11 +204,11 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     compile_all: Callable[..., Any] = lambda *args: world.compiler(*args)  # noqa: E731
     monkeypatch.setattr(devices, "find_device", lambda index=0: world.device)
     monkeypatch.setattr(fleet_gpu, "run_items", world.run_items)
-    monkeypatch.setattr(SEARCH, "tie_break_for", world.tie_break_for)
+    monkeypatch.setattr(PLAN, "tie_break_for", world.tie_break_for)
     for module in (building, single):
         monkeypatch.setattr(module, "build_all", compile_all)
-    for module in (SEARCH, single):
+    for module in (PLAN, single):
         monkeypatch.setattr(module, "choose_profiler", world.choose_profiler)
-    for module in (asked, single):
+    for module in (plan, single):
         monkeypatch.setattr(module, "choose_configs", lambda *_, **__: fakes.parsed(world.configs))
     return world

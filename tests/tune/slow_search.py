@@ -11,7 +11,6 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
 from fa_tune import families
@@ -21,7 +20,8 @@ from fa_tune.core.model import Attempt
 from fa_tune.core.options import MachineOptions, SearchOptions, Silent, WorkloadOptions
 from fa_tune.core.workload import DType
 from fa_tune.profile.base import MeasurePlan, OnStep
-from fa_tune.tune import asked
+from fa_tune.tune import plan
+from fa_tune.tune.flow import search
 from tests.tune import fakes
 from tests.tune.fakes import H200, FakeProfiler
 
@@ -45,14 +45,14 @@ class SlowProfiler(FakeProfiler):
 
 
 def main(folder: Path, nap_s: float) -> None:
-    search = import_module("fa_tune.tune.flow")
+
     profiler = SlowProfiler(folder, nap_s)
     devices.find_device = lambda index=0: H200
     families._FAMILIES = {"sm80": families.get("sm80")}  # what it compiles is what it takes
     VerifyJob.handler = "tests.tune.verify_child:handle"
     ABTestJob.handler = CompareInputsJob.handler = "tests.tune.verify_child:compare_nothing"
-    search.choose_profiler = lambda *_, **__: fakes.selected(profiler)
-    asked.choose_configs = lambda *_, **__: fakes.parsed(fakes.configs(N_CONFIGS))
+    plan.choose_profiler = lambda *_, **__: fakes.selected(profiler)
+    plan.choose_configs = lambda *_, **__: fakes.parsed(fakes.configs(N_CONFIGS))
     os.environ["VERIFIED_LOG"] = str(folder / "verified")
     options = SearchOptions(
         workloads=WorkloadOptions(seq_lens=SEQ_LENS, dtypes=(DType.FP16,)),
@@ -60,7 +60,7 @@ def main(folder: Path, nap_s: float) -> None:
         registry=folder / "registry.json",
     )
     print("ready", flush=True)
-    result = search.search(options, Silent())
+    result = search(options, Silent())
     print(json.dumps([result.measured, result.reused]), flush=True)
 
 

@@ -20,11 +20,11 @@ from fa_tune.search.decide import Rule
 from fa_tune.search.neighbor_regret import Neighbour
 from fa_tune.store import recordings
 from fa_tune.store.registry import file as store
-from fa_tune.tune import asked, dispatch
+from fa_tune.tune import dispatch, plan
 from fa_tune.tune.profilers import choose_profiler
 from fa_tune.tune.tie_break import TieBreak
 from tests.tune import fakes
-from tests.tune.conftest import SEARCH, World
+from tests.tune.conftest import PLAN, World
 from tests.tune.fakes import FakeProfiler
 from tests.tune.test_search import DEFAULT, FAST, again, known_times, only, search
 
@@ -42,7 +42,7 @@ def recorded(world: World, monkeypatch: pytest.MonkeyPatch) -> Path:
     search(world, 1024, record=folder, registry=world.folder / "theirs.json")
     again(world)
     world.device = None
-    monkeypatch.setattr(SEARCH, "choose_profiler", choose_profiler)
+    monkeypatch.setattr(PLAN, "choose_profiler", choose_profiler)
     return folder
 
 
@@ -90,7 +90,7 @@ def test_where_no_recording_holds_the_default_set_those_recorded_are_chosen_amon
     everything = fakes.parsed(world.configs)
     fast = families.get("sm80").configs("fast", dtypes=[DType.FP16])
     lacking = [c for c in fast if c not in everything]
-    monkeypatch.setattr(asked, "choose_configs", lambda *_, **__: lacking)
+    monkeypatch.setattr(plan, "choose_configs", lambda *_, **__: lacking)
     held = len(everything)
     note = f"no recording holds the set 'fast': choosing among the {held} configs that are recorded"
 
@@ -109,7 +109,7 @@ def test_where_no_recording_holds_the_default_set_those_recorded_are_chosen_amon
 
     # Nor is one that is recorded in part.
     again(world)
-    monkeypatch.setattr(asked, "choose_configs", lambda *_, **__: [*lacking, everything[0]])
+    monkeypatch.setattr(plan, "choose_configs", lambda *_, **__: [*lacking, everything[0]])
     search(world, 1024, recordings=recorded, kernels="fast")
     assert note not in world.progress.notes
 
@@ -152,7 +152,7 @@ def lose_the_gpu(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     again(world)
     world.device = None
     world.confirmer.asked.clear()
-    monkeypatch.setattr(SEARCH, "choose_profiler", choose_profiler)
+    monkeypatch.setattr(PLAN, "choose_profiler", choose_profiler)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import pytest
 from fa_tune.core.model import Outcome
 from fa_tune.core.options import MeasureOptions
 from fa_tune.core.workload import DType, benchmark_workload
-from fa_tune.tune import staleness
 from fa_tune.tune.flow import search as run_search
 from fa_tune.tune.staleness import Difference, Staleness, why_stale
 from tests.commands.console import Console
@@ -21,14 +20,6 @@ from tests.tune.fakes import FakeProfiler
 
 KEYS = fakes.keys(4)
 KEY = benchmark_workload(1024, 128, DType.FP16).key
-
-
-@pytest.fixture
-def world(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(staleness, "choose_profiler", world.choose_profiler)
-    chosen = lambda *_, **__: fakes.parsed(world.configs)  # noqa: E731
-    monkeypatch.setattr(staleness, "choose_configs", chosen)
-    return world
 
 
 def asked(world: World, *seq_lens: int, **changes: object) -> Staleness:

@@ -26,8 +26,8 @@ from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, 
 from fa_tune.core.workload import DType
 from fa_tune.profile.events import EventsProfiler
 from fa_tune.store.journal import Journal
-from fa_tune.tune import asked, single
 from fa_tune.tune import build as building
+from fa_tune.tune import plan, single
 from fa_tune.tune.results import SearchResult
 from fa_tune.tune.session import ProfilerSelection
 from tests.tune import fakes
@@ -120,9 +120,9 @@ def pretend(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     selection = ProfilerSelection(EventsProfiler(), H200, "measured on this machine's NVIDIA H200")
     for module in (building, single):
         monkeypatch.setattr(module, "build_all", lambda *args: compiler(*args))
-    for module in (SEARCH, single, SPACE):
+    for module in (plan, single, SPACE):
         monkeypatch.setattr(module, "choose_profiler", lambda *_, **__: selection)
     monkeypatch.setattr(
-        asked, "choose_configs", lambda *_, **__: fakes.parsed(fakes.configs(N_CONFIGS))
+        plan, "choose_configs", lambda *_, **__: fakes.parsed(fakes.configs(N_CONFIGS))
     )
     return Machine(folder, Stages())

@@ -17,7 +17,7 @@ from fa_tune.core.model import Outcome
 from fa_tune.core.options import MachineOptions, WorkloadOptions
 from fa_tune.core.workload import DType
 from fa_tune.store.journal import AttemptRecord, VerdictRecord
-from fa_tune.tune import asked, single
+from fa_tune.tune import plan, single
 from fa_tune.tune.fleet.pool import Pool
 from fa_tune.tune.results import SearchResult
 from fa_tune.workers.supervisor import WorkerUnusable
@@ -131,7 +131,7 @@ def test_what_is_added_goes_to_the_gpu_that_knows_the_workload(
     for gpu, _, _, w, _ in machine.log("sample"):
         homes.setdefault(w, set()).add(gpu)
     more = fakes.parsed(fakes.configs(N_CONFIGS + 1))
-    monkeypatch.setattr(asked, "choose_configs", lambda *_, **__: more)
+    monkeypatch.setattr(plan, "choose_configs", lambda *_, **__: more)
     left_to: list[Counter[str]] = []
     each = Pool.each
 
@@ -291,7 +291,7 @@ def test_what_another_gpu_measured_is_measured_again_beside_what_is_new(
     def search_on(number: int, n_configs: int) -> SearchResult:
         monkeypatch.setattr(devices, "find_devices", lambda n: original(n)[number : number + 1])
         found = fakes.parsed(fakes.configs(n_configs))
-        monkeypatch.setattr(asked, "choose_configs", lambda *_, **__: found)
+        monkeypatch.setattr(plan, "choose_configs", lambda *_, **__: found)
         return machine.search(1024)
 
     def measured_since(done: int) -> set[str]:

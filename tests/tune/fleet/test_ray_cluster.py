@@ -29,8 +29,8 @@ from fa_tune.core.model import Outcome
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.core.workload import DType
 from fa_tune.store.journal import AttemptRecord, Journal
-from fa_tune.tune import asked
 from fa_tune.tune import build as building
+from fa_tune.tune import plan
 from fa_tune.tune.fleet import ray_actor as remote
 from fa_tune.tune.fleet import ray_cluster
 from fa_tune.tune.results import SearchResult
@@ -161,7 +161,7 @@ def machine(
     monkeypatch.setattr(VerifyJob, "handler", "tests.tune.fleet.gpu_child:verified")
     monkeypatch.setattr(building, "build_all", build)
     monkeypatch.setattr(
-        asked, "choose_configs", lambda *_, **__: fakes.parsed(fakes.configs(N_CONFIGS))
+        plan, "choose_configs", lambda *_, **__: fakes.parsed(fakes.configs(N_CONFIGS))
     )
     return Cluster(cluster, tmp_path)
 

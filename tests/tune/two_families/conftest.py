@@ -9,7 +9,7 @@ import pytest
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import Workload
 from fa_tune.families import selection
-from fa_tune.tune import asked, single
+from fa_tune.tune import plan, single
 from fa_tune.tune.flow import search as run_search
 from fa_tune.tune.results import SearchResult
 from tests.families.wave import WaveFamily, register
@@ -46,7 +46,7 @@ def wave(monkeypatch: pytest.MonkeyPatch) -> WaveFamily:
 @pytest.fixture
 def world(world: World, wave: WaveFamily, monkeypatch: pytest.MonkeyPatch) -> World:
     """With the real sets of both families, wave being the faster one."""
-    for module in (asked, single):
+    for module in (plan, single):
         monkeypatch.setattr(module, "choose_configs", selection.choose_configs)
     world.profiler = FakeProfiler(times(sm80=2.0, wave=1.0))
     return world

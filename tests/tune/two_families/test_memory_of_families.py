@@ -15,7 +15,7 @@ from fa_tune.store.recordings import SOURCES, load_all
 from fa_tune.store.registry import file as store
 from fa_tune.tune.profilers import choose_profiler
 from tests.families.wave import WaveFamily
-from tests.tune.conftest import SEARCH, World, only
+from tests.tune.conftest import PLAN, World, only
 from tests.tune.two_families.conftest import (
     SM80_DEFAULT,
     WAVE,
@@ -103,7 +103,7 @@ def recorded(world: World, monkeypatch: pytest.MonkeyPatch) -> Path:
     search(world, record=folder, registry=world.folder / "theirs.json")
     again(world)
     world.device = None
-    monkeypatch.setattr(SEARCH, "choose_profiler", choose_profiler)
+    monkeypatch.setattr(PLAN, "choose_profiler", choose_profiler)
     return folder
 
 
@@ -144,7 +144,7 @@ def test_a_family_that_nobody_recorded_is_left_out_of_a_replay(
     assert json.loads(meta.read_text())["provenance"]["extra"] == {}, "as before there were two"
     again(world)
     world.device = None
-    monkeypatch.setattr(SEARCH, "choose_profiler", choose_profiler)
+    monkeypatch.setattr(PLAN, "choose_profiler", choose_profiler)
     one = only(search(world, recordings=folder))
     assert "no recording holds kernels of wave: left out" in world.progress.notes
     assert world.progress.warnings == []
