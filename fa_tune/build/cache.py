@@ -29,7 +29,7 @@ import platformdirs
 from fa_tune.build.ptxas_log import CompiledKernel, KernelFacts
 from fa_tune.core import codec
 from fa_tune.core.errors import StorageError
-from fa_tune.core.files import replace_file
+from fa_tune.core.files import check_own, replace_file
 from fa_tune.core.model import Outcome
 
 _FOLDER = "artifacts-v1"  # the version of the layout and of the JSON's fields
@@ -119,7 +119,7 @@ def default_cache_dir() -> Path:
 
 
 class ArtifactStore:
-    """Entries under one cache folder, default `default_cache_dir()`.
+    """Entries under one cache folder, default `default_cache_dir()`, which must be the user's own.
 
     `warn` is given one line for each damaged entry (which then counts as absent and is
     written anew) and one when the folder cannot be written: from then on new entries go to a
@@ -137,9 +137,11 @@ class ArtifactStore:
         return self._spare or self._root
 
     def get(self, key: ArtifactKey) -> Stored | None:
-        """The entry of a key, or None.  Marks it as used now."""
+        """The entry of a key, or None.  Marks it as used now.  Raises StorageError for folders and
+        files that other users may write."""
         for root in filter(None, (self._spare, self._root)):
             path = _entry_path(root, key.digest)
+            check_own(root.parent, root, path.parent, path)
             try:
                 stored = _read(path, key)
             except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -289,6 +291,7 @@ def _read(path: Path, key: ArtifactKey) -> Stored:
     if entry.outcome is not Outcome.OK:
         return Stored(entry, None)
     cubin = _cubin_path(path, file.cubin_sha256)
+    check_own(cubin)
     try:
         code = cubin.read_bytes()
     except FileNotFoundError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,6 +44,24 @@ def read_json(path: Path) -> Any:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:  # ValueError: also a number of 5000 digits
         raise ProfileFormatError(f"{path} cannot be read as JSON: {error}") from None
+
+
+def check_own(*paths: Path) -> None:
+    """Raise StorageError where one of these, if it is there, is another user's (root's is fine) or
+    may be changed by other users: what they hold is run."""
+    for path in paths:
+        with contextlib.suppress(OSError):  # what cannot be looked at cannot be read either
+            found = path.stat()
+            others = stat.S_IWOTH if found.st_mode & stat.S_ISVTX == 0 else 0
+            if found.st_gid != os.getegid():  # the user's own group writes where umask is 002
+                others |= stat.S_IWGRP
+            shared = found.st_mode & others
+            if shared or found.st_uid not in (0, os.geteuid()):
+                why = "other users may write it" if shared else "it is another user's"
+                raise StorageError(
+                    f"not taking code from {path}: {why}; name another folder with --cache-dir "
+                    "or FA_TUNE_CACHE_DIR"
+                )
 
 
 def check_writable(path: Path, instead: str, *, replaced: bool = False) -> None:

@@ -33,3 +33,9 @@ def csrc_dir() -> Path:
 def profiles_dir() -> Path:
     """The folder of recordings that replay and the tests use; raises ToolMissing."""
     return _find("profiles", "_profiles")
+
+
+def ready_library(name: str, package: Path = _PACKAGE) -> Path | None:
+    """The C++ library that a platform wheel has of this name, ready-made; None in a checkout."""
+    path = package / "_native" / f"lib{name}.so"
+    return path if path.is_file() else None

@@ -332,3 +332,17 @@ def test_prune_leaves_other_files_alone(tmp_path: Path, store: ArtifactStore) ->
     store.prune(larger_than_bytes=0)
     assert other.read_text() == "mine"
     assert store.size() == StoreSize(0, 0)
+
+
+@pytest.mark.parametrize("depth", range(4))
+def test_what_other_users_may_write_is_not_taken(
+    store: ArtifactStore, tmp_path: Path, depth: int
+) -> None:
+    cubin = store.put(KEY, GOOD, CUBIN).cubin
+    assert cubin is not None
+    path = (cubin, cubin.parent, store.path, store.path.parent)[depth]
+    path.chmod(path.stat().st_mode | 0o002)
+    with pytest.raises(StorageError, match=r"other users may write it; .*--cache-dir"):
+        store.get(KEY)
+    path.chmod(path.stat().st_mode & ~0o002)
+    assert store.get(KEY) is not None

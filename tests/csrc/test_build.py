@@ -70,6 +70,15 @@ def test_an_unwritable_cache_is_one_line(native_cache: Path, tmp_path: Path) -> 
         library.shared_library("one", SOURCES | HEADER, (), (), tmp_path)
 
 
+def test_a_library_that_others_may_write_is_not_loaded(native_cache: Path, tmp_path: Path) -> None:
+    made = library.shared_library("one", SOURCES | HEADER, (), (), tmp_path)
+    for path in (made, made.parent, made.parents[1], tmp_path):
+        path.chmod(path.stat().st_mode | 0o002)
+        with pytest.raises(StorageError, match="other users may write it"):
+            library.shared_library("one", SOURCES | HEADER, (), (), tmp_path)
+        path.chmod(path.stat().st_mode & ~0o002)
+
+
 def test_another_version_of_the_abi_is_refused(
     core: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

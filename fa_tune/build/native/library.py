@@ -16,6 +16,8 @@ from filelock import FileLock
 
 from fa_tune.build.native.sources import core_sources, torch_sources
 from fa_tune.core.errors import StorageError, ToolMissing
+from fa_tune.core.files import check_own
+from fa_tune.core.paths import ready_library
 
 COMPILERS = ("c++", "g++", "clang++")  # after what CXX names
 _FOLDER = "native-v1"
@@ -26,14 +28,18 @@ _CORE_OPTIONS = ("-std=c++17", "-O2", "-fvisibility=hidden", "-Wall", "-Wextra")
 
 
 def core_library(cache_dir: Path | None = None) -> Path:
-    """The C++ core as a shared library; see `shared_library`."""
-    return shared_library("fa_tune", core_sources(), _CORE_OPTIONS, ("-ldl",), cache_dir)
+    """The C++ core as a shared library: the wheel's, else see `shared_library`."""
+    return ready_library("fa_tune") or shared_library(
+        "fa_tune", core_sources(), _CORE_OPTIONS, ("-ldl",), cache_dir
+    )
 
 
 def torch_library(torch: Path, cache_dir: Path | None = None) -> Path:
     """The operators of `csrc/torch` with the core in them, for a torch of 2.10 or later that is
-    installed in the folder `torch`.  What is built runs in every such torch."""
-    return stable_library("fa_tune_torch", torch_sources(), torch, cache_dir)
+    installed in the folder `torch`.  What is built runs in every such torch, so a wheel has it."""
+    return ready_library("fa_tune_torch") or stable_library(
+        "fa_tune_torch", torch_sources(), torch, cache_dir
+    )
 
 
 def stable_library(
@@ -56,7 +62,8 @@ def shared_library(
 
     `options` are the compiler's, `libraries` the linker's.  Kept under `cache_dir` (None: the
     user's cache folder) by the hash of sources, options and compiler.  Raises ToolMissing without a
-    compiler and for sources that it refuses, StorageError for a folder that cannot be written.
+    compiler and for sources that it refuses, StorageError for a folder that cannot be written, or
+    that other users may write.
     """
     compiler = host_compiler()
     told = (compiler, _version(compiler), name, *options, "", *libraries, "")
@@ -64,6 +71,7 @@ def shared_library(
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     cache_dir = cache_dir or Path(platformdirs.user_cache_dir("fa-tune"))
     target = cache_dir / _FOLDER / digest[:32] / f"lib{name}.so"
+    check_own(cache_dir, target.parents[1], target.parent, target)
     if target.is_file():
         return target
     try:
