@@ -1,12 +1,13 @@
-"""Optuna's tree-structured Parzen estimator over a list of points.
+"""Optuna's samplers over a list of points.
 
-It draws every knob by itself and so may draw what is no point of the space; the
+A sampler draws every knob by itself and so may draw what is no point of the space; the
 nearest point that is still free is proposed in its place, and the sampler is told of that
 point.  It learns of a failure as of a value that is worse than any seen.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +19,7 @@ FAILED_TIMES = 2.0  # a failure counts as this many times the slowest time
 
 
 class OptunaSampler(Memory):
-    """Optuna's sampler; start points come first."""
+    """One of Optuna's samplers; start points come first."""
 
     def __init__(self, space: Space, seed: int, name: str) -> None:
         super().__init__(space, seed, name)
@@ -26,7 +27,10 @@ class OptunaSampler(Memory):
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # experimental options
-            sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True)
+            if name == "optuna-gp":
+                sampler = optuna.samplers.GPSampler(seed=seed, deterministic_objective=True)
+            else:
+                sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True)
             self._study = optuna.create_study(sampler=sampler)
         self._distributions: dict[str, Any] = {
             knob: optuna.distributions.IntDistribution(0, len(values) - 1)
@@ -93,5 +97,9 @@ def _optuna() -> Any:
 
 
 def make(name: str, space: Space, seed: int) -> Strategy:
-    """`optuna-tpe`."""
+    """`optuna-tpe` or `optuna-gp`; raises ToolMissing where a library is not installed."""
+    needed = ("scipy", "torch") if name == "optuna-gp" else ()
+    for package in needed:
+        if importlib.util.find_spec(package) is None:
+            raise ToolMissing(f"{name} needs {package}, which is not installed")
     return OptunaSampler(space, seed, name)

@@ -15,11 +15,15 @@ from fa_tune.search.strategies.base import Knob
 from fa_tune.search.strategies.surrogate import INITIAL_POINTS
 from tests.synthetic_spaces import space as synthetic
 
-NO_OPTUNA = importlib.util.find_spec("optuna") is None
+NEEDS = {"optuna-tpe": ("optuna",), "optuna-gp": ("optuna", "scipy")}
+
+
+def _installed(name: str) -> bool:
+    return all(importlib.util.find_spec(package) for package in NEEDS.get(name, ()))
+
+
 ALL = [
-    pytest.param(name, marks=pytest.mark.skipif(NO_OPTUNA, reason="not installed"))
-    if name.startswith("optuna")
-    else pytest.param(name)
+    pytest.param(name, marks=pytest.mark.skipif(not _installed(name), reason="not installed"))
     for name in STRATEGIES
 ]
 
