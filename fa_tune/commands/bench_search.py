@@ -37,7 +37,7 @@ from fa_tune.lab.replay import LEVELS, Score
 from fa_tune.lab.scores import document, read
 from fa_tune.lab.space_table import RecordedWorkload, find, load, recorded
 from fa_tune.lab.strategies import (
-    Plan,
+    Comparison,
     cells,
     closing,
     compare,
@@ -181,7 +181,7 @@ def command(
     earlier = _earlier(add, limit)
     jobs = jobs or os.cpu_count() or 1
     lenient = kernel_tuner == "all"  # what was asked for by name has to run
-    plan = Plan(
+    plan = Comparison(
         strategies,
         _kernel_tuner_strategies(kernel_tuner),
         default,

@@ -465,7 +465,7 @@ class Workload(Keyed):
         return self.seq_len_q * (self.heads // self.kv_heads)
 
     @property
-    def few_rows(self) -> bool:
+    def decode_shape(self) -> bool:
         """Whether so few rows share each head of K and V that reading these takes the time."""
         return not self.packed and self.rows_of_kv_head <= FEW_ROWS
 

@@ -258,7 +258,7 @@ def _add_defaults(
     """What runs untuned: of each architecture the default of the preferred family.  `heads`: head
     dimensions of Q and K, and of V."""
     kinds = [(*pair, dtype) for pair in heads for dtype in options.dtypes]
-    tuned = [e.workload for e in found.entries if e.workload.few_rows]
+    tuned = [e.workload for e in found.entries if e.workload.decode_shape]
     few_rows = {(w.d_head, w.d_v, w.dtype) for w in tuned if not w.kv_e4m3}
     for arch in sorted(archs, key=lambda a: a.compute_capability, reverse=True):
         for d_head, d_v, dtype in kinds:

@@ -41,7 +41,7 @@ class SizedDefault:
         whose sequences may differ in length if its own may."""
         own = self.workload
         return (
-            workload.few_rows
+            workload.decode_shape
             and same_kind(own, workload)
             and _rows(workload) <= _rows(own)
             and (workload.cached, _uneven(workload)) == (own.cached, _uneven(own))

@@ -55,7 +55,7 @@ class Single:
 
 
 @dataclass(frozen=True)
-class _Problem:
+class _TunedProblem:
     """`tuned` is what an entry tells, `ratios` of all configs that were measured."""
 
     tuned: Tuned
@@ -64,18 +64,18 @@ class _Problem:
 
 
 def losses_of(folder: Path) -> tuple[list[Losses], list[Single]]:
-    """Those of all recordings in a folder; raises ProfileFormatError, and StorageError for one that
-    does not exist."""
+    """Losses of all recordings in a folder; raises ProfileFormatError, and StorageError for one
+    that does not exist."""
     check_folder(folder)
     return losses_among(load_all(folder))
 
 
 def losses_among(
-    tuned: Iterable[Recording], asked: Iterable[Recording] = ()
+    tuned: Iterable[Recording], requested: Iterable[Recording] = ()
 ) -> tuple[list[Losses], list[Single]]:
-    """Those of the problems of few rows that recordings have, by GPU and method: of those `asked`
-    by the `tuned` ones, or without any of each of the tuned ones by the others."""
-    known, wanted = _by_kind(tuned), _by_kind(asked)
+    """Losses at the problems of few rows that recordings have, by GPU and method: of `requested`
+    ones by the `tuned` ones, or without any of each of the tuned ones by the others."""
+    known, wanted = _by_kind(tuned), _by_kind(requested)
     found: list[Losses] = []
     singles: list[Single] = []
     for of, every in known.items():
@@ -91,17 +91,17 @@ def losses_among(
     return found, singles
 
 
-def _by_kind(recordings: Iterable[Recording]) -> dict[tuple[str, str], list[_Problem]]:
-    kinds: dict[tuple[str, str], list[_Problem]] = {}
+def _by_kind(recordings: Iterable[Recording]) -> dict[tuple[str, str], list[_TunedProblem]]:
+    kinds: dict[tuple[str, str], list[_TunedProblem]] = {}
     for recording in recordings:
         of = (recording.meta.device.name, recording.meta.provenance.method)
         kinds.setdefault(of, []).extend(_problems(recording))
     return {of: _once(problems) for of, problems in kinds.items()}
 
 
-def _problems(recording: Recording) -> Iterable[_Problem]:
+def _problems(recording: Recording) -> Iterable[_TunedProblem]:
     for found in decided_again(recording):
-        if not found.workload.few_rows or found.workload.cached:
+        if not found.workload.decode_shape or found.workload.cached:
             continue
         ratios = {
             Variant.from_key(s.subject): s.to_chosen.value
@@ -112,14 +112,14 @@ def _problems(recording: Recording) -> Iterable[_Problem]:
         default = ratios.get(Variant.from_key(found.default)) if found.default else None
         tied = dict.fromkeys(map(Variant.from_key, found.decision.tie_set), 1.0)
         first = (Variant.from_key(s.subject) for s in found.decision.runners_up[:MAX_RUNNERS_UP])
-        told = tied | {v: ratios[v] for v in first} | {chosen: 1.0}
-        yield _Problem(Tuned(found.workload, chosen, told, default), ratios, found.default)
+        kept = tied | {v: ratios[v] for v in first} | {chosen: 1.0}
+        yield _TunedProblem(Tuned(found.workload, chosen, kept, default), ratios, found.default)
 
 
-def _once(problems: Sequence[_Problem]) -> list[_Problem]:
+def _once(problems: Sequence[_TunedProblem]) -> list[_TunedProblem]:
     """Each problem once, as the recording with the most configs has it; of equals the newest, as
     they come."""
-    found: dict[Workload, _Problem] = {}
+    found: dict[Workload, _TunedProblem] = {}
     for problem in problems:
         known = found.setdefault(problem.tuned.workload, problem)
         if len(problem.ratios) > len(known.ratios):
@@ -140,27 +140,30 @@ def _single(ratios: Sequence[Mapping[Variant, float]]) -> tuple[Variant, list[fl
 
 
 def _losses(
-    of: tuple[str, str], problem: _Problem, every: Sequence[_Problem], single: Variant | None
+    of: tuple[str, str],
+    problem: _TunedProblem,
+    every: Sequence[_TunedProblem],
+    single: Variant | None,
 ) -> Losses | None:
     """None for a problem without others."""
-    own, asked, ratios = problem.tuned, problem.tuned.workload, problem.ratios
+    own, requested, ratios = problem.tuned, problem.tuned.workload, problem.ratios
     others = [
         p.tuned
         for p in every
-        if _alike(p.tuned.workload, asked) and distance(p.tuned.workload, asked) >= APART
+        if _alike(p.tuned.workload, requested) and distance(p.tuned.workload, requested) >= APART
     ]
     default = Variant.from_key(problem.default) if problem.default else None
-    found = between(others, asked, default)
+    found = between(others, requested, default)
     if found is None:
         return None
-    nearest = min(others, key=lambda t: distance(t.workload, asked))
+    nearest = min(others, key=lambda t: distance(t.workload, requested))
 
     def loss(variant: Variant | None) -> float | None:
         return ratios[variant] - 1.0 if variant is not None and variant in ratios else None
 
     return Losses(
         *of,
-        asked,
+        requested,
         own.chosen.config,
         found.variant.config,
         found.asked[0].workload,

@@ -37,7 +37,7 @@ def require() -> None:
 
 
 def version() -> str:
-    """Of the Kernel Tuner that is installed.  Raises ToolMissing."""
+    """Version of the Kernel Tuner that is installed.  Raises ToolMissing."""
     require()
     return importlib.metadata.version("kernel_tuner")
 

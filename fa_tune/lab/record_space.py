@@ -115,7 +115,7 @@ def record_space(
 
 
 def _able(configs: Sequence[Config], machine: Machine) -> tuple[list[Config], int]:
-    """Those that can run, all of one family, and how many cannot; raises NoUsableVariant and
+    """Configs that can run, all of one family, and how many cannot; raises NoUsableVariant and
     InvalidConfig."""
     kept, rejected = prune_configs(configs, machine)
     if not kept:

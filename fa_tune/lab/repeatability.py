@@ -146,8 +146,8 @@ def simulated(tunings: Sequence[Tuning], n: int, seed: int, *, runs: int = RUNS)
 
 def _raced(tuning: Tuning, dice: random.Random, runs: int) -> Tuning:
     """Another rule of the same candidates; its samples are recorded ones."""
-    beside = bool(tuning.relative)
-    recorded = tuning.relative if beside else tuning.samples
+    paired = bool(tuning.relative)
+    recorded = tuning.relative if paired else tuning.samples
     numbers: dict[str, list[float]] = {s: [] for s in tuning.candidates}
     drawn: dict[str, list[int]] = {s: [] for s in numbers}
     lost = (1 << 30,)
@@ -168,7 +168,7 @@ def _raced(tuning: Tuning, dice: random.Random, runs: int) -> Tuning:
         for subject in active:
             numbers[subject].append(recorded[subject][common])
             drawn[subject].append(common)
-            now_s += (1 + beside) * tuning.samples[subject][common]
+            now_s += (1 + paired) * tuning.samples[subject][common]
     samples, relative = (
         {s: tuple(taken[s][i] for i in drawn[s]) for s in drawn if s in taken}
         for taken in (tuning.samples, tuning.relative)

@@ -11,14 +11,14 @@ from fa_tune.core.errors import ProfileFormatError
 from fa_tune.core.files import read_json
 from fa_tune.lab.replay import MEDIAN, UNLUCKY, Score
 from fa_tune.lab.space_table import RecordedWorkload
-from fa_tune.lab.strategies import Plan
+from fa_tune.lab.strategies import Comparison
 
 SCHEMA = "fa-tune-bench-search-1"
 _DIGITS = 5  # of a share of the best
 
 
 def document(
-    plan: Plan, scored: Sequence[tuple[RecordedWorkload, Sequence[Score]]]
+    plan: Comparison, scored: Sequence[tuple[RecordedWorkload, Sequence[Score]]]
 ) -> dict[str, Any]:
     """Everything that was compared."""
     return {

@@ -22,7 +22,7 @@ TRANSFER = " + others"  # and where it knows what other workloads took
 
 
 @dataclass(frozen=True)
-class Plan:
+class Comparison:
     """What is compared, and how often.
 
     `strategies` are fa-tune's, `kernel_tuner` Kernel Tuner's; `default` says whether ours are
@@ -56,7 +56,7 @@ class Watcher(Protocol):
 
 
 def compare(
-    recorded: RecordedWorkload, plan: Plan, watcher: Watcher, known: Sequence[Prior] = ()
+    recorded: RecordedWorkload, plan: Comparison, watcher: Watcher, known: Sequence[Prior] = ()
 ) -> list[Score]:
     """One score per strategy on one space, random search first.  With `known` those that can
     learn from other workloads run once more, with that.
@@ -149,7 +149,7 @@ def headline(recorded: RecordedWorkload, default: str = TOLD) -> str:
     return text
 
 
-def closing(plan: Plan) -> str:
+def closing(plan: Comparison) -> str:
     """What the numbers are, below the tables."""
     text = f"Measurements needed by half and by nine tenths of {plan.seeds} runs"
     if plan.external_seeds not in (None, plan.seeds):
@@ -168,7 +168,7 @@ def cells(score: Score) -> list[str]:
 
 
 def headings(limit: int) -> list[str]:
-    """Of the columns that `cells` fills."""
+    """Headings of the columns that `cells` fills."""
     levels = [f"{100 * level:.0f} %" for level in replay.LEVELS]
     return ["strategy", *levels, f"behind random, of {limit}"]
 

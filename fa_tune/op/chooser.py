@@ -143,7 +143,7 @@ def representative(workload: Workload) -> Workload:
     group = workload.heads // workload.kv_heads
     if workload.packed:
         return _representative_packed(workload, group)
-    if workload.few_rows:
+    if workload.decode_shape:
         batch, q = workload.batch * workload.kv_heads, workload.seq_len_q
     else:
         work = 1 << _nearest_log2(workload.batch * workload.heads)
@@ -161,7 +161,7 @@ def representative(workload: Workload) -> Workload:
         seq_len_kv=1 << _nearest_log2(workload.seq_len_kv),
         softmax_scale=None,
     )
-    return found if found.few_rows == workload.few_rows else replace(found, seq_len_q=2 * q)
+    return found if found.decode_shape == workload.decode_shape else replace(found, seq_len_q=2 * q)
 
 
 def _representative_packed(workload: Workload, group: int) -> Workload:

@@ -57,22 +57,22 @@ class _Tests:
     """The A/B tests of one search.  `found` are their attempts by workload key, from the journal
     or new."""
 
-    def __init__(self, session: Session, asked: Sequence[WorkloadResult]) -> None:
+    def __init__(self, session: Session, requested: Sequence[WorkloadResult]) -> None:
         self.found: dict[str, Attempt] = {}
         self._session = session
-        self._asked = {result.workload.key: result for result in asked}
+        self._requested = {result.workload.key: result for result in requested}
         self._fingerprints = {
             key: session.fingerprint_without_profiler(METHOD, _pair(result.decision) or ())
-            for key, result in self._asked.items()
+            for key, result in self._requested.items()
         }
-        for key, result in self._asked.items() if session.reuse else ():
+        for key, result in self._requested.items() if session.reuse else ():
             known = session.journal.find(self._fingerprints[key].digest, _subject(result), key)
             if known is not None:
                 self.found[key] = known
 
     def run(self, verdicts: Verdicts) -> None:
-        """Those that the journal does not hold; raises ToolMissing."""
-        left = [result for key, result in self._asked.items() if key not in self.found]
+        """Make the tests that the journal does not hold; raises ToolMissing."""
+        left = [result for key, result in self._requested.items() if key not in self.found]
         with tempfile.TemporaryDirectory(prefix="fa-tune-", ignore_cleanup_errors=True) as folder:
             items = {
                 result.workload.key: _item(
@@ -95,13 +95,13 @@ class _Tests:
             cache_dir=str(self._session.machine.cache_dir),
             inputs=str(measure.inputs),
         )
-        told = gpu.run_items(
+        results = gpu.run_items(
             *job.request(),
             item_timeout_s=measure.item_timeout_s,
             start_timeout_s=START_TIMEOUT_S,
         )
-        for found in told:
-            attempt = _attempt(self._asked[found.item], found, gpu.device.uuid)
+        for found in results:
+            attempt = _attempt(self._requested[found.item], found, gpu.device.uuid)
             self.found[found.item] = attempt
             self._session.journal.append(AttemptRecord(self._fingerprints[found.item], attempt))
             shown.advance(found.item)
@@ -141,11 +141,11 @@ def _item(
     return ABTestItem(str(chosen), str(defaults), *pair)
 
 
-def _attempt(result: WorkloadResult, told: ItemResult, uuid: str) -> Attempt:
+def _attempt(result: WorkloadResult, ended: ItemResult, uuid: str) -> Attempt:
     """The comparison as the journal keeps it: the choice's times, the default's beside them."""
-    key, value = result.workload.key, told.value
-    if told.outcome is not Outcome.OK or not isinstance(value, dict):
-        return Attempt(_subject(result), key, told.outcome, told.reason)
+    key, value = result.workload.key, ended.value
+    if ended.outcome is not Outcome.OK or not isinstance(value, dict):
+        return Attempt(_subject(result), key, ended.outcome, ended.reason)
     found = codec.load(ABTestResult, value)
     measurement = Measurement(
         _subject(result), key, METHOD, found.chosen_s, gpu_uuid=uuid, default_s=found.default_s

@@ -150,13 +150,13 @@ class _Checks:
         self.found = Verified({}, {})
         self._session = session
         self._verify = verify
-        self._asked: set[str] = set()
+        self._requested: set[str] = set()
 
     def add(self, results: Iterable[BuildResult]) -> None:
         """Verify those that have not been."""
         artifacts = [r.artifact for r in results if r.artifact is not None]
-        left = [a for a in artifacts if verdict_key(a) not in self._asked]
-        self._asked.update(map(verdict_key, left))
+        left = [a for a in artifacts if verdict_key(a) not in self._requested]
+        self._requested.update(map(verdict_key, left))
         if self._verify:
             self.found = self.found.joined(verify_all(self._session, left))
 

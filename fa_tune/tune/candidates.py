@@ -55,8 +55,8 @@ def _no_family(limits: ArchLimits, workloads: Sequence[Workload]) -> str:
     """Why no family runs on a device, or suits any of these workloads there."""
     if not families.runnable(limits):
         reasons = (families.device_rejection(f, limits) for f in families.all_families())
-        told = "; ".join(why.reason for why in reasons if why is not None)
-        return f"no family of kernels runs on {limits.arch}: {told}"
+        said = "; ".join(why.reason for why in reasons if why is not None)
+        return f"no family of kernels runs on {limits.arch}: {said}"
     first = workloads[0]
     text = f"no family of kernels on {limits.arch} computes {first.key}"
     if not first.packed and families.runnable(limits, workloads=[replace(first, seq_len_q=1)]):
@@ -95,11 +95,11 @@ def runnable(configs: Sequence[Config], machine: Machine) -> tuple[list[Config],
     """`prune_configs`; raises NoUsableVariant if nothing is left."""
     kept, rejected = prune_configs(configs, machine)
     if not kept:
-        told = _why_none(configs, machine)
+        said = _why_none(configs, machine)
         none = (
             f"none of the {len(configs)} configs can" if len(configs) > 1 else "the config cannot"
         )
-        raise NoUsableVariant(f"{none} run on {machine.arch}" + (f": {told}" if told else ""))
+        raise NoUsableVariant(f"{none} run on {machine.arch}" + (f": {said}" if said else ""))
     return kept, rejected
 
 
@@ -112,13 +112,13 @@ def _why_none(configs: Sequence[Config], machine: Machine) -> str:
         for family in families.runnable(machine.limits):
             default = family.default_config(d_head, dtype, d_head_v=d_head_v)
             first.setdefault(family, default)
-    told: dict[str, list[str]] = {}
+    said: dict[str, list[str]] = {}
     for family, config in first.items():
         if (why := family.constraints(config, machine.limits)) is not None:
-            told.setdefault(why.reason, []).append(family.name)
-    if len(told) == 1:
-        return next(iter(told))
-    return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in told.items())
+            said.setdefault(why.reason, []).append(family.name)
+    if len(said) == 1:
+        return next(iter(said))
+    return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in said.items())
 
 
 def as_recorded(config: Config, subjects: Collection[str]) -> Config:

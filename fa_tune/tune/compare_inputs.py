@@ -49,7 +49,7 @@ def compare_all(
     """
     if not session.capabilities.measures_anew:
         return [_as_recorded(r, session.selection, session.progress) for r in results]
-    comparisons = _Comparisons(session, _asked(session, results, artifacts))
+    comparisons = _Comparisons(session, _requested(session, results, artifacts))
     try:
         comparisons.run()
     except ToolMissing as error:
@@ -59,7 +59,7 @@ def compare_all(
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _InputsRequest:
     """A workload on some inputs: `artifacts` by subject, the one first that the others are
     compared with; `own` are the inputs of the search."""
 
@@ -96,9 +96,9 @@ class _Asked:
         return InputsItem(self.workload, str(self.spec), kernels, own)
 
 
-def _asked(
+def _requested(
     session: Session, results: Sequence[WorkloadResult], artifacts: Artifacts
-) -> list[_Asked]:
+) -> list[_InputsRequest]:
     """Every workload with a decision, on each kind of inputs that it can have."""
     found, own = [], session.measure.inputs
     for result in results:
@@ -107,7 +107,7 @@ def _asked(
         for spec in dict.fromkeys([own, *BUILT_IN]) if compared else ():
             with contextlib.suppress(InvalidConfig):  # there are none for this softmax scale
                 input_files.check(spec, result.workload)
-                found.append(_Asked(result.workload.key, spec, own, compared))
+                found.append(_InputsRequest(result.workload.key, spec, own, compared))
     return found
 
 
@@ -129,12 +129,12 @@ class _Comparisons:
     """All comparisons of one search.  `found` are attempts by the worker's item and subject, from
     the journal or new."""
 
-    def __init__(self, session: Session, asked: Sequence[_Asked]) -> None:
+    def __init__(self, session: Session, requested: Sequence[_InputsRequest]) -> None:
         self.found: dict[str, dict[str, Attempt]] = {}
         self._session = session
-        self._asked = {one.name: one for one in asked}
-        self._fingerprints = {one.name: _fingerprint(one, session) for one in asked}
-        for name, one in self._asked.items() if session.reuse else ():
+        self._requested = {one.name: one for one in requested}
+        self._fingerprints = {one.name: _fingerprint(one, session) for one in requested}
+        for name, one in self._requested.items() if session.reuse else ():
             digest = self._fingerprints[name].digest
             known = {
                 subject: attempt
@@ -145,8 +145,8 @@ class _Comparisons:
                 self.found[name] = known
 
     def run(self) -> None:
-        """Those that the journal does not hold; raises ToolMissing."""
-        items = {n: one.item() for n, one in self._asked.items() if n not in self.found}
+        """Make the comparisons that the journal does not hold; raises ToolMissing."""
+        items = {n: one.item() for n, one in self._requested.items() if n not in self.found}
         pool = self._session.pool
         pool.each(pool.deal(items), self._on_gpu, self._session.progress)
 
@@ -154,7 +154,7 @@ class _Comparisons:
         """What is known of each subject on a workload."""
         figures: dict[str, list[OnInputs]] = {}
         base_to_own: dict[str, float] = {}
-        for one in self._asked.values():
+        for one in self._requested.values():
             for subject, attempt in self.found.get(one.name, {}).items():
                 measurement = attempt.measurement
                 if one.workload != workload or measurement is None:
@@ -175,13 +175,13 @@ class _Comparisons:
         shown.stage("other inputs", len(part))
         measure = self._session.measure
         job = CompareInputsJob(items=dict(part), device=gpu.worker_device, seed=measure.seed)
-        told = gpu.run_items(
+        results = gpu.run_items(
             *job.request(),
             item_timeout_s=measure.item_timeout_s,
             start_timeout_s=START_TIMEOUT_S,
         )
-        for result in told:
-            one = self._asked[result.item]
+        for result in results:
+            one = self._requested[result.item]
             attempts = _attempts(one, result, gpu.device.uuid)
             self.found[result.item] = attempts
             for attempt in attempts.values():
@@ -193,16 +193,16 @@ class _Comparisons:
             del part[result.item]
 
 
-def _fingerprint(one: _Asked, session: Session) -> Fingerprint:
+def _fingerprint(one: _InputsRequest, session: Session) -> Fingerprint:
     known = session.fingerprint_without_profiler(METHOD, one.artifacts)
     return dataclasses.replace(known, inputs=one.inputs_identity)
 
 
-def _attempts(one: _Asked, told: ItemResult, uuid: str) -> dict[str, Attempt]:
+def _attempts(one: _InputsRequest, ended: ItemResult, uuid: str) -> dict[str, Attempt]:
     """An attempt per subject, as the journal keeps it."""
-    key, value = one.workload, told.value
-    if told.outcome is not Outcome.OK or not isinstance(value, dict):
-        return {s: Attempt(one.subject(s), key, told.outcome, told.reason) for s in one.artifacts}
+    key, value = one.workload, ended.value
+    if ended.outcome is not Outcome.OK or not isinstance(value, dict):
+        return {s: Attempt(one.subject(s), key, ended.outcome, ended.reason) for s in one.artifacts}
     found = codec.load(InputsResult, value)
     return {
         subject: Attempt(

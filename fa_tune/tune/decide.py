@@ -35,9 +35,9 @@ def decide_all(
         if (e.gpu.name, e.gpu.compute_capability, e.method) == here
     }
     for found in measured:
-        told = neighbour([a.measurement for a in found.attempts if a.measurement is not None])
-        if told is not None:
-            known[found.prepared.workload] = told
+        here_now = neighbour([a.measurement for a in found.attempts if a.measurement is not None])
+        if here_now is not None:
+            known[found.prepared.workload] = here_now
     return [
         decide_one(found, tie_break, neighbours_of(found.prepared.workload, known))
         for found in measured

@@ -96,9 +96,9 @@ def measure_workloads(session: Session, wanted: Sequence[Compared]) -> list[list
     if not able.measures_anew:
         return [_replayed(session, plan) for plan in plans]
     profiler = JournaledProfiler(session)
-    asked = [Asked(p, c.sampling, _families(c)) for p, c in zip(plans, wanted, strict=True)]
+    requests = [Request(p, c.sampling, _families(c)) for p, c in zip(plans, wanted, strict=True)]
     staged = not able.adaptive and session.runs > 1 and all(p.adaptive for p in plans)
-    found = _in_stages(profiler, asked) if staged else profiler.attempts(asked)
+    found = _in_stages(profiler, requests) if staged else profiler.attempts(requests)
     return [list(attempts.values()) for attempts in found]
 
 
@@ -133,25 +133,25 @@ def _replayed(session: Session, plan: MeasurePlan) -> list[Attempt]:
     return attempts
 
 
-def _in_stages(profiler: JournaledProfiler, asked: Sequence[Asked]) -> list[Attempts]:
+def _in_stages(profiler: JournaledProfiler, requests: Sequence[Request]) -> list[Attempts]:
     """One sample of everyone, the rest of the finalists', and more where the order is open."""
-    everyone = profiler.attempts([a.with_runs(1) for a in asked])
-    finals = [_final(a, found) for a, found in zip(asked, everyone, strict=True)]
+    everyone = profiler.attempts([a.with_runs(1) for a in requests])
+    finals = [_final(a, found) for a, found in zip(requests, everyone, strict=True)]
     _join(everyone, profiler.attempts(finals))
     last = [_longer(f, found) for f, found in zip(finals, everyone, strict=True)]
     _join(everyone, profiler.attempts(last))
     return everyone
 
 
-def _final(asked: Asked, found: Attempts) -> Asked:
+def _final(request: Request, found: Attempts) -> Request:
     """The finalists' other samples."""
-    plan, runs = asked.plan, asked.plan.runs
+    plan, runs = request.plan, request.plan.runs
     finalists = _finalists(found, plan.keep)
     references = tuple(r for r in plan.references if reference_subject(r) in finalists)
-    return asked.only(finalists, references, runs - 1, after=1)
+    return request.only(finalists, references, runs - 1, after=1)
 
 
-def _longer(final: Asked, found: Attempts) -> Asked:
+def _longer(final: Request, found: Attempts) -> Request:
     """More samples of those finalists for whom the order is open; of none where it is decided."""
     plan, runs = final.plan, final.after + final.plan.runs
     times = {
@@ -194,7 +194,7 @@ Attempts = dict[str, Attempt]  # by subject
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """A plan, and what it is part of: `families` are those of all variants of the workload,
     whoever is in the plan; `after` is how many samples of each were taken before these."""
 
@@ -203,13 +203,13 @@ class Asked:
     families: tuple[str, ...]
     after: int = 0
 
-    def with_runs(self, runs: int) -> Asked:
+    def with_runs(self, runs: int) -> Request:
         """The same with another number of samples."""
         return dataclasses.replace(self, plan=dataclasses.replace(self.plan, runs=runs))
 
     def only(
         self, subjects: Collection[str], references: tuple[str, ...], runs: int, *, after: int
-    ) -> Asked:
+    ) -> Request:
         """More samples of some, in another order."""
         plan = dataclasses.replace(
             self.plan,
@@ -225,7 +225,7 @@ class Asked:
 class _Looked:
     """What the journal holds of a plan; `rest` is what it does not hold."""
 
-    asked: Asked
+    request: Request
     fingerprints: Mapping[str, Fingerprint]
     found: Attempts
     rest: MeasurePlan
@@ -243,23 +243,23 @@ class JournaledProfiler:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def attempts(self, asked: Sequence[Asked]) -> list[Attempts]:
-        """Of each plan every subject's attempt, from the journal or new."""
-        looked = [self._look(one) for one in asked]
+    def attempts(self, requests: Sequence[Request]) -> list[Attempts]:
+        """Every subject's attempt of each plan, from the journal or new."""
+        looked = [self._look(one) for one in requests]
         fresh = self._measure([one for one in looked if one.rest.subjects])
         results = []
         for one in looked:
-            plan = one.asked.plan
+            plan = one.request.plan
             found = one.found | fresh.get(plan.workload.key, {})
             results.append({s: found[s] for s in plan.subjects if s in found})
         return results
 
-    def _look(self, asked: Asked) -> _Looked:
+    def _look(self, request: Request) -> _Looked:
         """What the journal holds."""
-        plan, search = asked.plan, asked.sampling.search
-        fingerprints = self._fingerprints(asked)
+        plan, search = request.plan, request.sampling.search
+        fingerprints = self._fingerprints(request)
         found: Attempts = {}
-        if asked.sampling.journaled and self._session.reuse:
+        if request.sampling.journaled and self._session.reuse:
             journal = self._session.journal
             digests = {subject: f.digest for subject, f in fingerprints.items()}
             for subject in plan.subjects:
@@ -281,7 +281,7 @@ class JournaledProfiler:
             artifacts={s: a for s, a in plan.artifacts.items() if s not in found},
             references=tuple(r for r in plan.references if reference_subject(r) not in found),
         )
-        return _Looked(asked, fingerprints, found, rest)
+        return _Looked(request, fingerprints, found, rest)
 
     def _measure(self, looked: Sequence[_Looked]) -> dict[str, Attempts]:
         """New attempts by workload, each in the journal as soon as it is final."""
@@ -303,7 +303,7 @@ class JournaledProfiler:
             attempt = self._tagged(measured, one)
             found[key][attempt.subject] = attempt
             session.tally.measured += 1
-            if one.asked.sampling.journaled:
+            if one.request.sampling.journaled:
                 session.journal.append(AttemptRecord(one.fingerprints[attempt.subject], attempt))
             if attempt.outcome is not Outcome.OK:
                 progress.warn(f"{attempt.subject}: {attempt.outcome}: {attempt.reason}")
@@ -315,20 +315,20 @@ class JournaledProfiler:
                     progress.leader(f"{key}: {text}" if several else text)
         return found
 
-    def _fingerprints(self, asked: Asked) -> dict[str, Fingerprint]:
+    def _fingerprints(self, request: Request) -> dict[str, Fingerprint]:
         """The fingerprint of each subject's attempt."""
-        plan = asked.plan
+        plan = request.plan
 
         def fingerprint(*names: str) -> Fingerprint:
             found = self._session.fingerprint(plan.runs, names)
-            found = dataclasses.replace(found, after=asked.after)
+            found = dataclasses.replace(found, after=request.after)
             if plan.adaptive or self._session.capabilities.independent_samples:
                 return found
             # A few samples in a process of their own are no measurement beside the leader.
             return dataclasses.replace(found, clock_policy=f"{found.clock_policy}, {SCOUTED}")
 
-        own = {name: fingerprint(name) for name in asked.families}
-        of_references = fingerprint(*asked.families)
+        own = {name: fingerprint(name) for name in request.families}
+        of_references = fingerprint(*request.families)
         return {
             s: dataclasses.replace(of_references, library=libraries.installed(reference_name(s)))
             if is_reference(s)
@@ -358,7 +358,7 @@ class JournaledProfiler:
         measurement = attempt.measurement
         if measurement is None:
             return attempt
-        search = looked.asked.sampling.search or measurement.search
+        search = looked.request.sampling.search or measurement.search
         gpu_uuid = self._session.machine.gpu_uuid or measurement.gpu_uuid
         tagged = dataclasses.replace(
             measurement, search=search, gpu_uuid=gpu_uuid, inputs=str(looked.rest.inputs)

@@ -52,14 +52,14 @@ def _load_recordings(machine: Machine) -> list[Recording]:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Query:
     """What a replay is to answer: subjects on workloads, both by their keys."""
 
     workloads: Collection[str]
     subjects: Collection[str]
 
     @classmethod
-    def of(cls, workloads: Iterable[Workload], configs: Iterable[Config]) -> _Asked:
+    def of(cls, workloads: Iterable[Workload], configs: Iterable[Config]) -> _Query:
         subjects = {families.variant(config).key for config in configs}
         return cls(tuple(dict.fromkeys(w.key for w in workloads)), subjects)
 
@@ -74,13 +74,13 @@ class _Group:
     method: str
     recordings: tuple[Recording, ...]
 
-    def answers(self, asked: _Asked) -> dict[tuple[str, str], Recording]:
+    def answers(self, requested: _Query) -> dict[tuple[str, str], Recording]:
         """The recording that answers for each subject on each workload, without those that none
         holds; where none holds any of them, for all the subjects on these workloads."""
         by_label = {r.label: r for r in self.recordings}
-        held = {label: _subjects(r, asked.workloads) for label, r in by_label.items()}
-        found = self._answering(held, asked.workloads, asked.subjects)
-        found = found or self._answering(held, asked.workloads, None)
+        held = {label: _subjects(r, requested.workloads) for label, r in by_label.items()}
+        found = self._answering(held, requested.workloads, requested.subjects)
+        found = found or self._answering(held, requested.workloads, None)
         return {key: by_label[label] for key, label in found.items()}
 
     @staticmethod
@@ -123,26 +123,26 @@ def replay(
     found = _load_recordings(machine)
     configs = list(configs)
     group = _best_group(_of_inputs(found, measure), wanted, configs, measure.inputs)
-    answers = group.answers(_Asked.of(wanted, configs))
+    answers = group.answers(_Query.of(wanted, configs))
     answered: dict[str, set[Kind]] = {}  # by the recording that answers
     for (workload, _), recording in answers.items():
         answered.setdefault(recording.label, set()).add(kind_of(Workload.from_key(workload)))
     # Those that answer, what answers most first; the others are for what they say of neighbouring
     # workloads.
     n_answers = Counter(recording.label for recording in answers.values())
-    told = sorted(
+    sources = sorted(
         (r for r in group.recordings if r.label in answered), key=lambda r: -n_answers[r.label]
     )
-    told = told or list(group.recordings)
+    sources = sources or list(group.recordings)
     if answered or not wanted:  # else nothing is replayed
-        _warn_of_other_sources(told, answered, progress)
+        _warn_of_other_sources(sources, answered, progress)
         _tell_what_is_of_no_use(machine.options, measure, progress)
         _tell_missing_references(group, wanted, measure, progress)
     return ProfilerSelection(
-        _profiler(group.recordings, told[0]),
-        told[0].meta.device,
-        _source(told, f"with {group.method} on {group.inputs} inputs"),
-        told[0],
+        _profiler(group.recordings, sources[0]),
+        sources[0].meta.device,
+        _source(sources, f"with {group.method} on {group.inputs} inputs"),
+        sources[0],
         group.recordings,
         tuple(r for r in found if r.meta.device.name == group.gpu),
         inputs=InputSpec.parse(group.inputs),
@@ -150,7 +150,7 @@ def replay(
 
 
 def _profiler(chosen: Sequence[Recording], first: Recording) -> ReplayProfiler:
-    """Of the attempts of all, under the conditions of the first."""
+    """A replay of the attempts of all, under the conditions of the first."""
     recorded = {r.label: {(a.workload, a.subject): a for a in r.attempts} for r in chosen}
     provenance = first.meta.provenance
     return ReplayProfiler(
@@ -163,21 +163,21 @@ def _profiler(chosen: Sequence[Recording], first: Recording) -> ReplayProfiler:
     )
 
 
-def _source(told: Sequence[Recording], how: str) -> str:
-    provenance = told[0].meta.provenance
-    names = ", ".join(r.label for r in told)
+def _source(sources: Sequence[Recording], how: str) -> str:
+    provenance = sources[0].meta.provenance
+    names = ", ".join(r.label for r in sources)
     date = provenance.recorded_at[:10]
-    return f"recorded on an {told[0].meta.device.name} on {date} {how}, replayed from {names}"
+    return f"recorded on an {sources[0].meta.device.name} on {date} {how}, replayed from {names}"
 
 
 def _warn_of_other_sources(
-    told: Sequence[Recording], answered: Mapping[str, Collection[Kind]], progress: Progress
+    sources: Sequence[Recording], answered: Mapping[str, Collection[Kind]], progress: Progress
 ) -> None:
-    others = [r.label for r in told if is_of_other_sources(r, answered.get(r.label))]
+    others = [r.label for r in sources if is_of_other_sources(r, answered.get(r.label))]
     if not others:
         return
     which = f"{', '.join(others)} {'were' if others[1:] else 'was'}"
-    if len(others) == len(told):
+    if len(others) == len(sources):
         which = "the recordings were"
     progress.warn(
         f"{which} made with other kernel sources than these, whose times may differ; search on a "
@@ -201,10 +201,10 @@ def _tell_missing_references(
     """The references given that no recording holds for any of the workloads."""
     if "references" not in measure.typed:
         return
-    asked = {Variant(REFERENCE_FAMILY, name).key: name for name in measure.references}
-    answers = group.answers(_Asked(tuple(w.key for w in wanted), set(asked)))
+    requested = {Variant(REFERENCE_FAMILY, name).key: name for name in measure.references}
+    answers = group.answers(_Query(tuple(w.key for w in wanted), set(requested)))
     held = {subject for _, subject in answers}
-    if missing := [name for subject, name in asked.items() if subject not in held]:
+    if missing := [name for subject, name in requested.items() if subject not in held]:
         progress.note(f"not recorded: --ref {','.join(missing)}")
 
 
@@ -214,14 +214,14 @@ def _of_inputs(found: Sequence[Recording], measure: MeasureOptions) -> list[Reco
 
     Raises NoUsableVariant if there are none.
     """
-    asked = measure.inputs
-    is_usual = asked == DEFAULT and "inputs" not in measure.typed
-    names = {str(asked), str(NORMAL)} if is_usual else {str(asked)}
+    requested = measure.inputs
+    is_usual = requested == DEFAULT and "inputs" not in measure.typed
+    names = {str(requested), str(NORMAL)} if is_usual else {str(requested)}
     theirs = [r for r in found if r.meta.inputs in names]
     if not theirs:
         known = " or ".join(dict.fromkeys(r.meta.inputs for r in found))
         raise NoUsableVariant(
-            f"no recording has {asked} inputs: take --inputs {known}, or search on a GPU"
+            f"no recording has {requested} inputs: take --inputs {known}, or search on a GPU"
         )
     return theirs
 
@@ -235,7 +235,7 @@ def _best_group(
     """The group that answers on most of the workloads, then for most configs; of equals the one of
     the inputs that were asked for, then the one with most from kernels of this checkout, then the
     one recorded by ncu, of the GPU that would answer best in all dtypes, last."""
-    asked, in_all = _Asked.of(wanted, configs), _Asked.of(*_in_all_dtypes(wanted, configs))
+    requested, in_all = _Query.of(wanted, configs), _Query.of(*_in_all_dtypes(wanted, configs))
     n_recorded = Counter[str]()
     groups: dict[tuple[str, str, str], list[Recording]] = {}
     for recording in found:
@@ -244,11 +244,11 @@ def _best_group(
         groups.setdefault((gpu, recording.meta.inputs, method), []).append(recording)
 
     def worth(group: _Group) -> tuple[int, ...]:
-        answers = group.answers(asked)
-        of_asked = [workload for workload, subject in answers if subject in asked.subjects]
+        answers = group.answers(requested)
+        of_requested = [workload for workload, subject in answers if subject in requested.subjects]
         return (
-            len(set(of_asked)),
-            len(of_asked),
+            len(set(of_requested)),
+            len(of_requested),
             len({workload for workload, _ in answers}),
             group.inputs == str(inputs if answers else NORMAL),
             _n_ours(answers),

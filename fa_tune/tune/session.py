@@ -93,7 +93,7 @@ def open_machine(options: MachineOptions, progress: Progress) -> Machine:
 
 
 def _gpus(options: MachineOptions) -> Sequence[Gpu]:
-    """Those of this machine."""
+    """GPUs of this machine."""
     if options.devices and options.device:
         raise InvalidConfig("--device names one GPU and --devices several; give one of them")
     if options.devices:
@@ -144,7 +144,7 @@ class ProfilerSelection:
     source: str
     recording: Recording | None = None  # the newest one replayed
     recordings: tuple[Recording, ...] = ()  # all that are replayed
-    beside: tuple[Recording, ...] = ()  # all of the same GPU, by whatever method
+    of_same_gpu: tuple[Recording, ...] = ()  # all of the same GPU, by whatever method
     inputs: InputSpec = DEFAULT
     # Those on several GPUs, by their labels.
     _on: dict[str, Profiler] = field(default_factory=dict, repr=False, compare=False)

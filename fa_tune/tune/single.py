@@ -252,9 +252,9 @@ def verify(
     heads = workloads.d_heads or (128,), workloads.d_head_v
     common = workloads.common
     causal = tuple(dict.fromkeys(mask != MASKS[0] for mask in workloads.masks))
-    asked = [example(common, heads[0][0], heads[1], causal=c) for c in causal]
-    asked = [workload for workload in asked if is_special(workload)]
-    configs = _configs(kernels, _dtypes(kernels), heads, names, here, asked)
+    requested = [example(common, heads[0][0], heads[1], causal=c) for c in causal]
+    requested = [workload for workload in requested if is_special(workload)]
+    configs = _configs(kernels, _dtypes(kernels), heads, names, here, requested)
     kept, rejected = prune_configs(configs, here)
     examples: dict[BuildRequest, Workload] = {}
     for config in kept:
@@ -297,9 +297,9 @@ def _configs(
     heads: tuple[Sequence[int], int],
     names: Sequence[str],
     machine: Machine,
-    asked: Sequence[Workload] = (),
+    requested: Sequence[Workload] = (),
 ) -> list[Config]:
     """What `choose_configs` gives for the families of these names, or for all that run here and
-    compute what is `asked`; `heads` are the head dimensions, and that of V."""
-    chosen, (d_heads, d_head_v) = choose_families(names, machine.limits, workloads=asked), heads
+    compute what is `requested`; `heads` are the head dimensions, and that of V."""
+    chosen, (d_heads, d_head_v) = choose_families(names, machine.limits, workloads=requested), heads
     return choose_configs(kernels, dtypes, d_heads, chosen, named=bool(names), d_head_v=d_head_v)

@@ -44,7 +44,7 @@ class Staleness:
 
     @property
     def stale(self) -> tuple[Standing, ...]:
-        """Those that were attempted under other conditions."""
+        """Variants that were attempted under other conditions."""
         return tuple(s for s in self.standings if s.differences)
 
     @property

@@ -100,8 +100,8 @@ def tie_break_for(session: Session, workloads: Iterable[Workload]) -> TieBreak:
     if not session.capabilities.measures_anew:
         return TieBreak(replayed={r.label: r for r in selection.recordings})
     folder = session.machine.options.recordings or paths.profiles_dir()
-    asked, normal = str(session.measure.inputs), str(NORMAL)
-    wanted = {(selection.device.name, selection.method, inputs) for inputs in (asked, normal)}
+    requested, normal = str(session.measure.inputs), str(NORMAL)
+    wanted = {(selection.device.name, selection.method, inputs) for inputs in (requested, normal)}
     try:
         found = recordings.load_all(
             folder,
@@ -113,10 +113,10 @@ def tie_break_for(session: Session, workloads: Iterable[Workload]) -> TieBreak:
         return TieBreak()
 
     # Of the same inputs where there are any; else of normal ones, as all once were.
-    of_asked, of_normal = (
-        [r for r in found if r.meta.inputs == inputs] for inputs in (asked, normal)
+    of_requested, of_normal = (
+        [r for r in found if r.meta.inputs == inputs] for inputs in (requested, normal)
     )
-    return TieBreak(recorded_neighbours(of_asked, of_normal))
+    return TieBreak(recorded_neighbours(of_requested, of_normal))
 
 
 class _Recorded(Mapping[Workload, Neighbour]):

@@ -26,7 +26,7 @@ def recorded_only(
     held = _held(selection.recordings)
     missing = [w for w in wanted if w not in held]
     if missing and len(missing) == len(wanted):
-        known = _held(selection.beside) or held
+        known = _held(selection.of_same_gpu) or held
         if other := _on_other_inputs(missing[0], selection):
             raise NoUsableVariant(other)
         raise NoUsableVariant(_sentence(missing, known))
@@ -88,7 +88,7 @@ def _held(recordings: Iterable[Recording]) -> list[Workload]:
 
 def _on_other_inputs(workload: Workload, selection: ProfilerSelection) -> str:
     """A sentence if only recordings of other inputs, or by another method, hold the workload."""
-    holding = [r for r in selection.beside if workload in _held([r])]
+    holding = [r for r in selection.of_same_gpu if workload in _held([r])]
     other = [r.meta.inputs for r in holding if r.meta.inputs != str(selection.inputs)]
     if not holding:
         return ""

@@ -227,7 +227,7 @@ def expected(
         return name, "default" if name == DEFAULT else "default of few"
     for match in found:
         if kernels[match.entry.chosen.key].compute(workload):
-            alike = match.entry.workload.few_rows == workload.few_rows
+            alike = match.entry.workload.decode_shape == workload.decode_shape
             return match.entry.chosen.key, "afar" if alike else "of other rows"
     return "", "none"
 

@@ -44,7 +44,7 @@ def some_defaults(dice: random.Random) -> list[SizedDefault]:
     found = []
     while len(found) < 20:
         workload = replace(some_workload(dice), window_left=None)
-        if not workload.few_rows:
+        if not workload.decode_shape:
             continue
         config = DecodeConfig(workload.dtype, 64, 16, 64, 4, stages=2 + len(found))
         found.append(SizedDefault(dice.choice((75, 80, 90, 90, 90, 100)), workload, config))

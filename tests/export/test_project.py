@@ -150,7 +150,7 @@ def by_python(gpu: str, capability: tuple[int, int], workload: Workload) -> str:
         config = families.config_of(match.entry.chosen)
         if families.constraints(config, limits(capability)) is None:
             return match.entry.chosen.key
-    if workload.few_rows and (gpu, capability) != UNTUNED:
+    if workload.decode_shape and (gpu, capability) != UNTUNED:
         # An export has one for each tile.
         rows = min(n for n in ROWS if n >= workload.rows_of_kv_head)
         one = dataclasses.replace(

@@ -16,7 +16,7 @@ from fa_tune.lab.space_table import (
     SpaceTable,
     recorded,
 )
-from fa_tune.lab.strategies import Plan, cells, compare, headline, ranges, without_start
+from fa_tune.lab.strategies import Comparison, cells, compare, headline, ranges, without_start
 from tests.synthetic_spaces import outcome
 from tests.synthetic_spaces import space as synthetic
 
@@ -105,7 +105,7 @@ def test_processes_change_nothing() -> None:
 def test_compare_puts_random_first_and_reports_every_run() -> None:
     watcher = Nobody()
     space = line([3.0, 1.0, 2.0, None], default=2)
-    scores = compare(space, Plan(("exhaustive", "learned"), seeds=3, limit=4), watcher)
+    scores = compare(space, Comparison(("exhaustive", "learned"), seeds=3, limit=4), watcher)
     assert [s.strategy for s in scores] == ["random (calculated)", "exhaustive", "learned"]
     assert (watcher.total, watcher.done) == (6, 6)
     assert headline(space) == (
@@ -127,7 +127,7 @@ def test_learned_needs_few_measurements_in_a_large_space() -> None:
         for p, t in zip(space.points, times, strict=True)
     )
     one = without_start(RecordedWorkload("synthetic", space, rows))
-    found = compare(one, Plan(("learned",), seeds=4, limit=60), Nobody())
+    found = compare(one, Comparison(("learned",), seeds=4, limit=60), Nobody())
     chance, learned = found
     assert learned.needed[0.95][1] is not None
     assert learned.needed[0.95][1] <= 25

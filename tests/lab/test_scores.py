@@ -18,7 +18,7 @@ from fa_tune.lab.space_table import (
     SpaceTable,
     recorded,
 )
-from fa_tune.lab.strategies import Plan, compare
+from fa_tune.lab.strategies import Comparison, compare
 from tests.lab.test_replay import Nobody
 
 WORKLOAD = "b16_h16_kv16_q4096_k4096_d128_fp16_full"
@@ -35,7 +35,7 @@ def space() -> RecordedWorkload:
 
 
 def test_scores_come_back_as_they_were(space: RecordedWorkload, tmp_path: Path) -> None:
-    plan = Plan(("learned", "random"), seeds=3, limit=4)
+    plan = Comparison(("learned", "random"), seeds=3, limit=4)
     scores = compare(space, plan, Nobody())
     path = tmp_path / "a.json"
     path.write_text(json.dumps(document(plan, [(space, scores)])))

@@ -374,7 +374,7 @@ def key_of(workload: Workload) -> tuple[object, ...]:
     work = ((workload.batch * workload.heads) ** 2).bit_length() // 2
     tiles = workload.batch * workload.kv_heads
     lengths = (found.seq_len_q, found.seq_len_kv)
-    counted = (tiles if workload.few_rows else work, workload.few_rows)
+    counted = (tiles if workload.decode_shape else work, workload.decode_shape)
     return *counted, found.heads, *lengths, found.causal
 
 

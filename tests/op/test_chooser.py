@@ -44,10 +44,10 @@ def test_a_representative_is_near_and_stands_for_itself(workload: Workload) -> N
     found = representative(workload)
     assert found.heads // found.kv_heads == workload.heads // workload.kv_heads
     assert (found.causal, found.lse) == (workload.causal, workload.lse)
-    assert found.few_rows == workload.few_rows
-    for n in (found.seq_len_kv, *(() if workload.few_rows else (found.seq_len_q,))):
+    assert found.decode_shape == workload.decode_shape
+    for n in (found.seq_len_kv, *(() if workload.decode_shape else (found.seq_len_q,))):
         assert n & (n - 1) == 0
-    if workload.few_rows:
+    if workload.decode_shape:
         assert found.batch * found.kv_heads == workload.batch * workload.kv_heads
         assert found.seq_len_q == workload.seq_len_q
     # Half a doubling for each of lengths and batch·heads; a group that is no power of two, more.
@@ -207,10 +207,10 @@ def test_a_bucket_of_few_rows_has_the_default_of_its_problems(
         cache_lengths="equal" if cached else "",
     )
     stands = representative(w)
-    assert stands.few_rows == w.few_rows
+    assert stands.decode_shape == w.decode_shape
     if cached:
         assert (stands.batch == 1) == (batch == 1)
-    if w.few_rows:
+    if w.decode_shape:
         default_for = families.get("decode").default_for
         assert default_for(stands, limits((9, 0))) == default_for(w, limits((9, 0)))
 

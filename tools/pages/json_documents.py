@@ -17,7 +17,7 @@ from fa_tune.core.stats import Ratio
 from fa_tune.core.workload import DType
 from fa_tune.lab.between import Single
 from fa_tune.lab.repeatability import Agreement
-from fa_tune.lab.strategies import Plan
+from fa_tune.lab.strategies import Comparison
 from fa_tune.operations.memory import MemoryRate
 from fa_tune.profile.explain import Explanation
 from fa_tune.search.decide import Decision
@@ -394,7 +394,7 @@ class BenchSearch(Model):
     """`fa-tune bench-search --json`"""
 
     schema_: Literal["fa-tune-bench-search-1"] = Field(alias="schema")
-    plan: Plan
+    plan: Comparison
     spaces: list[Scored]
 
 

@@ -45,7 +45,7 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         """Few rows for each head of K and V, and any with a cache, which no other family
         takes; by no larger a tile than they need, and by one that counts for keys only where it
         does."""
-        suits = super().suits(workload) and (workload.cached or workload.few_rows)
+        suits = super().suits(workload) and (workload.cached or workload.decode_shape)
         if not suits or config is None:
             return suits
         small = config.B_r == MMA_M or config.B_r < 2 * workload.rows_of_kv_head

@@ -166,7 +166,7 @@ class Memory:
             self.proposed.setdefault(observation.index)
 
     def free(self, indices: Iterable[int] | None = None) -> list[int]:
-        """Those of `indices` (or all) that were neither proposed nor observed."""
+        """Indices of `indices` (or all) that were neither proposed nor observed."""
         among = range(len(self.space)) if indices is None else indices
         return [i for i in among if i not in self.proposed]
 

@@ -82,7 +82,7 @@ class GaussianProcess:
         return decay * (1 + r + r**2 / 3), -5 / 6 * decay * (1 + r), inverse
 
     def _gradient(self, differences: Array, target: Array) -> Array:
-        """Of the negative log posterior, by theta."""
+        """Gradient of the negative log posterior, by theta."""
         kernel, by_distance, inverse = self._kernel(differences)
         noise = np.exp(2 * self.theta[-1])
         total = np.linalg.inv(kernel + (noise + 1e-8) * np.eye(len(target)))

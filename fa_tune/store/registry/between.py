@@ -161,7 +161,7 @@ def filled(entries: Sequence[Entry]) -> list[Entry]:
     entries = list(found.values())
     lines: dict[tuple[object, ...], list[Entry]] = {}
     for e in entries:
-        if e.workload.few_rows:
+        if e.workload.decode_shape:
             w = e.workload
             # Of so few keys a window would be none.
             window = w.window_left, w.window_right

@@ -84,7 +84,7 @@ def serving(registry: Registry, here: Target, workload: Workload) -> tuple[Match
     """`matches` but those that want other kernels, and before them what serves between them, where
     few queries see many keys and none is of the very workload."""
     found = alike(matches(registry, here, workload), workload)
-    if not workload.few_rows or not found or found[0].exact:
+    if not workload.decode_shape or not found or found[0].exact:
         return found
     tuned: dict[Workload, Tuned] = {}
     for match in found:  # a workload counts once, by the preferred method, whose entry is in front
@@ -120,7 +120,7 @@ def matches(registry: Registry, here: Target, workload: Workload) -> tuple[Match
     usable.sort(
         key=lambda e: (
             not _same_time(e.workload, workload),
-            e.workload.few_rows != workload.few_rows,
+            e.workload.decode_shape != workload.decode_shape,
             distance(e.workload, workload),
             _seq_len_distance(e.workload, workload),  # tiles care more for it than for batch
             _differing_details(e.workload, workload),
@@ -148,7 +148,7 @@ def alike(found: Iterable[Match], workload: Workload) -> tuple[Match, ...]:
     return tuple(
         m
         for m in found
-        if m.entry.workload.few_rows == workload.few_rows
+        if m.entry.workload.decode_shape == workload.decode_shape
         and (m.entry.workload.cached or not uneven)
     )
 
@@ -156,7 +156,7 @@ def alike(found: Iterable[Match], workload: Workload) -> tuple[Match, ...]:
 def near_enough(found: Iterable[Match], workload: Workload) -> tuple[Match, ...]:
     """Those that serve before a default for who takes the nearest, as an exported library does: of
     few rows only what was tuned for nearly such sizes."""
-    few = workload.few_rows
+    few = workload.decode_shape
     return tuple(m for m in alike(found, workload) if not few or m.distance <= NEAR_ENOUGH)
 
 
@@ -173,7 +173,7 @@ def distance(a: Workload, b: Workload) -> float:
     """How far apart two workloads of one kind are, in doublings: of the sequence (mean of
     query and key/value side), of batch·heads (of a packed batch, queries in all · heads), and of
     the heads that share a kv head.  Where few queries see many keys that of `between`."""
-    if a.few_rows and b.few_rows:
+    if a.decode_shape and b.decode_shape:
         return of_few_rows(a, b)
     work = _doublings(_rows(a) * a.heads, _rows(b) * b.heads)
     group = _doublings(a.heads // a.kv_heads, b.heads // b.kv_heads)
@@ -280,5 +280,5 @@ def _gpu_text(name: str, compute_capability: tuple[int, int]) -> str:
 def _kind_text(workload: Workload) -> str:
     mask = "causal" if workload.causal else "full"
     kind = [label for name, label in unusual_labels(workload) if FIELDS[name].effect is Effect.KIND]
-    rows = ["with few queries"] if workload.few_rows else []
+    rows = ["with few queries"] if workload.decode_shape else []
     return " ".join((f"{workload.dtype.name} d_head {workload.d_head} {mask}", *kind, *rows))

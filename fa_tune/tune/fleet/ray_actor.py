@@ -102,7 +102,7 @@ class RemoteGpu:
 
     def __init__(self) -> None:
         self._prefork = Prefork(self.modules, worker_environment({}))
-        self._asked: tuple[MeasureOptions, Path | None] | None = None
+        self._requested: tuple[MeasureOptions, Path | None] | None = None
         self._profiler: Profiler | None = None
 
     def host(self) -> WorkerHost:
@@ -115,7 +115,7 @@ class RemoteGpu:
         return find_device(0)
 
     def facts(self, options: MeasureOptions, ncu: Path | None) -> ProfilerFacts:
-        """Of the profiler that `measure` would use here; raises ToolMissing."""
+        """Facts of the profiler that `measure` would use here; raises ToolMissing."""
         profiler = self._profiler_for(options, ncu)
         names = [field.name for field in dataclasses.fields(ProfilerFacts)]
         return ProfilerFacts(**{name: getattr(profiler, name) for name in names})
@@ -129,8 +129,8 @@ class RemoteGpu:
     def _profiler_for(self, options: MeasureOptions, ncu: Path | None) -> Profiler:
         """The same one for the same options: a process may be waiting for its work."""
         PREFORK.set(self._prefork)
-        if self._profiler is None or self._asked != (options, ncu):
-            self._asked, self._profiler = (options, ncu), make_profiler(options, ncu)
+        if self._profiler is None or self._requested != (options, ncu):
+            self._requested, self._profiler = (options, ncu), make_profiler(options, ncu)
         return self._profiler
 
     def measure(
@@ -139,17 +139,17 @@ class RemoteGpu:
         """`Profiler.measure_all` on this process's GPU."""
         profiler = self._profiler_for(options, ncu)
         steps: list[str] = []
-        told = time.monotonic()
+        sent = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="fa-tune-ray-") as folder:
             here = _written(files, Path(folder))
             uuid = self._uuid()
             for attempt in profiler.measure_all(
                 [_placed(plan, here, uuid) for plan in plans], steps.append
             ):
-                if steps and time.monotonic() - told > STEPS_S:
+                if steps and time.monotonic() - sent > STEPS_S:
                     yield Steps(tuple(steps))
                     steps.clear()
-                    told = time.monotonic()
+                    sent = time.monotonic()
                 yield attempt
         yield Steps(tuple(steps))
         yield Notes(profiler.warnings)

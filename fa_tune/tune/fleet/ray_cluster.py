@@ -64,10 +64,10 @@ def ray_gpus(address: str, progress: Progress) -> tuple[RayGpu, ...]:
     actor_class = ray.remote(getattr(importlib.import_module(module), name))
     options = {"num_gpus": 1, "num_cpus": 0, "max_restarts": RESTARTS}
     actors = [actor_class.options(**options).remote() for _ in range(wanted)]
-    asked = {actor.host.remote(): actor for actor in actors}
-    ready, late = ray.wait(list(asked), num_returns=wanted, timeout=START_TIMEOUT_S)
+    questions = {actor.host.remote(): actor for actor in actors}
+    ready, late = ray.wait(list(questions), num_returns=wanted, timeout=START_TIMEOUT_S)
     for question in late:
-        ray.kill(asked[question])
+        ray.kill(questions[question])
     if not ready:
         raise ToolMissing(
             f"none of the cluster's {wanted} GPUs was free within {START_TIMEOUT_S:g} s"
@@ -75,9 +75,9 @@ def ray_gpus(address: str, progress: Progress) -> tuple[RayGpu, ...]:
     if late:
         progress.warn(f"{len(late)} of the cluster's {wanted} GPUs are taken and left out")
     found = []
-    for question in sorted(ready, key=list(asked).index):
+    for question in sorted(ready, key=list(questions).index):
         host = _host(ray, question)
-        found.append((host.name, host.device, asked[question]))
+        found.append((host.name, host.device, questions[question]))
     found.sort(key=lambda known: (known[0], known[1].uuid))
     gpus = tuple(
         RayGpu(f"GPU {n} on {host}", device, actor, ray)
@@ -87,10 +87,10 @@ def ray_gpus(address: str, progress: Progress) -> tuple[RayGpu, ...]:
     return gpus
 
 
-def _host(ray: Any, asked: Any) -> Any:
+def _host(ray: Any, question: Any) -> Any:
     """Who answered; raises InvalidConfig for another fa-tune than this one."""
     try:
-        host = ray.get(asked)
+        host = ray.get(question)
     except ray.exceptions.RayError as error:
         reason = _line(error)
         if "No module named" in reason:

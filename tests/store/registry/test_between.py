@@ -177,10 +177,10 @@ def test_a_workload_that_two_methods_measured_counts_once(registry: Registry) ->
 
 def test_other_problems_are_looked_up_among_their_like(registry: Registry) -> None:
     asked = dataclasses.replace(registry.entries[-1].workload, seq_len_q=2048, seq_len_kv=2048)
-    assert not asked.few_rows
+    assert not asked.decode_shape
     found = serving(registry, H200, asked)
     assert found == tuple(
-        m for m in matches(registry, H200, asked) if not m.entry.workload.few_rows
+        m for m in matches(registry, H200, asked) if not m.entry.workload.decode_shape
     )
     assert found
 

@@ -77,7 +77,7 @@ def test_else_the_nearest_and_it_says_which(
 
 def test_few_rows_and_many_want_other_kernels(registry: Registry) -> None:
     few = workload(1024, seq_len_q=64)
-    assert few.few_rows
+    assert few.decode_shape
     assert "few queries" in refusal(find_match(registry, H200, few))
     (like, *_) = registry.entries
     tuned = Registry.of([dataclasses.replace(like, workload=few, confirmation=None)])
