@@ -102,7 +102,7 @@ def _tuning(workload_result: WorkloadResult, seed: int) -> Tuning | None:
         default=workload_result.decision.default,
         chosen=chosen,
         preferred=chosen if confirmed is None else confirmed.chosen,
-        samples={s: found[s].samples_s for s in sorted(found)},
+        samples_s={s: found[s].samples_s for s in sorted(found)},
         relative={s: found[s].relative for s in sorted(found) if found[s].relative},
         ranks=dict(workload_result.ranks),
         margin=workload_result.margin,

@@ -11,7 +11,9 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from fa_tune.core.codec import POSITIVE
 from fa_tune.core.model import Measurement, is_reference
 from fa_tune.core.stats import MARGIN, Ratio, comparable, median, paired_ratio
 from fa_tune.core.stopping import StoppingRule
@@ -24,7 +26,7 @@ RUNS = 5  # rounds that everyone gets, by events
 class Tuning:
     """One workload in one search.
 
-    `samples` in seconds by subject, sample i of each from round i, and `relative` to the
+    `samples_s` by subject, sample i of each from round i, and `relative` to the
     baseline's right beside each, where there is that; `ranks` is the order of the
     tie rule, `chosen` what was kept.  `preferred` is what the search chose before it was
     compared with the default once more, by `confirmed` (chosen / default; None: not compared).
@@ -36,26 +38,26 @@ class Tuning:
     default: str | None
     chosen: str
     preferred: str
-    samples: Mapping[str, tuple[float, ...]]
+    samples_s: Mapping[str, tuple[Annotated[float, POSITIVE], ...]]
     ranks: Mapping[str, tuple[int, ...]]
     confirmed: Ratio | None = None
-    relative: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    relative: Mapping[str, tuple[Annotated[float, POSITIVE], ...]] = field(default_factory=dict)
     margin: float = MARGIN  # what the default had to be beaten by
 
     @property
     def candidates(self) -> dict[str, tuple[float, ...]]:
         """The samples without those of references."""
-        return {s: t for s, t in self.samples.items() if not is_reference(s)}
+        return {s: t for s, t in self.samples_s.items() if not is_reference(s)}
 
     @property
     def lowest_median(self) -> str:
         """What plain minimum of the medians chooses."""
-        return min(self.candidates, key=lambda s: (median(self.samples[s]), s))
+        return min(self.candidates, key=lambda s: (median(self.samples_s[s]), s))
 
     @property
     def lowest_sample(self) -> str:
         """What plain minimum of all samples chooses."""
-        return min(self.candidates, key=lambda s: (min(self.samples[s]), s))
+        return min(self.candidates, key=lambda s: (min(self.samples_s[s]), s))
 
     def decided(self) -> Tuning:
         """The same samples, decided by the present rule, without another comparison."""
@@ -63,7 +65,7 @@ class Tuning:
             Measurement(
                 s, self.workload, self.method, taken, relative=tuple(self.relative.get(s, ()))
             )
-            for s, taken in self.samples.items()
+            for s, taken in self.samples_s.items()
         ]
         found = decide(
             measurements,
@@ -76,9 +78,9 @@ class Tuning:
 
     def to_default(self, subject: str) -> Ratio | None:
         """A subject's time over the default's in this tuning; None where one was not measured."""
-        if self.default is None or not {self.default, subject} <= set(self.samples):
+        if self.default is None or not {self.default, subject} <= set(self.samples_s):
             return None
-        compared = comparable(self.samples, self.relative)
+        compared = comparable(self.samples_s, self.relative)
         return paired_ratio(compared[subject], compared[self.default])
 
 
@@ -147,7 +149,7 @@ def simulated(tunings: Sequence[Tuning], n: int, seed: int, *, runs: int = RUNS)
 def _raced(tuning: Tuning, dice: random.Random, runs: int) -> Tuning:
     """Another rule of the same candidates; its samples are recorded ones."""
     paired = bool(tuning.relative)
-    recorded = tuning.relative if paired else tuning.samples
+    recorded = tuning.relative if paired else tuning.samples_s
     numbers: dict[str, list[float]] = {s: [] for s in tuning.candidates}
     drawn: dict[str, list[int]] = {s: [] for s in numbers}
     lost = (1 << 30,)
@@ -168,12 +170,12 @@ def _raced(tuning: Tuning, dice: random.Random, runs: int) -> Tuning:
         for subject in active:
             numbers[subject].append(recorded[subject][common])
             drawn[subject].append(common)
-            now_s += (1 + paired) * tuning.samples[subject][common]
+            now_s += (1 + paired) * tuning.samples_s[subject][common]
     samples, relative = (
         {s: tuple(taken[s][i] for i in drawn[s]) for s in drawn if s in taken}
-        for taken in (tuning.samples, tuning.relative)
+        for taken in (tuning.samples_s, tuning.relative)
     )
-    return dataclasses.replace(tuning, samples=samples, relative=relative)
+    return dataclasses.replace(tuning, samples_s=samples, relative=relative)
 
 
 def _flips(choices: Sequence[str]) -> int:

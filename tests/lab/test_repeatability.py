@@ -125,10 +125,10 @@ def test_simulated_tunings_are_drawn_from_recorded_ones() -> None:
     recorded = [tuning(CROWDED, seed) for seed in range(3)]
     made = simulated(recorded, 20, seed=1)
     assert len(made) == 20
-    known = {s: {t for one in recorded for t in one.samples[s]} for s in CROWDED}
+    known = {s: {t for one in recorded for t in one.samples_s[s]} for s in CROWDED}
     for one in made:
-        assert all(set(taken) <= known[s] for s, taken in one.samples.items())
-        lengths = {s: len(t) for s, t in one.samples.items()}
+        assert all(set(taken) <= known[s] for s, taken in one.samples_s.items())
+        lengths = {s: len(t) for s, t in one.samples_s.items()}
         assert lengths[DEFAULT] == max(lengths.values()) >= RUNS, "the default stays to the end"
     assert simulated(recorded, 20, seed=1) == made
     assert simulated(recorded, 20, seed=2) != made
@@ -137,9 +137,11 @@ def test_simulated_tunings_are_drawn_from_recorded_ones() -> None:
 def test_a_round_is_drawn_whole() -> None:
     """What disturbed all alike still does: ratios of pairs are those of recorded rounds."""
     one = tuning(CROWDED, 4)
-    ratios = {b / a for a, b in zip(one.samples[DEFAULT], one.samples["sm80:first"], strict=False)}
+    ratios = {
+        b / a for a, b in zip(one.samples_s[DEFAULT], one.samples_s["sm80:first"], strict=False)
+    }
     for made in simulated([one], 5, seed=0):
-        pairs = zip(made.samples[DEFAULT], made.samples["sm80:first"], strict=False)
+        pairs = zip(made.samples_s[DEFAULT], made.samples_s["sm80:first"], strict=False)
         assert {b / a for a, b in pairs} <= ratios
 
 
@@ -194,8 +196,8 @@ def test_a_file_that_is_not_there_or_no_json(tmp_path: Path) -> None:
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=12))
 def test_flips_are_who_is_not_with_the_most(choices: list[str]) -> None:
     base = tuning({DEFAULT: 1.0, "sm80:a": 0.9}, 1)
-    samples = {**base.samples, **{f"sm80:{c}": base.samples["sm80:a"] for c in "abc"}}
-    tunings = [dataclasses.replace(base, chosen=f"sm80:{c}", samples=samples) for c in choices]
+    samples = {**base.samples_s, **{f"sm80:{c}": base.samples_s["sm80:a"] for c in "abc"}}
+    tunings = [dataclasses.replace(base, chosen=f"sm80:{c}", samples_s=samples) for c in choices]
     found = agreement(tunings)
     assert found.flips == len(choices) - max(choices.count(c) for c in "abc")
     assert sum(n for _, n in found.choices) == found.tunings == len(choices)
