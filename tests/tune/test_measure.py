@@ -20,7 +20,7 @@ from fa_tune.store.journal import AttemptRecord, Journal
 from fa_tune.tune.measure import Sampling, measure_workload
 from fa_tune.tune.session import Tally
 from tests.tune import fakes
-from tests.tune.fakes import H200, FakeProfiler, Stages
+from tests.tune.fakes import FakeProfiler, Stages
 
 WORKLOAD = benchmark(1024, 128, DType.FP16)
 BOTH = ("fa2", "cudnn")
@@ -201,22 +201,7 @@ def test_the_first_samples_decide_among_our_own_only(bench: Bench) -> None:
     assert set(n_samples(found).values()) == {3}
 
 
-def test_the_leader_is_told(bench: Bench) -> None:
-    slow, fast = fakes.keys(2)
-    bench.measure(FakeProfiler(lambda s, _: 1e-3 if s == fast else 2e-3), 2, runs=1)
-    assert bench.progress.leaders == [f"{slow} 2.000 ms", f"{fast} 1.000 ms"]
-
-
 # The journal ------------------------------------------------------------------------------------
-
-
-def test_nothing_is_measured_twice(bench: Bench) -> None:
-    first = bench.measure(FakeProfiler(), 5)
-    again = FakeProfiler()
-    assert bench.measure(again, 5) == first
-    assert again.plans == []
-    assert bench.tally.measured == 0
-    assert bench.tally.reused > 0
 
 
 def test_only_what_is_new_is_measured(bench: Bench) -> None:
@@ -310,13 +295,6 @@ def test_another_number_of_runs_is_another_measurement(bench: Bench) -> None:
     more = FakeProfiler(method="events")
     bench.measure(more, 2, runs=7)
     assert len(more.measured) == 4
-
-
-def test_the_fingerprint_says_what_an_attempt_depends_on(tmp_path: Path) -> None:
-    mark = fakes.session(tmp_path).fingerprint(3, ("sm80",))
-    assert (mark.gpu, mark.driver, mark.arch) == (H200.name, H200.driver, "sm_90")
-    assert (mark.method, mark.profiler_version, mark.runs) == ("ncu", "2025.3.1", 3)
-    assert len(mark.kernel_source_sha256) == 64
 
 
 def test_an_error_of_the_profiler_keeps_what_was_finished(bench: Bench) -> None:

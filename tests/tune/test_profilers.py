@@ -80,14 +80,6 @@ def test_replay_never_mixes_methods_and_takes_the_newest(tmp_path: Path, folder:
     assert not (tmp_path / "journal.sqlite").exists(), "a replay is no measurement of ours"
 
 
-def test_events_recordings_serve_where_ncu_has_none(tmp_path: Path) -> None:
-    folder = tmp_path / "profiles"
-    record(folder, "events", "events", "2026-04-01T00:00:00+00:00", {"sm80:x": 8e-3})
-    machine = fakes.machine(tmp_path, device=None, recordings=folder)
-    measured = choose_profiler(MeasureOptions(), machine, Stages())
-    assert measured.profiler.method == "events"
-
-
 def test_the_method_that_holds_more_of_what_is_wanted_is_replayed(
     tmp_path: Path, folder: Path
 ) -> None:

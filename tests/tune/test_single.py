@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from fa_tune.core.errors import InvalidConfig, NoUsableVariant, StorageError, ToolMissing
+from fa_tune.core.errors import NoUsableVariant, StorageError, ToolMissing
 from fa_tune.core.inputs import NORMAL, InputSpec
 from fa_tune.core.model import Outcome
 from fa_tune.core.options import MeasureOptions, Progress, SearchOptions, WorkloadOptions
@@ -79,12 +77,6 @@ def test_events_keep_no_report_though_there_is_one(world: World) -> None:
     report.touch()
     world.profiler = FakeProfiler(method="events")
     assert profile(FP16, world.options(), world.progress, export=report).export is None
-
-
-def test_profile_refuses_what_it_cannot_read(world: World) -> None:
-    with pytest.raises(InvalidConfig):
-        profile(["(FP16, 128"], world.options(), world.progress)
-    assert world.compiler.requests == []
 
 
 def test_profile_of_a_wrong_kernel_is_an_error_with_its_reason(world: World) -> None:
@@ -257,25 +249,3 @@ def test_verify_reports_what_gave_no_verdict(world: World) -> None:
         f"{third} @ ragged",
     }
     assert f"{fourth} @ plain" in report.verdicts
-
-
-def test_another_architecture_than_the_gpus_is_told(world: World) -> None:
-    build("tune", (), world.options(arch="sm_80").machine, world.progress)
-    assert any("not this GPU's architecture" in note for note in world.progress.notes)
-
-
-def test_verify_on_a_gpu_that_is_too_old(world: World) -> None:
-    world.device = dataclasses.replace(fakes.H200, name="Tesla T4", compute_capability=(7, 5))
-    with pytest.raises(InvalidConfig, match="sm_75"):
-        verify("tune", WorkloadOptions(), world.options().machine, world.progress)
-
-
-def test_the_cache_is_where_it_was_put(world: World, tmp_path: Path) -> None:
-    verify(
-        "tune",
-        WorkloadOptions(),
-        world.options(cache_dir=tmp_path / "elsewhere").machine,
-        world.progress,
-    )
-    assert (tmp_path / "elsewhere" / "journal.sqlite").exists()
-    assert not (tmp_path / "cache").exists()
