@@ -67,7 +67,7 @@ class CompiledKernel:
 
         def launch(_: object = kept) -> None:
             stream = torch.cuda.current_stream().cuda_stream
-            self._kernel.launch_problem(described, tensors, stream)
+            self._kernel.launch(described, tensors, stream)
 
         return launch
 

@@ -12,10 +12,8 @@ import torch
 from torch import Tensor
 
 from fa_tune.build.native import abi
-from fa_tune.build.native.call import problem_of
-from fa_tune.build.native.core import CoreKernel, tensors_of_args
-from fa_tune.core.workload import Workload
-from fa_tune.families.launch import CHUNK_BYTES, LaunchArgs
+from fa_tune.build.native.call import CHUNK_BYTES
+from fa_tune.build.native.core import CoreKernel
 from fa_tune.families.plan import TensorRole
 from fa_tune.op.operands import note_written
 
@@ -71,10 +69,11 @@ class Prepared:
     device: int
 
     @classmethod
-    def of(cls, kernel: CoreKernel, workload: Workload, args: LaunchArgs, device: int) -> Prepared:
-        """That of a workload."""
-        n_bytes = kernel.workspace_bytes(workload, device)
-        return cls(kernel, problem_of(workload), tensors_of_args(args), n_bytes, device)
+    def of(
+        cls, kernel: CoreKernel, problem: abi.Problem, tensors: abi.Tensors, device: int
+    ) -> Prepared:
+        """The launch of a call."""
+        return cls(kernel, problem, tensors, kernel.workspace_bytes(problem, device), device)
 
     def launch(self, given: Given) -> tuple[Tensor, Tensor | None] | None:
         """out and the log-sum-exp if it is wanted, on the current stream; None for addresses that
@@ -104,7 +103,7 @@ class Prepared:
             room = q.new_empty(self.workspace_bytes, dtype=torch.uint8)
             tensors.workspace = room.data_ptr()
         stream = torch.cuda.current_stream(self.device).cuda_stream
-        self.kernel.launch_problem(self.problem, tensors, stream, self.device)
+        self.kernel.launch(self.problem, tensors, stream, self.device)
         if given.new_k is not None:
             note_written(given.k_cache, given.v_cache)
         return out, lse

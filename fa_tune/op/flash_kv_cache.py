@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fa_tune.build.native.call import strides_of_rows
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
-from fa_tune.families.launch import TensorArg
 from fa_tune.op import cache_op
 from fa_tune.op.cache_launches import Given, form_of
 from fa_tune.op.fallback_warning import tell
@@ -242,7 +242,7 @@ def _check_read(
     if not (why_not_ours(q, keys, values, options) or q.shape[3] % WHOLE_D_HEAD):
         for tensor, name in zip(read, ("Q", "the cache of K", "the cache of V"), strict=False):
             if tensor.stride(-1) == 1:  # others are copied
-                TensorArg.of(tensor, name)
+                strides_of_rows(name, tensor)
 
 
 def _check_batch_idx(batch_idx: Tensor, q: Tensor, sequences: int) -> None:

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fa_tune.build.native.core import CoreKernel
+from fa_tune.build.native.call import problem_of, tensors_of
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.tensors import check_columns, dtype_of, is_expanded, score_tensors
 from fa_tune.core.workload import PAGE_KEYS, Workload
-from fa_tune.families.launch import NOT_GIVEN, CacheArgs, LaunchArgs, TensorArg
 from fa_tune.op import python_op, state
 from fa_tune.op.cache_launches import Prepared
 from fa_tune.op.operands import note_written
@@ -109,20 +108,16 @@ class Cache:
         return places(self) == places(other)
 
     @property
-    def args(self) -> CacheArgs:
-        """Where a launch finds what is known on the GPU alone, of a cache `as_read`."""
-        args = CacheArgs(self.lengths.data_ptr())
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors of a launch, by their roles, of a cache `as_read`."""
+        found = {"k": self.k, "v": self.v, "cache_seqlens": self.lengths}
         if self.block_table is not None:
-            args = replace(
-                args,
-                pages=self.block_table.data_ptr(),
-                page_size=self.k.shape[1],
-                page_stride=self.block_table.shape[1],
-            )
+            found["page_table"] = self.block_table
         if self.new is not None:
-            new_k, new_v = (_narrow(t, name) for t, name in zip(self.new, "kv", strict=True))
-            args = replace(args, added=self.added, new_k=new_k, new_v=new_v)
-        return args
+            found["new_k"], found["new_v"] = self.new
+        if self.scales is not None:
+            found["k_scale"], found["v_scale"] = self.scales
+        return found
 
 
 def attend(
@@ -152,24 +147,17 @@ def attend(
     lse = q.new_empty(rows, dtype=torch.float32) if return_lse else None
     given, cache = cache, cache.as_read(q)  # kept until the launch: it may have copies
     sink, _ = score_tensors(workload, q.device, traits.sink, None)
-    args = LaunchArgs.forward(
-        q=TensorArg.of(q, "Q"),
-        k=_narrow(cache.k, "the cache of K"),
-        v=_narrow(cache.v, "the cache of V"),
-        o=TensorArg.of(out, "O"),
-        lse=NOT_GIVEN if lse is None else TensorArg(lse.data_ptr()),
-        sink=NOT_GIVEN if sink is None else TensorArg(sink.data_ptr()),
-        cache=cache.args,
-    )
-    if cache.scales is not None:
-        args = replace(args, tensors={**args.tensors, **_scale_args(cache.scales)})
+    more = {"lse": lse, "sink": sink}
+    named = {"q": q, "o": out, **cache.tensors}
+    named |= {name: tensor for name, tensor in more.items() if tensor is not None}
+    problem, tensors = problem_of(workload), tensors_of(named, added=cache.added)
     device = q.device.index
     kernel = state.operators().kernel_with_cache(workload, device)
-    python_op.launch(kernel, workload, args, device)
+    python_op.launch(kernel, problem, tensors, device)
     if cache.new is not None:
         note_written(cache.k, cache.v)
-    if remember is not None and isinstance(kernel, CoreKernel) and cache.has_places_of(given):
-        remember(Prepared.of(kernel, workload, args, device))
+    if remember is not None and cache.has_places_of(given):
+        remember(Prepared.of(kernel, problem, tensors, device))
     return out, lse
 
 
@@ -201,15 +189,6 @@ def check_new_places(new: tuple[Tensor, Tensor], q: Tensor, caches: tuple[Tensor
             )
 
 
-def _narrow(tensor: Tensor, name: str) -> TensorArg:
-    """Pairs of e4m3 numbers are elements of two bytes."""
-    if tensor.dtype == E4M3:
-        if tensor.stride(3) != 1 or tensor.shape[3] % 2 or any(s % 2 for s in tensor.stride()[:3]):
-            raise InvalidConfig(f"{name} must have d_head contiguous and even strides")
-        tensor = tensor.view(torch.int16)
-    return TensorArg.of(tensor, name)
-
-
 def _expanded(
     scales: tuple[Tensor, Tensor], shape: tuple[int, int], device: torch.device
 ) -> tuple[Tensor, Tensor]:
@@ -224,16 +203,6 @@ def _expanded(
     if both[0].stride() != both[1].stride():
         both = [s.contiguous() for s in both]
     return both[0], both[1]
-
-
-def _scale_args(scales: tuple[Tensor, Tensor]) -> dict[str, TensorArg]:
-    return {"k_scale": _scale_arg(scales[0]), "v_scale": _scale_arg(scales[1])}
-
-
-def _scale_arg(scale: Tensor) -> TensorArg:
-    # The stride of an extent of 1 is never used, and torch lets it be anything.
-    batch, head = (s if n > 1 else 0 for s, n in zip(scale.stride(), scale.shape, strict=True))
-    return TensorArg(scale.data_ptr(), (batch, head, 0))
 
 
 def pages_suit(k_cache: Tensor) -> bool:

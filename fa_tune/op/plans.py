@@ -9,34 +9,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
 import torch
 
+from fa_tune.build.native.core import CoreKernel
 from fa_tune.core import arch
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Artifact
 from fa_tune.core.workload import Workload
-from fa_tune.families.launch import LaunchArgs
-from fa_tune.families.plan import Plan
 from fa_tune.op.chooser import Choice, Chooser, representative
-
-
-class Kernel(Protocol):
-    """A compiled variant that can be launched."""
-
-    @property
-    def plan(self) -> Plan:
-        """Which problems it computes."""
-
-    def prepare(self, device: int) -> None:
-        """Load it on a device.  Raises DriverError."""
-
-    def workspace_bytes(self, workload: Workload, device: int) -> int:
-        """Device memory that a launch needs in `args.workspace`."""
-
-    def launch(self, workload: Workload, args: LaunchArgs, stream: int, device: int) -> None:
-        """Enqueue one call.  Raises InvalidConfig, DriverError."""
 
 
 def chooser_of(device: int) -> Chooser:
@@ -60,13 +41,15 @@ class Plans:
     threads may call it."""
 
     def __init__(
-        self, load: Callable[[Artifact], Kernel], choosers: Callable[[int], Chooser] = chooser_of
+        self,
+        load: Callable[[Artifact], CoreKernel],
+        choosers: Callable[[int], Chooser] = chooser_of,
     ) -> None:
         self._load = load
         self._chooser_of = choosers
         self._lock = threading.RLock()
         self._choosers: dict[int, Chooser] = {}
-        self._kernels: dict[Artifact, Kernel] = {}  # kept: C++ has their addresses
+        self._kernels: dict[Artifact, CoreKernel] = {}  # kept: C++ has their addresses
 
     def anew(self) -> Plans:
         """One that has chosen nothing."""
@@ -88,7 +71,7 @@ class Plans:
             like = plain if plain in chooser.tuned else representative(plain)
             return chooser.choose(plain, like)
 
-    def kernel(self, workload: Workload, device: int) -> Kernel:
+    def kernel(self, workload: Workload, device: int) -> CoreKernel:
         """The kernel of `choice`, loaded on the device.  Raises InvalidConfig while torch captures
         a graph, NoUsableVariant, DriverError."""
         if is_capturing():
@@ -116,10 +99,10 @@ class Memo:
     def __init__(self, plans: Plans, *, cached: bool = False) -> None:
         self._plans = plans
         self._cached = cached
-        self._found: dict[tuple[Workload, int], list[Kernel]] = {}
-        self._served: dict[tuple[Workload, int], Kernel] = {}
+        self._found: dict[tuple[Workload, int], list[CoreKernel]] = {}
+        self._served: dict[tuple[Workload, int], CoreKernel] = {}
 
-    def kernel(self, workload: Workload, device: int) -> Kernel:
+    def kernel(self, workload: Workload, device: int) -> CoreKernel:
         """As `Plans.kernel`."""
         known = self._served.get((workload, device))
         if known is None:
@@ -128,7 +111,7 @@ class Memo:
             known = self._served[workload, device] = self._kernel(workload, device)
         return known
 
-    def _kernel(self, workload: Workload, device: int) -> Kernel:
+    def _kernel(self, workload: Workload, device: int) -> CoreKernel:
         plain = replace(workload, softmax_scale=None)
         asked = replace(plain, cache_lengths="equal") if self._cached else plain
         tuned = asked in self._plans.chooser(device).tuned

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fa_tune.build.native import abi
+from fa_tune.build.native.call import problem_of, tensors_of
+from fa_tune.build.native.core import CoreKernel
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.hooks import hook_of
 from fa_tune.core.tensors import check_columns, dtype_of, is_expanded, score_tensors, workload_of
 from fa_tune.core.workload import Workload
-from fa_tune.families.launch import NOT_GIVEN, LaunchArgs, TensorArg
 from fa_tune.op.library import room_for_lse, room_for_out
 from fa_tune.op.operands import Lengths
-from fa_tune.op.plans import Kernel
 from fa_tune.op.traits import Traits
 
 _LENGTHS = len(Lengths._fields)
@@ -26,7 +26,7 @@ class PythonOp:
     """The operators by the kernels that `kernel` gives for a workload and a device; each is as its
     schema says."""
 
-    def __init__(self, kernel: Callable[[Workload, int], Kernel]) -> None:
+    def __init__(self, kernel: Callable[[Workload, int], CoreKernel]) -> None:
         self._kernel = kernel
 
     def fwd(self, q: Tensor, k: Tensor, v: Tensor, *traits: Any) -> Tensor:
@@ -84,22 +84,15 @@ class PythonOp:
             _check_lse(lse, q)
         # Kept until the launch: they may be copies.
         sink, slopes = score_tensors(workload, q.device, *traits.tensors)
-        more = {"lse": lse, "sink": sink}
+        more = {"lse": lse, "sink": sink, "alibi_slopes": slopes}
         if lengths is not None:
             _check_lengths(lengths, q)
             four = (q[None], k[None], v[None], out[None])
             more |= {"cu_seqlens_q": lengths.cum_q, "cu_seqlens_kv": lengths.cum_kv}
-        tensors = {
-            name: TensorArg.of(t, name.upper()) for name, t in zip("qkvo", four, strict=True)
-        }
-        tensors |= {
-            name: NOT_GIVEN if t is None else TensorArg(t.data_ptr()) for name, t in more.items()
-        }
-        if slopes is not None:
-            of_batch = slopes.stride(0) if slopes.ndim == 2 else 0
-            tensors["alibi_slopes"] = TensorArg(slopes.data_ptr(), (of_batch, 0, 0))
-        device = q.device.index
-        launch(self._kernel(workload, device), workload, LaunchArgs(tensors), device)
+        given = dict(zip("qkvo", four, strict=True))
+        given |= {name: tensor for name, tensor in more.items() if tensor is not None}
+        tensors, device = tensors_of(given), q.device.index
+        launch(self._kernel(workload, device), problem_of(workload), tensors, device)
 
 
 def _workload(
@@ -157,10 +150,10 @@ def _check_lengths(lengths: Lengths, q: Tensor) -> None:
             )
 
 
-def launch(kernel: Kernel, workload: Workload, args: LaunchArgs, device: int) -> None:
+def launch(kernel: CoreKernel, problem: abi.Problem, tensors: abi.Tensors, device: int) -> None:
     """Enqueue a call of a kernel that is prepared, on torch's current stream."""
-    if n_bytes := kernel.workspace_bytes(workload, device):
+    if n_bytes := kernel.workspace_bytes(problem, device):
         # torch gives its memory to later work of this stream alone.
         room = torch.empty(n_bytes, dtype=torch.uint8, device=f"cuda:{device}")
-        args = replace(args, workspace=room.data_ptr())
-    kernel.launch(workload, args, torch.cuda.current_stream(device).cuda_stream, device)
+        tensors.workspace = room.data_ptr()
+    kernel.launch(problem, tensors, torch.cuda.current_stream(device).cuda_stream, device)

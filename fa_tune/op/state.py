@@ -1,10 +1,9 @@
-"""What is behind the operators in this process: C++ if it can be had, else Python, and Python for
-score hooks; and the choices made so far."""
+"""What is behind the operators in this process: C++ if torch has a place for it, else Python, and
+Python for score hooks; and the choices made so far."""
 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,10 @@ from fa_tune.core.model import Artifact
 from fa_tune.core.workload import Workload
 from fa_tune.op import backward
 from fa_tune.op.cache_launches import CacheLaunches
-from fa_tune.op.driver_kernel import DriverKernel
 from fa_tune.op.library import FORWARD, HOOKED, LIBRARY
 from fa_tune.op.native import NativeOp
 from fa_tune.op.operands import Done, Gradients, Lengths
-from fa_tune.op.plans import Kernel, Memo, Plans
+from fa_tune.op.plans import Memo, Plans
 from fa_tune.op.python_op import PythonOp
 from fa_tune.op.traits import Traits
 
@@ -29,7 +27,7 @@ from fa_tune.op.traits import Traits
 class Operators:
     """The operators' implementation for a dispatch key; `cache_dir` None: the user's own.
 
-    `native` is None where they are in Python, and `why_python` says why.
+    `native` is None where they are in Python, and `why_python` says why.  Launches are the core's.
     """
 
     def __init__(self, dispatch_key: str = "CUDA", cache_dir: Path | None = None) -> None:
@@ -41,8 +39,7 @@ class Operators:
             self._core = self.native.core
         except (ToolMissing, StorageError) as error:
             self.why_python = str(error)
-            with suppress(ToolMissing, StorageError):
-                self._core = Core(cache_dir=cache_dir)
+        self._cache_dir = cache_dir
         self._former: list[Plans] = []  # whose kernels cannot be unloaded
         self.plans = Plans(self.load)
         self._memo = Memo(self.plans)
@@ -57,23 +54,19 @@ class Operators:
             function = getattr(op, name.removeprefix("scored_").removeprefix("hooked_"))
             LIBRARY.impl(name, function, dispatch_key)
 
-    def load(self, artifact: Artifact) -> Kernel:
-        """A kernel to launch."""
-        if self._core is not None:
-            image = KernelImage.of(artifact)
-            if not image.call.plan.hook:  # C++ launches none with a hook
-                return self._core.kernel(image)
-        return DriverKernel(artifact)
+    def load(self, artifact: Artifact) -> CoreKernel:
+        """A kernel to launch.  Raises ToolMissing without the core."""
+        if self._core is None:
+            self._core = Core(cache_dir=self._cache_dir)
+        return self._core.kernel(KernelImage.of(artifact))
 
-    def kernel_with_cache(self, workload: Workload, device: int) -> Kernel:
+    def kernel_with_cache(self, workload: Workload, device: int) -> CoreKernel:
         """A kernel whose launches take lengths and pages that the GPU alone knows, loaded.  Raises
         as a call would."""
         return self._with_cache.kernel(workload, device)
 
     def _handle(self, workload: Workload, device: int) -> int:
-        kernel = self.plans.kernel(workload, device)
-        assert isinstance(kernel, CoreKernel)
-        return kernel.handle
+        return self.plans.kernel(workload, device).handle
 
     def prepare(self, workload: Workload, device: int) -> None:
         """Choose, compile and load what runs a workload.  Raises as a call would."""

@@ -68,10 +68,10 @@ def main(library: str, folder: str) -> None:
     refused(StorageError, "gone.cubin", KernelImage.of, gone)
 
     kernel = core.kernel(made)
-    kernel.launch_problem(*CALL)
+    kernel.launch(*CALL)
     assert [one.symbol for one in stub.launched()] == ["mangled"]
     causal = dataclasses.replace(WORKLOAD, causal=True)
-    refused(InvalidConfig, "does not compute", kernel.launch_problem, problem_of(causal), CALL[1])
+    refused(InvalidConfig, "does not compute", kernel.launch, problem_of(causal), CALL[1])
     refused(InvalidConfig, "no symbol", core.kernel, dataclasses.replace(made, symbols=("",)))
     broken = core.kernel(dataclasses.replace(made, symbols=("other",)))
     refused(DriverError, "CUDA_ERROR_NOT_FOUND", broken.prepare)

@@ -113,7 +113,7 @@ def launch(
         with torch.cuda.device(where):
             room = torch.empty(n_bytes, dtype=torch.uint8, device="cuda")
         tensors.workspace = room.data_ptr()
-    kernel.launch_problem(problem_of(workload), tensors, on, device)
+    kernel.launch(problem_of(workload), tensors, on, device)
 
 
 def by_python(artifact: Artifact, workload: Workload, inputs: Tensors) -> list[torch.Tensor]:

@@ -255,7 +255,7 @@ def new_lengths() -> None:
 
 
 def python_op() -> None:
-    """What stands in where no C++ can be compiled: the same bits.  Needs CXX to name nothing."""
+    """What stands in where C++ finds no place in torch: the same bits."""
     assert operators().native is None
     for workload in list(workloads())[:6]:
         inputs = make_inputs(workload, seed=15)

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -125,8 +126,11 @@ def test_parameters_of_flash_attentions_own_tests() -> None:
         assert found["wrong"] == []
 
 
-def test_without_a_compiler_python_stands_in() -> None:
-    found = run("op_child", "python_op", CXX="/no/such/compiler")
+def test_where_the_operators_do_not_compile_python_stands_in(tmp_path: Path) -> None:
+    compiler = tmp_path / "c++"
+    compiler.write_text('#!/bin/sh\ncase "$*" in *torch_cpu*) exit 1;; esac\nexec c++ "$@"\n')
+    compiler.chmod(0o755)
+    found = run("op_child", "python_op", CXX=str(compiler))
     assert found == {"python_op": "right"}
 
 

@@ -22,12 +22,13 @@ import torch
 
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest, BuildResult
+from fa_tune.build.native import abi
+from fa_tune.build.native.call import problem_of, tensors_of
 from fa_tune.build.native.core import CoreKernel, KernelImage
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Artifact, Outcome, Resources
 from fa_tune.core.workload import DType, Workload
-from fa_tune.families.launch import LaunchArgs, LaunchDevice, TensorArg
 from fa_tune.op import api, chooser
 from fa_tune.op.chooser import Chooser, representative
 from fa_tune.op.operands import Lengths
@@ -36,8 +37,8 @@ from fa_tune.op.plans import Plans
 from fa_tune.op.state import Operators
 from fa_tune.op.traits import Traits
 from tests.csrc.stub import Launched, Stub, image
+from tests.described import described
 
-DEVICE = LaunchDevice(multiprocessors=132, l2_bytes=60 << 20)
 SYMBOL = "kernel"
 ROOM = 0x7EEDBEEF0  # an address of a workspace
 TUNED = Workload(2, 4, 4, 1000, 1000, 128, DType.FP16)
@@ -77,9 +78,8 @@ def load_with(operators: Operators) -> Callable[[Artifact], CoreKernel]:
         family = families.get(artifact.variant.family)
         config = families.config_of(artifact.variant)
         plain = Workload(1, 1, 1, 1, 1, config.d_head, config.dtype)
-        four = LaunchArgs.forward(*(TensorArg(4096 * i, (8, 8, 8)) for i in range(1, 5)))
-        (step,) = family.launches(config, plain, four, DEVICE)
-        sizes = [array.nbytes for array in step.args]
+        (step,) = described(config, plain)
+        sizes = [*(128 for _ in step.maps), len(step.params)]
         call = family.plan(config, artifact.traits, artifact.arch)
         assert operators.native is not None
         made = KernelImage(artifact.variant.key, call, (SYMBOL,), image([(SYMBOL, sizes)]))
@@ -121,17 +121,14 @@ def drawn_traits(dice: random.Random, heads: int, batch: int, *, packed: bool = 
     return Traits(causal, bottom_right, maybe(0.5), *window, sink, softcap, slopes)
 
 
-def address(tensor: torch.Tensor | None) -> TensorArg:
-    if tensor is None:
-        return TensorArg(0)
-    of_batch = tensor.stride(0) if tensor.ndim == 2 else 0
-    return TensorArg(tensor.data_ptr(), (of_batch, 0, 0))
+def given_ones(**tensors: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
 def same_launch(
     operators: Operators,
     workload: Workload,
-    args: LaunchArgs,
+    tensors: abi.Tensors,
     found: Launched,
     *,
     same_params: bool = True,
@@ -141,8 +138,8 @@ def same_launch(
     assert isinstance(kernel, CoreKernel)
     shares = kernel.workspace_bytes(workload) > 0
     if shares:
-        args = replace(args, workspace=ROOM)
-    kernel.launch(workload, args, 0, -1)
+        tensors.workspace = ROOM
+    kernel.launch(problem_of(workload), tensors, 0, -1)
     (expected,) = Stub().launched()
     params = expected.params
     if shares:  # torch's memory, wherever it is
@@ -184,12 +181,10 @@ def views(operators: Operators) -> str:
             lse=lse is not None,
             **traits.of_workload,
         )
-        args = LaunchArgs.forward(
-            *(TensorArg(t.data_ptr(), t.stride()[:3]) for t in (q, k, v, out)),
-            TensorArg(0 if lse is None else lse.data_ptr()),
-            sink=address(traits.sink),
-            alibi_slopes=address(traits.alibi_slopes),
-        )
+        more = given_ones(lse=lse, sink=traits.sink, alibi_slopes=traits.alibi_slopes)
+        args = tensors_of(more)
+        for role, t in enumerate((q, k, v, out)):
+            args.of[role] = abi.Tensor(t.data_ptr(), *t.stride()[:3])
         # A mask or a side that hides nothing may be stated to kernels that do not look at it.
         settled = (workload.causal, workload.window_left, workload.window_right) == (
             traits.causal,
@@ -234,18 +229,13 @@ def packed(operators: Operators) -> str:
             total_kv=len(k),
             **traits.of_workload,
         )
-        tensors = {
-            name: TensorArg.of(t[None]) for name, t in zip("qkvo", (q, k, v, out), strict=True)
-        }
-        more = {"lse": lse, "sink": traits.sink, "cu_seqlens_q": cum_q, "cu_seqlens_kv": cum_kv}
-        if traits.alibi_slopes is not None:
-            tensors["alibi_slopes"] = address(traits.alibi_slopes)
+        more = given_ones(lse=lse, sink=traits.sink, alibi_slopes=traits.alibi_slopes)
+        more |= {"cu_seqlens_q": cum_q, "cu_seqlens_kv": cum_kv}
+        more |= {name: t[None] for name, t in zip("qkvo", (q, k, v, out), strict=True)}
         # A side that hides nothing may be stated to kernels that do not look at it.
         window = (workload.window_left, workload.window_right)
         settled = window == (traits.window_left, traits.window_right)
-        tensors |= {n: TensorArg(0 if t is None else t.data_ptr()) for n, t in more.items()}
-        args = LaunchArgs(tensors)
-        same_launch(operators, workload, args, found, same_params=settled)
+        same_launch(operators, workload, tensors_of(more), found, same_params=settled)
     return "right"
 
 

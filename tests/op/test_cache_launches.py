@@ -21,7 +21,6 @@ import torch
 from fa_tune.build.native import abi
 from fa_tune.build.native.core import CoreKernel
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.workload import Workload
 from fa_tune.families.plan import TensorRole
 from fa_tune.op import cache_launches, flash_attn_with_kvcache, flash_kv_cache, kv_cache
 from fa_tune.op.cache_launches import CacheLaunches, Prepared
@@ -43,10 +42,10 @@ class Recorder(CoreKernel):
         """Calls that came before."""
         self.operators.cache_launches = CacheLaunches()
 
-    def workspace_bytes(self, workload: Workload, device: int = -1) -> int:
-        return 64 * workload.batch
+    def workspace_bytes(self, problem: Any, device: int = -1) -> int:
+        return 64 * int(problem.batch)
 
-    def launch_problem(self, problem: Any, tensors: Any, stream: int = 0, device: int = -1) -> None:
+    def launch(self, problem: Any, tensors: Any, stream: int = 0, device: int = -1) -> None:
         self.launched.append((problem, abi.Tensors.from_buffer_copy(tensors)))
         lengths = (ctypes.c_int32 * problem.batch).from_address(
             tensors.of[TensorRole.CACHE_SEQLENS].address

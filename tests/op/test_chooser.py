@@ -22,7 +22,7 @@ from fa_tune.op.chooser import Chooser, representative
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.lookup import distance
 from fa_tune.store.registry.schema import Registry
-from tests.store.registry.conftest import MakeEntry
+from tests.store.registry.conftest import MakeEntry, make_entry  # noqa: F401 - a fixture
 
 SIZES = st.integers(1, 1 << 20)
 WORKLOADS = st.builds(
@@ -153,7 +153,9 @@ def test_the_default_of_a_bucket_of_caches_is_that_of_its_problems(
 
 
 def test_what_was_tuned_with_lengths_on_the_device_serves_calls_with_them(
-    make_entry: MakeEntry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    make_entry: MakeEntry,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     """Such calls are looked up by what the cache has room for; many queries are another matter, and
     what was tuned for one length serves no sequences of several."""

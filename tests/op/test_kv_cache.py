@@ -15,9 +15,10 @@ if not TYPE_CHECKING:
 
 import torch
 
+from fa_tune.build.native import abi
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import Workload
-from fa_tune.families.launch import LaunchArgs
+from fa_tune.families.plan import TensorRole
 from fa_tune.op import flash_attn_with_kvcache, flash_kv_cache, kv_cache
 from fa_tune.op.kv_cache import E4M3, Cache, attend
 from fa_tune.op.traits import Traits
@@ -102,17 +103,16 @@ def floats(address: int, n: int) -> list[float]:
 
 
 def test_a_launch_finds_lengths_pages_new_keys_and_scales(monkeypatch: pytest.MonkeyPatch) -> None:
-    launched: list[tuple[Workload, LaunchArgs]] = []
+    launched: list[tuple[abi.Problem, abi.Tensors]] = []
 
-    def launch(kernel: Any, workload: Workload, args: LaunchArgs, device: Any) -> None:
+    def launch(kernel: Any, problem: abi.Problem, tensors: abi.Tensors, device: Any) -> None:
         """While it runs, copies must still be there."""
-        cache = args.cache
-        assert cache is not None
-        assert integers(cache.lengths, 3) == [5, 0, 9]
-        assert integers(cache.pages, 6) == [3, 0, 1, 2, 5, 4]
-        assert floats(args["k_scale"].address, 2) == [1.0, 2.0]
-        assert floats(args["v_scale"].address, 2) == [4.0, 4.0]
-        launched.append((workload, args))
+        of = tensors.of
+        assert integers(of[TensorRole.CACHE_SEQLENS].address, 3) == [5, 0, 9]
+        assert integers(of[TensorRole.PAGE_TABLE].address, 6) == [3, 0, 1, 2, 5, 4]
+        assert floats(of[TensorRole.K_SCALE].address, 2) == [1.0, 2.0]
+        assert floats(of[TensorRole.V_SCALE].address, 2) == [4.0, 4.0]
+        launched.append((problem, tensors))
 
     operators = SimpleNamespace(kernel_with_cache=lambda workload, device: None)
     monkeypatch.setattr(kv_cache.state, "operators", lambda: operators)
@@ -130,16 +130,17 @@ def test_a_launch_finds_lengths_pages_new_keys_and_scales(monkeypatch: pytest.Mo
     out, lse = attend(half(3, 2, 4, 64), cache, traits, return_lse=True)
     assert lse is not None
     assert (tuple(out.shape), tuple(lse.shape)) == ((3, 2, 4, 64), (3, 4, 2))
-    ((workload, args),) = launched
-    assert (workload.seq_len_q, workload.seq_len_kv, workload.kv_heads) == (2, 32, 2)
-    assert (workload.window_left, workload.softcap, workload.softmax_scale) == (7, 20.0, 0.5)
-    assert workload.bottom_right
-    assert workload.sink
-    assert workload.kv_e4m3
-    assert args.cache is not None
-    assert (args.cache.added, args.cache.page_size, args.cache.page_stride) == (2, 16, 2)
-    assert args.cache.new_k.address == new.data_ptr()
-    assert args.cache.new_k.strides == tuple(s // 2 for s in new.stride()[:3])
+    ((problem, tensors),) = launched
+    assert (problem.seq_len_q, problem.seq_len_kv, problem.kv_heads) == (2, 32, 2)
+    assert (problem.window_left, problem.softcap, problem.softmax_scale) == (7, 20.0, 0.5)
+    assert problem.mask == abi.Mask.FULL_DIAGONAL
+    assert (problem.sink, problem.kv_e4m3) == (1, 1)
+    assert (tensors.added, tensors.page_size) == (2, 16)
+    assert tensors.of[TensorRole.PAGE_TABLE].batch_stride == 2
+    given = tensors.of[TensorRole.NEW_K]
+    assert given.address == new.data_ptr()
+    strides = [given.batch_stride, given.seq_stride, given.head_stride]
+    assert strides == [s // 2 for s in new.stride()[:3]]
 
 
 @pytest.mark.parametrize("appends", [False, True])
@@ -164,7 +165,7 @@ def test_a_backward_pass_knows_whether_the_cache_was_written(
 def test_scales_of_any_shape_have_strides_in_common(
     batch: int, kv_heads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launched: list[LaunchArgs] = []
+    launched: list[abi.Tensors] = []
     operators = SimpleNamespace(kernel_with_cache=lambda workload, device: None)
     monkeypatch.setattr(kv_cache.state, "operators", lambda: operators)
     monkeypatch.setattr(kv_cache.python_op, "launch", lambda *given: launched.append(given[2]))
@@ -173,6 +174,7 @@ def test_scales_of_any_shape_have_strides_in_common(
     shapes = (of_each, of_each[:, :1], of_each[:1], torch.tensor(2.0), of_each.T.contiguous().T)
     for scales in itertools.product(shapes, repeat=2):
         attend(half(batch, 1, 4, 64), Cache(cache, cache, ints(batch), scales=scales))
-        by_batch, by_head = launched.pop().scale_strides
-        assert by_batch == 0 or batch > 1
-        assert by_head == 0 or kv_heads > 1
+        of = launched.pop().of
+        one, other = of[TensorRole.K_SCALE], of[TensorRole.V_SCALE]
+        assert batch == 1 or one.batch_stride == other.batch_stride
+        assert kv_heads == 1 or one.head_stride == other.head_stride

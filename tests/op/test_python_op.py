@@ -13,12 +13,14 @@ if not TYPE_CHECKING:
 import torch
 
 from fa_tune import families
+from fa_tune.build.native import abi
+from fa_tune.build.native.call import problem_of
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.hooks import register
 from fa_tune.core.tensors import workload_of
 from fa_tune.core.workload import DType, Workload
-from fa_tune.families.launch import LaunchArgs
+from fa_tune.families.plan import TensorRole
 from fa_tune.op import plans
 from fa_tune.op.kv_cache import Cache, attend
 from fa_tune.op.operands import Lengths
@@ -36,17 +38,17 @@ class Recorder:
     def __init__(self, artifact: Any) -> None:
         (config, traits) = artifact
         self.plan = families.of(config).plan(config, traits, "sm_80").plan
-        self.launched: list[tuple[Workload, LaunchArgs, int]] = []
+        self.launched: list[tuple[abi.Problem, abi.Tensors, int]] = []
         self.prepared: list[int] = []
 
     def prepare(self, device: int) -> None:
         self.prepared.append(device)
 
-    def workspace_bytes(self, workload: Workload, device: int) -> int:
+    def workspace_bytes(self, problem: abi.Problem, device: int) -> int:
         return 0
 
-    def launch(self, workload: Workload, args: LaunchArgs, stream: int, device: int) -> None:
-        self.launched.append((workload, args, stream))
+    def launch(self, problem: Any, tensors: abi.Tensors, stream: int, device: int) -> None:
+        self.launched.append((problem, tensors, stream))
 
 
 class OneTuned:
@@ -149,11 +151,14 @@ def test_tensors_become_a_launch(made: Plans, monkeypatch: pytest.MonkeyPatch) -
     expected = Workload(2, 6, 3, 64, 64, 128, DType.FP16, causal=True, lse=True, softmax_scale=0.5)
     kernel = memo.kernel(expected, q.device.index)
     assert isinstance(kernel, Recorder)
-    ((given, args, on),) = kernel.launched
-    assert given == expected
+    ((problem, tensors, on),) = kernel.launched
+    assert bytes(problem) == bytes(problem_of(expected))
     assert on == 17
-    assert (args.q.address, args.q.strides) == (q.data_ptr(), q.stride()[:3])
-    assert (args.o.address, args.lse.address) == (out.data_ptr(), lse.data_ptr())
+    given = tensors.of[TensorRole.Q]
+    strides = (given.batch_stride, given.seq_stride, given.head_stride)
+    assert (given.address, strides) == (q.data_ptr(), q.stride()[:3])
+    assert tensors.of[TensorRole.O].address == out.data_ptr()
+    assert tensors.of[TensorRole.LSE].address == lse.data_ptr()
     with pytest.raises(InvalidConfig, match="out must be"):
         op.fwd_out(q, k, k, k, None)
     with pytest.raises(InvalidConfig):
@@ -205,11 +210,10 @@ def test_a_packed_batch_with_a_score_hook_becomes_a_launch(
     )
     kernel = memo.kernel(expected, q.device.index)
     assert isinstance(kernel, Recorder)
-    ((given, args, _),) = kernel.launched
-    assert given == expected
-    tensors = args.tensors
-    assert tensors["o"].address == out.data_ptr()
-    assert tensors["cu_seqlens_q"].address == cum_q.data_ptr()
-    assert tensors["cu_seqlens_kv"].address == cum_kv.data_ptr()
+    ((problem, tensors, _),) = kernel.launched
+    assert bytes(problem) == bytes(problem_of(expected))
+    assert tensors.of[TensorRole.O].address == out.data_ptr()
+    assert tensors.of[TensorRole.CU_SEQLENS_Q].address == cum_q.data_ptr()
+    assert tensors.of[TensorRole.CU_SEQLENS_KV].address == cum_kv.data_ptr()
     op.packed_fwd(q, k, k, *lengths, *Traits(True, sink=torch.zeros(6), score_hook=other))
     assert len(kernel.launched) == 1

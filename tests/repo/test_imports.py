@@ -68,7 +68,6 @@ OPERATOR = "fa_tune.op"  # of other programs' processes; never CuPy
 ONLY_IN: dict[str, set[str]] = {
     "cuda": {
         "fa_tune.build.nvrtc",
-        "fa_tune.op.driver_kernel",
         "fa_tune.gpu.context",  # beside loading the rest, and before it
     },
     "cupy": {*CHILD, *TORCH_SIDE, "fa_tune.core.streams", "fa_tune.libraries"},

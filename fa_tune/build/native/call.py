@@ -96,27 +96,28 @@ def tensors_of(
 
 
 def _tensor(name: str, tensor: torch.Tensor) -> abi.Tensor:
-    address, strides = tensor.data_ptr(), tensor.stride()
+    address = tensor.data_ptr()
     if tensor.ndim == 4:
-        return abi.Tensor(address, *_strides_of_rows(name, tensor))
+        return abi.Tensor(address, *strides_of_rows(name.upper(), tensor))
     if tensor.ndim == 2:
-        return abi.Tensor(address, strides[0], 0, strides[1])
+        return abi.Tensor(address, tensor.stride(0), 0, tensor.stride(1))
     return abi.Tensor(address)
 
 
-def _strides_of_rows(name: str, tensor: torch.Tensor) -> list[int]:
-    *outer, last = tensor.stride()
+def strides_of_rows(name: str, tensor: torch.Tensor) -> list[int]:
+    """The strides of batch, sequence and head of a [batch, seq, heads, d_head] tensor as kernels
+    count them, in units of two bytes.  Raises InvalidConfig as `tensors_of`."""
     told = f"it has shape {tuple(tensor.shape)} and strides {tuple(tensor.stride())}"
-    if last != 1 and tensor.shape[-1] > 1:
+    if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
         raise InvalidConfig(
-            f"{name.upper()} must be [batch, seq, heads, d_head] with d_head contiguous; {told}"
+            f"{name} must be [batch, seq, heads, d_head] with d_head contiguous; {told}"
         )
     # The stride of an extent of 1 is never used, and torch lets it be anything.
-    used = [s if n > 1 else 0 for s, n in zip(outer, tensor.shape, strict=False)]
+    used = [s if n > 1 else 0 for s, n in zip(tensor.stride(), tensor.shape, strict=True)][:3]
     in_bytes = [s * tensor.element_size() for s in used]
     if any(number % CHUNK_BYTES for number in (tensor.data_ptr(), *in_bytes)):
         raise InvalidConfig(
-            f"{name.upper()} must have every row at a multiple of {CHUNK_BYTES} bytes; it starts "
+            f"{name} must have every row at a multiple of {CHUNK_BYTES} bytes; it starts "
             f"at address {tensor.data_ptr():#x}, {told}"
         )
     return [number // _UNIT_BYTES for number in in_bytes]

@@ -11,7 +11,7 @@ from typing import Any
 
 from fa_tune import families
 from fa_tune.build.native import abi
-from fa_tune.build.native.call import problem_of, tensors_by_role
+from fa_tune.build.native.call import problem_of
 from fa_tune.build.native.library import core_library
 from fa_tune.core.errors import (
     DriverError,
@@ -23,7 +23,6 @@ from fa_tune.core.errors import (
 )
 from fa_tune.core.model import Artifact
 from fa_tune.core.workload import Workload
-from fa_tune.families.launch import CacheArgs, LaunchArgs, TensorArg
 from fa_tune.families.plan import CallPlan, LaunchPlan
 
 CURRENT_DEVICE = -1
@@ -174,17 +173,6 @@ class CoreKernel:
         self._core.check(ask(self._handle, problem, device, n_bytes))
         return n_bytes.value
 
-    def launch(
-        self,
-        workload: Workload,
-        args: LaunchArgs,
-        stream: int = 0,
-        device: int = CURRENT_DEVICE,
-    ) -> None:
-        """Enqueue one call, as `gpu.launch.Kernel` does; `args.scratch` is not used.  Raises
-        InvalidConfig for what the kernel does not compute, DriverError."""
-        self.launch_problem(problem_of(workload), tensors_of_args(args), stream, device)
-
     def describe(
         self, problem: abi.Problem, tensors: abi.Tensors, device: DeviceFacts, launch: int = 0
     ) -> Description:
@@ -201,14 +189,15 @@ class CoreKernel:
         self._core.check(describe(self._handle, problem, tensors, facts, launch, found))
         return Description.of(found)
 
-    def launch_problem(
+    def launch(
         self,
         problem: abi.Problem,
         tensors: abi.Tensors,
         stream: int = 0,
         device: int = CURRENT_DEVICE,
     ) -> None:
-        """The same of what `problem_of` and `tensors_of` made."""
+        """Enqueue one call.  Raises InvalidConfig for what the kernel does not compute,
+        DriverError."""
         self._core.check(
             self._core.library.fa_tune_launch(self._handle, problem, tensors, device, stream)
         )
@@ -358,30 +347,8 @@ class CoreTable:
         return str(self._core.library.fa_tune_kernel_config(kernel).decode())
 
 
-def tensors_of_args(args: LaunchArgs) -> abi.Tensors:
-    """The tensors of launch arguments.  Raises InvalidConfig where the scales of K and V have
-    different strides."""
-    cache, (batch, head) = args.cache or CacheArgs(), args.scale_strides
-    named = {name: _tensor(tensor) for name, tensor in args.tensors.items()}
-    for name in ("k_scale", "v_scale"):
-        if name in named:
-            named[name] = abi.Tensor(args[name].address, batch, 0, head)
-    if cache.lengths:
-        named["cache_seqlens"] = abi.Tensor(cache.lengths)
-    if cache.pages:
-        named["page_table"] = abi.Tensor(cache.pages, cache.page_stride)
-    named |= {"new_k": _tensor(cache.new_k), "new_v": _tensor(cache.new_v)}
-    return tensors_by_role(
-        named, workspace=args.workspace, added=cache.added, page_size=cache.page_size
-    )
-
-
 def _launch_plan(launch: LaunchPlan) -> abi.LaunchPlanStruct:
     return abi.LaunchPlanStruct(launch.params.encode(), *dataclasses.astuple(launch)[1:])
-
-
-def _tensor(tensor: TensorArg) -> abi.Tensor:
-    return abi.Tensor(tensor.address, *tensor.strides)
 
 
 class _Kept:
