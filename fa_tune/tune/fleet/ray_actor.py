@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -62,17 +63,11 @@ class ProfilerFacts:
 
 
 @dataclass(frozen=True)
-class Steps:
-    """Samples that were taken, by subject."""
+class Said:
+    """Samples that were taken since, by subject, and at the end the profiler's warnings."""
 
-    subjects: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Notes:
-    """What the profiler has to say at the end."""
-
-    warnings: tuple[str, ...]
+    steps: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
 
 def package_sources() -> str:
@@ -102,8 +97,8 @@ class RemoteGpu:
 
     def __init__(self) -> None:
         self._prefork = Prefork(self.modules, worker_environment({}))
-        self._requested: tuple[MeasureOptions, Path | None] | None = None
-        self._profiler: Profiler | None = None
+        # The same one for the same options: a process may be waiting for its work.
+        self._profiler = lru_cache(maxsize=1)(make_profiler)
 
     def host(self) -> WorkerHost:
         """Who is here; the first worker begins to load what it needs."""
@@ -127,15 +122,12 @@ class RemoteGpu:
         profiler.get_ready(self._uuid(), 0)
 
     def _profiler_for(self, options: MeasureOptions, ncu: Path | None) -> Profiler:
-        """The same one for the same options: a process may be waiting for its work."""
         PREFORK.set(self._prefork)
-        if self._profiler is None or self._requested != (options, ncu):
-            self._requested, self._profiler = (options, ncu), make_profiler(options, ncu)
-        return self._profiler
+        return self._profiler(options, ncu)
 
     def measure(
         self, options: MeasureOptions, ncu: Path | None, plans: Sequence[MeasurePlan], files: Files
-    ) -> Iterator[Steps | Attempt | Notes]:
+    ) -> Iterator[Said | Attempt]:
         """`Profiler.measure_all` on this process's GPU."""
         profiler = self._profiler_for(options, ncu)
         steps: list[str] = []
@@ -147,12 +139,11 @@ class RemoteGpu:
                 [_placed(plan, here, uuid) for plan in plans], steps.append
             ):
                 if steps and time.monotonic() - sent > STEPS_S:
-                    yield Steps(tuple(steps))
+                    yield Said(tuple(steps))
                     steps.clear()
                     sent = time.monotonic()
                 yield attempt
-        yield Steps(tuple(steps))
-        yield Notes(profiler.warnings)
+        yield Said(tuple(steps), profiler.warnings)
 
     def run_items(
         self,

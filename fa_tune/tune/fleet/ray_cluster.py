@@ -23,9 +23,7 @@ from fa_tune.core.options import MeasureOptions, Progress
 from fa_tune.profile.base import MeasurePlan, OnStep, Profiler, ProfilerNotes
 from fa_tune.tune.fleet.gpu import Gpu, Interrupted
 from fa_tune.tune.fleet.ray_actor import (
-    Notes,
     ProfilerFacts,
-    Steps,
     WorkerHost,
     files_of,
     package_sources,
@@ -210,23 +208,14 @@ class RayGpu:
 
 
 @dataclass(frozen=True)
-class RemoteProfiler:
+class RemoteProfiler(ProfilerFacts):
     """A profiler that works on `gpu`; what it says of itself is the same on all GPUs."""
 
-    facts: ProfilerFacts
     options: MeasureOptions
     ncu: Path | None
     gpu: RayGpu
     notes: ProfilerNotes = field(default_factory=ProfilerNotes)
 
-    method = property(lambda self: self.facts.method)
-    version = property(lambda self: self.facts.version)
-    arguments = property(lambda self: self.facts.arguments)
-    metrics = property(lambda self: self.facts.metrics)
-    clock_policy = property(lambda self: self.facts.clock_policy)
-    cache_policy = property(lambda self: self.facts.cache_policy)
-    default_runs = property(lambda self: self.facts.default_runs)
-    capabilities = property(lambda self: self.facts.capabilities)
     warnings = property(lambda self: tuple(self.notes.warnings))
 
     def warm_up(self) -> None:
@@ -245,15 +234,13 @@ class RemoteProfiler:
         files = read_files([a.cubin for plan in plans for a in plan.artifacts.values()])
         call = self.gpu.actor.measure.options(num_returns="streaming")
         for said in self.gpu.stream(call.remote(self.options, self.ncu, tuple(plans), files)):
-            match said:
-                case Steps(subjects=subjects):
-                    for subject in subjects:
-                        on_step(subject)
-                case Notes(warnings=warnings):
-                    for text in warnings:
-                        self.notes.warn(text)
-                case Attempt():
-                    yield said
+            if isinstance(said, Attempt):
+                yield said
+                continue
+            for subject in said.steps:
+                on_step(subject)
+            for text in said.warnings:
+                self.notes.warn(text)
 
 
 def remote_profiler(
@@ -270,4 +257,4 @@ def remote_profiler(
                 f"{gpus[0].label} has {method} {facts[0].version} and {gpu.label} "
                 f"{found.version}: measurements would differ; install the same"
             )
-    return RemoteProfiler(facts[0], wanted, ncu, gpus[0])
+    return RemoteProfiler(**vars(facts[0]), options=wanted, ncu=ncu, gpu=gpus[0])
