@@ -4,7 +4,7 @@
     supervisor                                                      worker
 
 `handler` names the function that does the job in the worker, as `module:function`.  It stands here
-and nowhere else: who sends a job never imports `gpu` or `runtime`.  The encoding is that of
+and nowhere else: who sends a job never imports `gpu`.  The encoding is that of
 `core.codec`, of results too.
 """
 
@@ -280,7 +280,7 @@ class ProfileJob(_Job):
 class ABTestJob(_Job):
     """Call the choice and the default as a program would, in pairs.  Result: an ABTestResult."""
 
-    handler = "fa_tune.runtime.ab_test_job:handle"
+    handler = "fa_tune.gpu.jobs.ab_test:handle"
     items: Mapping[str, ABTestItem]
     seed: int
     cache_dir: str

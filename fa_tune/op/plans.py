@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
@@ -20,15 +21,17 @@ from fa_tune.core.workload import Workload
 from fa_tune.op.chooser import Choice, Chooser, representative
 
 
-def chooser_of(device: int) -> Chooser:
-    """By the user's own registry, for a CUDA device."""
+def chooser_of(
+    device: int, registry: Path | str | None = None, *, cache_dir: Path | None = None
+) -> Chooser:
+    """The chooser for a CUDA device; see `Chooser`."""
     properties = torch.cuda.get_device_properties(device)
     limits = arch.limits(
         (properties.major, properties.minor),
         multiprocessors=properties.multi_processor_count,
         gpu=properties.name,
     )
-    return Chooser(properties.name, limits)
+    return Chooser(properties.name, limits, registry, cache_dir=cache_dir)
 
 
 def is_capturing() -> bool:

@@ -143,7 +143,7 @@ def test_another_project_finds_the_package(consumer: Path, built: Built, program
 
 
 def by_python(gpu: str, capability: tuple[int, int], workload: Workload) -> str:
-    """What `fa_tune.runtime` takes, whose default of few queries knows the lengths, too."""
+    """What `fa_tune.op` takes, whose default of few queries knows the lengths, too."""
     known = Registry.of(filled(small_registry().entries))
     found = matches(known, Target(gpu), by_room(workload))
     for match in near_enough(found, workload):

@@ -1,6 +1,6 @@
-"""Results of an exported example beside those of `fa_tune.runtime`: a program of its own.
+"""Results of an exported example beside those of `fa_tune.op`: a program of its own.
 
-Arguments: a registry, a folder of compiled kernels, then for each problem its key and the file
+FA_TUNE_REGISTRY names the registry.  Arguments: for each problem its key and the file
 that the example wrote.  Prints `right`.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fa_tune.core.workload import Workload
-from fa_tune.runtime.dispatch import Attention
+from fa_tune.op import attention
 
 
 def tensors(workload: Workload, path: Path) -> list[torch.Tensor]:
@@ -31,12 +31,11 @@ def tensors(workload: Workload, path: Path) -> list[torch.Tensor]:
     return found
 
 
-def main(registry: str, cache_dir: str, *problems: str) -> None:
-    run = Attention(registry, cache_dir=Path(cache_dir))
+def main(*problems: str) -> None:
     for key, path in zip(problems[::2], problems[1::2], strict=True):
         w = Workload.from_key(key)
         q, k, v, o = tensors(w, Path(path))
-        expected = run(q, k, v, causal=w.causal, bottom_right=w.bottom_right)
+        expected = attention(q, k, v, causal=w.causal, bottom_right=w.bottom_right)
         assert torch.equal(o.view(torch.int16), expected.view(torch.int16)), key
         assert o.float().abs().max() > 0.01, key
     print("right")

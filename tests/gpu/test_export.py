@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -135,9 +136,14 @@ def test_the_example_gives_pythons_bits(
         used.add(run(str(build / "attend"), key, path).partition(":")[0])
         arguments += [key, path]
     assert used == {e.chosen.family for e in chosen()}
-    child = [sys.executable, "-m", "tests.gpu.export_child", str(registry), str(machine.cache_dir)]
+    child = [sys.executable, "-m", "tests.gpu.export_child"]
     done = subprocess.run(
-        [*child, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=600
+        [*child, *arguments],
+        cwd=ROOT,
+        env={**os.environ, "FA_TUNE_REGISTRY": str(registry)},
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.strip() == "right"

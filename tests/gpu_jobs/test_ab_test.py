@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fa_tune import families
+from fa_tune.build.native.call import problem_of
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.jobs import ABTestItem, ABTestJob
 from fa_tune.core.workload import DType, Workload
+from fa_tune.families.plan import TensorRole
 
 if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: no jobs to test")
 
 import torch
 
-from fa_tune.core.tensors import workload_of
+from fa_tune.gpu.jobs import ab_test as confirm
 from fa_tune.operations.base import Problem
 from fa_tune.operations.forward.torch_side import inputs as make_inputs
-from fa_tune.runtime import ab_test_job as confirm
 
 WORKLOAD = Workload(1, 1, 1, 64, 64, 64, DType.FP16)
 ITEM = ABTestItem("a.json", "b.json", chosen="sm80:a", default="sm80:b")
@@ -37,7 +39,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     class Subject:
         def __init__(self, program: Any, problems: list[Any], busy_cycles: int) -> None:
             assert problems
-            self.name = program.attention.name
+            self.name = program.subject
 
         def estimate(self) -> float:
             order.append(f"prepare {self.name}")
@@ -47,14 +49,12 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             order.append(self.name)
             return {"sm80:a": 1e-3, "sm80:b": 2e-3}[self.name]
 
-    def attention(registry: str, cache_dir: object) -> Any:
-        name = LEADS_TO[registry]
-        found = SimpleNamespace(variant=SimpleNamespace(key=name))
-        return SimpleNamespace(name=name, chosen=lambda workload: found)
+    def program(workload: Workload, registry: str, job: ABTestJob) -> Any:
+        return SimpleNamespace(subject=LEADS_TO[registry])
 
     monkeypatch.setattr(confirm, "SETTLE_S", 0.0)
     monkeypatch.setattr(confirm, "Subject", Subject)
-    monkeypatch.setattr(confirm, "Attention", attention)
+    monkeypatch.setattr(confirm._Program, "of", program)
     monkeypatch.setattr(confirm, "problems_of", lambda workload, inputs, seed: [seed] * 3)
     return order
 
@@ -76,43 +76,27 @@ def test_a_program_that_would_get_something_else_is_no_confirmation(taken: list[
     assert [t for t in taken if not t.startswith("prepare")] == []
 
 
-@pytest.mark.parametrize(
-    "traits",
-    [
-        {"lse": True},
-        {"sink": True},
-        {"alibi": True, "causal": True},
-        {"window_left": 9, "softcap": 20.0, "softmax_scale": 0.5},
-        {"lengths": "5+64+7", "causal": True, "sink": True, "lse": True},
-    ],
-)
-def test_what_is_launched_is_the_workload_of_the_search(
-    traits: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another workload may have another kernel, whose time says nothing of the choice."""
-    workload = Workload(2, 2, 1, 64, 64, 64, DType.FP16, **traits)
-    launched: list[Workload] = []
-
-    class Attention:
-        def chosen(self, of: Workload) -> Any:
-            kernel = SimpleNamespace(bind=lambda given: lambda: launched.append(given.workload))
-            return SimpleNamespace(kernel=kernel if of == workload else None)
-
-        def __call__(
-            self,
-            *three: Any,
-            lse: Any = None,
-            out: Any = None,
-            sink: Any = None,
-            alibi_slopes: Any = None,
-            **told: Any,
-        ) -> None:
-            given = {"lse": lse, "sink": sink, "alibi": alibi_slopes}
-            told |= {name: tensor is not None for name, tensor in given.items()}
-            launched.append(workload_of(*three, **told))
-
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
+def test_a_program_launches_what_its_registry_leads_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = Workload(2, 2, 1, 64, 64, 64, DType.FP16, causal=True, lse=True, sink=True)
+    family = families.get("sm80")
+    config = family.default_config(64, DType.FP16)
+    plan = family.plan(config, family.traits(config, workload), "sm_80").plan
+    prepared: list[int] = []
+    kernel: Any = SimpleNamespace(plan=plan, prepare=prepared.append)
+    choice = SimpleNamespace(artifact="made", variant=SimpleNamespace(key="sm80:a"))
+    chooser = SimpleNamespace(choose=lambda of: choice if of == workload else None)
+    loads = {"made": kernel}
+    launched: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(confirm, "chooser_of", lambda device, registry, cache_dir: chooser)
+    monkeypatch.setattr(confirm, "operators", lambda: SimpleNamespace(load=loads.get))
     monkeypatch.setattr(confirm, "outputs_of", partial(confirm.outputs_of, device="cpu"))
-    problem = Problem(workload, make_inputs(workload, seed=0, device="cpu"), {})
-    confirm._Program(Attention(), "").bind(problem)()  # type: ignore[arg-type]
-    assert launched == [workload]
+    monkeypatch.setattr(confirm.python_op, "launch", lambda *given: launched.append(given))
+    program = confirm._Program.of(workload, "a.json", JOB)
+    inputs = make_inputs(workload, seed=0, device="cpu")
+    program.bind(Problem(workload, inputs, {}))()
+    ((used, problem, tensors, device),) = launched
+    assert (program.subject, used, device, prepared) == ("sm80:a", kernel, 3, [3])
+    assert bytes(problem) == bytes(problem_of(workload))
+    assert tensors.of[TensorRole.Q].address == inputs["q"].data_ptr()
+    assert all(tensors.of[role].address for role in (TensorRole.O, TensorRole.LSE, TensorRole.SINK))

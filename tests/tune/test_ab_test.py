@@ -76,7 +76,7 @@ def test_what_a_program_would_be_given_is_what_is_compared(world: World) -> None
     search(world, 1024)
     (asked,) = world.confirmer.asked
     assert (asked["registry_entries"], asked["defaults_entries"]) == ([FAST], [])
-    assert asked["handler"] == "fa_tune.runtime.ab_test_job:handle"
+    assert asked["handler"] == "fa_tune.gpu.jobs.ab_test:handle"
     assert (asked["chosen"], asked["default"], asked["device"]) == (FAST, DEFAULT, 0)
     assert asked["seed"] != 0, "other inputs than the search had"
 

@@ -1,5 +1,5 @@
-"""The chosen kernel against the default, as a program would call them: through the registry and
-`fa_tune.runtime.dispatch`, in a process that has measured nothing before, in pairs ABBA.
+"""The chosen kernel against the default, as a program gets them: chosen by the registry, loaded and
+launched by `fa_tune.op`, in a process that has measured nothing before, in pairs ABBA.
 
 Whatever favoured a kernel in the search (its place in the rounds, its neighbours, the luck of
 being the best of many) does not favour it here.
@@ -15,16 +15,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from fa_tune.build.native.call import problem_for, tensors_of
+from fa_tune.build.native.core import CoreKernel
 from fa_tune.core import codec
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.jobs import ABTestItem, ABTestJob, ABTestResult
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.guard import guarded, use_device
 from fa_tune.gpu.jobs.time_events import Subject, prepare_alike, problems_of, warm_up
+from fa_tune.op import python_op
+from fa_tune.op.plans import chooser_of
+from fa_tune.op.state import operators
 from fa_tune.operations.base import Launch, Problem
 from fa_tune.operations.torch_side import outputs_of
-from fa_tune.runtime.dispatch import Attention
-from fa_tune.runtime.dispatch import Problem as Described
 from fa_tune.workers.main import Report
 
 LEAST, MOST = 10, 50  # pairs
@@ -49,11 +54,10 @@ def _pairs(workload: Workload, item: ABTestItem, job: ABTestJob) -> ABTestResult
     problems = problems_of(workload, job.inputs, job.seed)
 
     def prepared(registry: str, meant: str) -> Subject:
-        attention = Attention(registry, cache_dir=Path(job.cache_dir))
-        found = attention.chosen(workload).variant.key
-        if found != meant:
-            raise InvalidConfig(f"a program gets {found} where the search means {meant}")
-        return Subject(_Program(attention, meant), problems, busy_cycles=BUSY_CYCLES)
+        program = _Program.of(workload, registry, job)
+        if program.subject != meant:
+            raise InvalidConfig(f"a program gets {program.subject} where the search means {meant}")
+        return Subject(program, problems, busy_cycles=BUSY_CYCLES)
 
     a, b = prepared(item.registry, item.chosen), prepared(item.defaults, item.default)
     prepare_alike(a, b)
@@ -75,8 +79,19 @@ def _pairs(workload: Workload, item: ABTestItem, job: ABTestJob) -> ABTestResult
 class _Program:
     """What a program calls."""
 
-    attention: Attention
     subject: str
+    kernel: CoreKernel
+    device: int
+
+    @classmethod
+    def of(cls, workload: Workload, registry: str, job: ABTestJob) -> _Program:
+        """What a registry leads to."""
+        device = torch.cuda.current_device()
+        chooser = chooser_of(device, registry, cache_dir=Path(job.cache_dir))
+        choice = chooser.choose(workload)
+        kernel = operators().load(choice.artifact)
+        kernel.prepare(device)
+        return cls(choice.variant.key, kernel, device)
 
     @property
     def versions(self) -> Mapping[str, str]:
@@ -86,18 +101,9 @@ class _Program:
         return partial(self._call, problem)
 
     def _call(self, problem: Problem) -> None:
-        w, inputs = problem.workload, problem.inputs
-        outputs = outputs_of(w) if w.packed or w.lse else {}
-        if w.packed:  # `Attention` would take its tensors for one long sequence
-            self.attention.chosen(w).kernel.bind(Problem(w, inputs, outputs))()
-            return
-        self.attention(
-            inputs["q"],
-            inputs["k"],
-            inputs["v"],
-            **{name: getattr(w, name) for name in Described.__annotations__},
-            out=outputs.get("o"),
-            lse=outputs.get("lse"),
-            sink=inputs.get("sink"),
-            alibi_slopes=inputs.get("alibi_slopes"),
+        """Like a program, with room for results of its own."""
+        workload, outputs = problem.workload, outputs_of(problem.workload)
+        described = problem_for(self.kernel.plan, workload)
+        python_op.launch(
+            self.kernel, described, tensors_of({**problem.inputs, **outputs}), self.device
         )
