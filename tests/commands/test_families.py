@@ -105,13 +105,13 @@ def test_search_hands_the_choice_on(console: Console, monkeypatch: pytest.Monkey
 
 
 def test_axes_are_of_the_families_that_have_them(console: Console) -> None:
-    own = space(console, *words("--axis keys=128,176 --axis pingpong=on --dtype fp16 --arch sm_90"))
+    own = space(console, *words("--axis B_c=128,176 --axis pingpong=on --dtype fp16 --arch sm_90"))
     assert own["kept"] == [
         "wave(FP16, 128, 128x128, 2): pingpong",
         "wave(FP16, 128, 128x176, 2): pingpong",
     ]
     assert own["not_in_tune"][0]["name"] == "pingpong_wants_keys"
-    theirs = space(console, *words("--axis B_c=32,64 --dtype fp16 --arch sm_90"))
+    theirs = space(console, *words("--axis n_warps=4,8 --dtype fp16 --arch sm_90"))
     assert len(theirs["kept"]) == 2
     both = space(console, *words("--axis d_head=64,128 --dtype fp16 --arch sm_90"))
     assert [config.partition("(")[0] for config in both["kept"]] == ["wave", "wave", "", ""]
@@ -128,10 +128,10 @@ def test_an_axis_is_looked_for_in_all_families(console: Console) -> None:
     done = console("space", *words("--axis ping-pong=on"))
     assert done.status == 2
     assert "did you mean pingpong" in done.err, "wave's, and not the preferred family's nearest"
-    done = console("space", *words("--axis keys=128 --axis B_c=64"))
+    done = console("space", *words("--axis warpgroups=2 --axis n_warps=4"))
     assert done.status == 2
-    assert "keys of wave" in done.err
-    assert "B_c of sm80" in done.err
+    assert "warpgroups of wave" in done.err
+    assert "n_warps of sm80" in done.err
 
 
 def test_explain_has_the_rules_of_each_tune_set(console: Console) -> None:
