@@ -2,7 +2,7 @@
 
 `python -m fa_tune.export.config_headers`, run in a source checkout, rewrites every copy: one
 for the kernels, one for the C++ library.  The text includes no header, so NVRTC and a host compiler
-(C++20) both take it as it is.  A family adds itself to `HEADERS`.
+(C++20) both take it as it is.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from fa_tune import families
 from fa_tune.core.errors import FaTuneError, StorageError
 from fa_tune.core.files import replace_files
 from fa_tune.core.workload import DType
 from fa_tune.export.types_header import TYPES_HEADER, types_header
-from fa_tune.families.decode.config import DecodeConfig
 from fa_tune.families.fields import cpp_literal, cpp_type, python_type
-from fa_tune.families.sm80.config import FlashForwardKernelConfig
-from fa_tune.families.sm90.config import Sm90Config
+from fa_tune.families.template import TemplateFamily
 
 LINE_WIDTH = 100  # of the generated text
 
@@ -54,80 +53,39 @@ namespace fa_tune {
 
 """
 
-_D_V = """\
-
-    // Head dimension of V and O.
-    FA_HOST_DEVICE constexpr int d_v() const { return d_head_v != 0 ? d_head_v : d_head; }
-"""
-
-_O_APART = """\
-
-    // Whether O leaves by a place of its own, because Q of the next tile comes before O is there.
-    FA_HOST_DEVICE constexpr bool o_apart() const { return cross_tile_overlap && q_stages == 1; }
-"""
-
-_SM90_METHODS = """\
-
-    // Query rows per CTA.
-    FA_HOST_DEVICE constexpr int B_r() const { return 64 * mma_warpgroups; }
-
-"""
-
-# What a system reserves of shared memory for every resident CTA; see fa_tune/core/arch.py.
-_SM80_METHODS = """\
-
-    // Dynamic shared memory of one CTA in bytes: Q (later O), and kv_stages blocks of K and of V.
-    // With ping_pong O has rows of its own, rows are whole panels of 64 columns, and tags and
-    // barriers follow.
-    FA_HOST_DEVICE constexpr int smem_bytes(int elem_size = 2) const {
-        const int kv_rows = kv_stages * B_c, more = d_head > d_v() ? d_head : d_v();
-        const int panels = (d_head + 63) / 64 + (d_v() + 63) / 64;
-        return ping_pong ? (B_r + kv_rows) * panels * 64 * elem_size + 1024
-                         : (B_r * more + kv_rows * (d_head + d_v())) * elem_size;
-    }
-
-    // CTAs that max_smem_bytes of shared memory per multiprocessor hold, each with the 1 KiB
-    // that the system adds to it.  Registers and threads may allow fewer.
-    FA_HOST_DEVICE constexpr int num_ctas_per_sm(int max_smem_bytes) const {
-        return max_smem_bytes / (smem_bytes() + 1024);
-    }
-
-"""
-
 
 @dataclass(frozen=True)
 class Header:
-    """A family's struct: the config class, whose fields are `config_fields`, the C++ methods
-    that go with it, and the files that hold it."""
+    """A family's struct: its config class, whose fields are `config_fields`, the file that holds it
+    in an exported library, and the generated files of the checkout."""
 
     family: str
     config_class: type[Any]
-    methods: str
+    exported: str
     files: tuple[str, ...]
 
 
-SM80 = Header(
-    "sm80",
-    FlashForwardKernelConfig,
-    _D_V + _SM80_METHODS,
-    ("kernels/sm80/fwd/config.cuh", "csrc/flash_forward_kernel_config.h"),
-)
-SM90 = Header(
-    "sm90",
-    Sm90Config,
-    _O_APART + _D_V.removeprefix("\n") + _SM90_METHODS,
-    ("kernels/sm90/fwd/config.cuh",),
-)
-DECODE = Header("decode", DecodeConfig, _D_V + "\n", ("kernels/decode/config.cuh",))
-HEADERS = (SM80, SM90, DECODE)
 # How a header includes DType, by the folder that both are in.
 DTYPE_INCLUDES = {"kernels": "common/dtype.cuh", "csrc": "dtype.h"}
 DTYPE_FILES = tuple(f"{folder}/{name}" for folder, name in DTYPE_INCLUDES.items())
-GENERATED_FILES = (
-    *DTYPE_FILES,
-    *(name for header in HEADERS for name in header.files),
-    TYPES_HEADER,
-)
+
+
+def headers() -> tuple[Header, ...]:
+    """Those of all families of a template."""
+    found = []
+    for family in families.all_families():
+        if isinstance(family, TemplateFamily):
+            kind, folder = family.config_class, family.entry.rpartition("/")[0]
+            own = (f"csrc/{kind.CPP_HEADER}",) if kind.CPP_HEADER else ()
+            files = (f"kernels/{folder}/config.cuh", *own)
+            exported = kind.CPP_HEADER or f"{family.name}_config.h"
+            found.append(Header(family.name, kind, exported, files))
+    return tuple(found)
+
+
+def generated_files() -> tuple[str, ...]:
+    """The files that are generated in a checkout."""
+    return (*DTYPE_FILES, *(name for header in headers() for name in header.files), TYPES_HEADER)
 
 
 def dtype_header() -> str:
@@ -135,11 +93,7 @@ def dtype_header() -> str:
     return f"{_DTYPE}{_enum(DType)}}}  // namespace fa_tune\n"
 
 
-def struct_header(
-    config_class: type[Any] = FlashForwardKernelConfig,
-    header: Header = SM80,
-    dtype: str = DTYPE_INCLUDES["csrc"],
-) -> str:
+def struct_header(family: str, config_class: type[Any], dtype: str = DTYPE_INCLUDES["csrc"]) -> str:
     """The text of a family's header: the enums of its fields, but for `DType`, which it includes
     as `dtype`, and `config_class` as a struct with the same fields in the same order, compared in
     that order."""
@@ -148,11 +102,11 @@ def struct_header(
     enums = dict.fromkeys(t for f in fields if issubclass(t := python_type(f), Enum))
     enums.pop(DType, None)
     parts = [
-        _HEAD.replace("{family}", header.family).replace("{dtype}", dtype),
+        _HEAD.replace("{family}", family).replace("{dtype}", dtype),
         *(_enum(kind) for kind in enums),
         f"struct {name} {{\n",
         *(_member(f) for f in fields),
-        header.methods,
+        config_class.CPP_METHODS,
         f"    constexpr bool operator==(const {name}& other) const = default;\n",
         f"    FA_HOST_DEVICE constexpr bool operator<(const {name}& other) const {{\n",
         *_less_than([f.name for f in fields]),
@@ -192,10 +146,10 @@ def _less_than(names: list[str]) -> Iterator[str]:
 def generated_texts() -> dict[str, str]:
     """File name -> text of every generated header."""
     texts = dict.fromkeys(DTYPE_FILES, dtype_header())
-    for header in HEADERS:
+    for header in headers():
         for name in header.files:
             include = DTYPE_INCLUDES[name.partition("/")[0]]
-            texts[name] = struct_header(header.config_class, header, include)
+            texts[name] = struct_header(header.family, header.config_class, include)
     texts[TYPES_HEADER] = types_header()
     return texts
 
@@ -203,8 +157,8 @@ def generated_texts() -> dict[str, str]:
 def write_generated_files(root: Path) -> list[Path]:
     """Rewrite all copies under `root`, the source checkout, or none of them; raises
     StorageError."""
-    if not (root / "kernels" / "sm80").is_dir() or not (root / "csrc").is_dir():
-        raise StorageError(f"{root} is not a source checkout: it has no kernels/sm80 and csrc")
+    if not (root / "kernels").is_dir() or not (root / "csrc").is_dir():
+        raise StorageError(f"{root} is not a source checkout: it has no kernels and csrc")
     contents = {root / name: text.encode() for name, text in generated_texts().items()}
     try:
         for path in contents:

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 from collections.abc import Iterator
 from enum import Enum
 from typing import Any
 
-from fa_tune.families.decode.config import DecodeConfig
 from fa_tune.families.fields import cpp_literal, python_type
-from fa_tune.families.sm80.config import FlashForwardKernelConfig
-from fa_tune.families.sm90.config import Sm90Config
 
-# What stands before the words, as a C++ expression.
-_HEADS: dict[type[Any], str] = {
-    FlashForwardKernelConfig: '"(" + dtype_name(c.dtype) + ", " + std::to_string(c.d_head) + ", " '
-    '+ std::to_string(c.B_r) +\n           ", " + std::to_string(c.B_c) + ", " + '
-    'std::to_string(c.n_warps) + "): "',
-    Sm90Config: '"sm90(" + dtype_name(c.dtype) + ", " + std::to_string(c.d_head) + ", " +\n'
-    '           std::to_string(c.B_r()) + "x" + std::to_string(c.B_c) + "): "',
-    DecodeConfig: '"decode(" + dtype_name(c.dtype) + ", " + std::to_string(c.d_head) + ", " +\n'
-    '           std::to_string(c.B_r) + ", " + std::to_string(c.B_c) + ", " +\n'
-    '           std::to_string(c.n_warps) + "):" + (words.empty() ? "" : " ")',
-}
+_PLACE = re.compile(r"\{c\.([\w.]+)\}")
 
 
 def cpp_short_form(config_class: type[Any]) -> str:
@@ -30,8 +19,22 @@ def cpp_short_form(config_class: type[Any]) -> str:
     lines = [f"inline std::string short_form(const {config_class.__name__}& c) {{"]
     lines.append("    std::string words;")
     lines += [f"    {line}" for line in _words(config_class)]
-    lines.append(f"    return {_HEADS[config_class]} + words;")
+    lines.append(f"    return {_head(config_class)} + words;")
     return "\n".join([*lines, "}", ""])
+
+
+def _head(config_class: type[Any]) -> str:
+    """What stands before the words, as a C++ expression."""
+    names = {f.name for f in dataclasses.fields(config_class)}
+    parts: list[str] = []
+    for i, part in enumerate(_PLACE.split(f"{config_class.HEAD}:")):
+        if i % 2 == 0:
+            parts.append(json.dumps(part))
+        elif part == "dtype.name":
+            parts.append("dtype_name(c.dtype)")
+        else:
+            parts.append(f"std::to_string(c.{part}{'' if part in names else '()'})")
+    return " + ".join([*parts, '(words.empty() ? "" : " ")'])
 
 
 def _words(config_class: type[Any]) -> Iterator[str]:

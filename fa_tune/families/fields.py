@@ -16,9 +16,15 @@ import functools
 from abc import ABC, abstractmethod
 from dataclasses import Field, field
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 from fa_tune.core.workload import DType
+
+# Of the generated C++ struct.
+CPP_D_V = """\
+    // Head dimension of V and O.
+    FA_HOST_DEVICE constexpr int d_v() const { return d_head_v != 0 ? d_head_v : d_head; }
+"""
 
 # Every helper returns Any, as dataclasses.field does for type checkers.
 
@@ -71,7 +77,17 @@ def is_kv_e4m3(config: Any) -> bool:
 
 class ConfigBase(ABC):
     """What config classes have in common.  Fields get their declared types: `1` → True, `5` →
-    FP16."""
+    FP16.
+
+    `HEAD`         the short form's beginning, with fields and properties of a config `c` in braces
+    `CPP_METHODS`  methods of the generated C++ struct
+    `CPP_HEADER`   the struct's header in csrc/ and in exported libraries, where it is another than
+                   `<family>_config.h` in the latter alone
+    """
+
+    HEAD: ClassVar[str]
+    CPP_METHODS: ClassVar[str] = f"\n{CPP_D_V}\n"
+    CPP_HEADER: ClassVar[str] = ""
 
     dtype: DType
     d_head: int
@@ -89,14 +105,12 @@ class ConfigBase(ABC):
         return self.short_form()
 
     @abstractmethod
+    def kernel_name(self) -> str:
+        """The kernel template's name."""
+
     def short_form(self) -> str:
         """The config as text."""
-
-    def numbers(self, *hidden: str) -> list[str]:
-        """What the short form's parentheses hold, without the fields of those names."""
-        fields = [f.name for f in _fields(self.__class__) if f.metadata["place"] == "tuple"]
-        values = (getattr(self, name) for name in fields if name not in hidden)
-        return [v.name if isinstance(v, DType) else str(v) for v in values]
+        return f"{self.HEAD.format(c=self)}: {'+'.join(self.words())}".rstrip()
 
     def words(self) -> list[str]:
         """The words of the short form, in the order of the fields."""

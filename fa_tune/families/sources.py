@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from fa_tune.core import paths
 from fa_tune.core.errors import ToolMissing
 
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 _INCLUDE_LINE = re.compile(r'#include "([^"]+)"')
 _TIGHT = frozenset("()[]{},;")  # white space beside them means nothing, but in a directive
 _TOKEN = re.compile(
@@ -51,7 +51,7 @@ def closure(*entries: str, root: Path | None = None) -> Mapping[str, str]:
             raise ToolMissing(
                 f"the kernel source {folder / name} cannot be read: {error.strerror}"
             ) from None
-        todo += _INCLUDE.findall(found[name])
+        todo += INCLUDE.findall(found[name])
     return dict(sorted(found.items()))
 
 
@@ -64,7 +64,7 @@ def code_sha256(files: Mapping[str, str]) -> str:
 @lru_cache(maxsize=16)  # every attempt asks for its family's, which takes a tenth of a second
 def _code_sha256(contents: tuple[tuple[str, str], ...]) -> str:
     files = dict(contents)
-    included = {name for text in files.values() for name in _INCLUDE.findall(text)}
+    included = {name for text in files.values() for name in INCLUDE.findall(text)}
     entries = [name for name in files if name not in included] or list(files)
     units = sorted(flattened(files, entry) for entry in entries)
     digest = hashlib.sha256()

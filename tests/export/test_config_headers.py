@@ -15,11 +15,11 @@ from fa_tune.core.errors import StorageError
 from fa_tune.core.workload import DType
 from fa_tune.export.config_headers import (
     DTYPE_FILES,
-    GENERATED_FILES,
-    HEADERS,
     Header,
     dtype_header,
+    generated_files,
     generated_texts,
+    headers,
     struct_header,
     write_generated_files,
 )
@@ -54,7 +54,7 @@ def sample(count: int) -> list[FlashForwardKernelConfig]:
     )
 
 
-@pytest.mark.parametrize("header", HEADERS, ids=lambda h: h.family)
+@pytest.mark.parametrize("header", headers(), ids=lambda h: h.family)
 def test_committed_files_are_current(header: Header) -> None:
     for name in (*DTYPE_FILES, *header.files):
         committed = (ROOT / name).read_text("utf-8")
@@ -64,10 +64,10 @@ def test_committed_files_are_current(header: Header) -> None:
 def test_files_are_rewritten_in_a_checkout_only(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="is not a source checkout"):
         write_generated_files(tmp_path)
-    (tmp_path / "kernels" / "sm80").mkdir(parents=True)
+    (tmp_path / "kernels").mkdir()
     (tmp_path / "csrc").mkdir()
     written = write_generated_files(tmp_path)
-    assert [p.relative_to(tmp_path).as_posix() for p in written] == list(GENERATED_FILES)
+    assert [p.relative_to(tmp_path).as_posix() for p in written] == list(generated_files())
     assert {p.relative_to(tmp_path).as_posix(): p.read_text("utf-8") for p in written} == (
         generated_texts()
     )
@@ -89,7 +89,7 @@ def run_cpp(folder: Path, source: str) -> str:
 def test_struct_compares_and_sizes_like_python(tmp_path: Path) -> None:
     configs = sample(150)
     limits = parse_arch("sm_90")
-    (tmp_path / "config.h").write_text(struct_header(), "utf-8")
+    (tmp_path / "config.h").write_text(struct_header("sm80", FlashForwardKernelConfig), "utf-8")
     output = run_cpp(
         tmp_path,
         f"""
@@ -128,7 +128,7 @@ class LaterConfig(FlashForwardKernelConfig):
 
 
 def test_later_fields_have_initialisers(tmp_path: Path) -> None:
-    header = struct_header(LaterConfig)
+    header = struct_header("sm80", LaterConfig)
     assert "    // buffers of something\n    int buffers = 1;\n" in header
     (tmp_path / "config.h").write_text(header, "utf-8")
     (old,) = sample(1)
@@ -167,7 +167,7 @@ def test_shared_memory_by_stages_and_panels(tmp_path: Path) -> None:
         assert parse_demangled(config.to_cpp_struct()) == config
         asserted.append(f"static_assert({literal} == {config.to_cpp_struct()});")
         asserted.append(f"static_assert({literal}.smem_bytes() == {bytes_wanted});")
-    (tmp_path / "config.h").write_text(struct_header(), "utf-8")
+    (tmp_path / "config.h").write_text(struct_header("sm80", FlashForwardKernelConfig), "utf-8")
     text = "\n".join(asserted)
     run_cpp(tmp_path, f'#include "config.h"\nusing namespace fa_tune;\n{text}\nint main() {{}}')
 
@@ -201,7 +201,7 @@ def test_nvrtc_takes_the_header_as_it_is(arch: str) -> None:
     }}
     template __global__ void kernel<{config.to_cpp_struct()}>(int*);
     """
-    files = {"config.h": struct_header(), "dtype.h": dtype_header()}
+    files = {"config.h": struct_header("sm80", FlashForwardKernelConfig), "dtype.h": dtype_header()}
     assert compiled(source, files, arch) == ""
 
 

@@ -73,7 +73,7 @@ def test_its_own_tests_can_fail(built: Built, tmp_path: Path) -> None:
     # The file's own folder comes first where a quoted include is searched.
     unit = tmp_path / "exported.cpp"
     unit.write_text((built.folder / "src" / "exported.cpp").read_text(encoding="utf-8"))
-    objects = [str(p) for p in built.build.glob("CMakeFiles/fa_tune.dir/src/*.o")]
+    objects = [str(p) for p in built.build.glob("CMakeFiles/fa_tune.dir/src/**/*.o")]
     others = [o for o in objects if "/exported.cpp" not in o]
     command = ["c++", "-std=c++17", "-shared", "-fPIC", f"-I{include}", str(unit), *others]
     library = tmp_path / built.library.resolve().name

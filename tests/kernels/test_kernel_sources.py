@@ -7,7 +7,8 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from fa_tune.export.config_headers import GENERATED_FILES
+from fa_tune import families
+from fa_tune.export.config_headers import generated_files
 from tests.project_files import ROOT, project_files
 
 SUFFIXES = (".cu", ".cuh", ".h", ".hpp", ".cpp")
@@ -18,13 +19,12 @@ MAY_INCLUDE = {
     "ptx": {"ptx"},
     "common": {"common", "ptx"},
     "mma_sync": {"mma_sync", "common", "ptx"},
-    "sm80": {"sm80", "mma_sync", "common", "ptx"},
-    "sm90": {"sm90", "mma_sync", "common", "ptx"},
-    "decode": {"decode", "mma_sync", "common", "ptx"},
 }
+FAMILIES = {family.entry.partition("/")[0] for family in families.all_families()}
+MAY_INCLUDE |= {folder: {folder, "mma_sync", "common", "ptx"} for folder in FAMILIES}
 
 # Included by name, written by the program: never a file of kernels/.
-GENERATED = set(GENERATED_FILES)
+GENERATED = set(generated_files())
 
 _COMMENT_OR_STRING = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"][^>"]+[>"])', re.MULTILINE)
@@ -99,7 +99,7 @@ def test_host_library_includes_no_kernels_file_but_parameters() -> None:
         f"{path}: {include}"
         for path in _sources("csrc")
         for include in _INCLUDE.findall(_text(path))
-        if re.search(r"kernels/|(?:^.)(ptx|common|mma_sync|sm\d+)/", include)
+        if re.search(rf"kernels/|(?:^.)({'|'.join(MAY_INCLUDE)})/", include)
         and not include.strip('"').endswith("/params.cuh")
     ]
     assert not wrong

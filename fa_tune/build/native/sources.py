@@ -7,12 +7,8 @@ from pathlib import Path
 
 from fa_tune.core import paths
 from fa_tune.core.errors import ToolMissing
+from fa_tune.families.sources import INCLUDE, closure
 
-# The kernels' parameters, which the core fills in: relative to kernels/.
-PARAMS = (
-    *("common/packed_batch.cuh", "common/score_params.cuh", "decode/params.cuh"),
-    *("sm80/fwd/params.cuh", "sm90/fwd/params.cuh"),
-)
 SUFFIXES = (".h", ".hpp", ".cpp")
 
 
@@ -22,7 +18,11 @@ def core_sources() -> Mapping[str, str]:
     installation without them."""
     core, kernels = paths.csrc_dir() / "core", paths.kernels_dir()
     files = {str(p.relative_to(core)): p for p in sorted(core.rglob("*")) if p.suffix in SUFFIXES}
-    return _texts(files | {name: kernels / name for name in PARAMS})
+    texts = _texts(files)
+    included = {name for text in texts.values() for name in INCLUDE.findall(text)}
+    # The kernels' parameters, which the core fills in.
+    params = [name for name in included - texts.keys() if (kernels / name).is_file()]
+    return {**texts, **closure(*params)}
 
 
 def torch_sources() -> Mapping[str, str]:

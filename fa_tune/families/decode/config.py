@@ -54,6 +54,8 @@ class KVType(IntEnum):
 class DecodeConfig(ConfigBase):
     """One point of the family's knobs, totally ordered by its fields in this order."""
 
+    HEAD = "decode({c.dtype.name}, {c.d_head}, {c.B_r}, {c.B_c}, {c.n_warps})"
+
     dtype: DType = tuple_field("element type of Q and O, and of K and V but with `e4m3`")
     d_head: int = tuple_field("head dimension")
     B_r: int = tuple_field("rows of a tile: queries of all heads that share one of K and V")
@@ -115,10 +117,6 @@ class DecodeConfig(ConfigBase):
         "shared memory, in place of by each warp for itself behind its first keys",
         later=True,
     )
-
-    def short_form(self) -> str:
-        """`decode(BF16, 128, 16, 64, 4): stages_4+ctas_2`."""
-        return f"decode({', '.join(self.numbers())}): {'+'.join(self.words())}".rstrip()
 
     def with_ring_kib(self, kib: int) -> DecodeConfig:
         """The same tile with the ring that fills so many KiB."""

@@ -12,6 +12,7 @@ from enum import IntEnum
 
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.fields import (
+    CPP_D_V,
     ConfigBase,
     choice_field,
     d_head_v_field,
@@ -24,6 +25,27 @@ from fa_tune.operations import flops
 
 PANEL_COLUMNS = 64  # columns of one bulk tensor copy with 128-byte swizzle
 BARRIER_BYTES = 1024  # room for the tags of blocks and the mbarriers, behind the tiles
+
+
+_CPP_METHODS = f"""
+{CPP_D_V}
+    // Dynamic shared memory of one CTA in bytes: Q (later O), and kv_stages blocks of K and of V.
+    // With ping_pong O has rows of its own, rows are whole panels of 64 columns, and tags and
+    // barriers follow.
+    FA_HOST_DEVICE constexpr int smem_bytes(int elem_size = 2) const {{
+        const int kv_rows = kv_stages * B_c, more = d_head > d_v() ? d_head : d_v();
+        const int panels = (d_head + 63) / 64 + (d_v() + 63) / 64;
+        return ping_pong ? (B_r + kv_rows) * panels * 64 * elem_size + 1024
+                         : (B_r * more + kv_rows * (d_head + d_v())) * elem_size;
+    }}
+
+    // CTAs that max_smem_bytes of shared memory per multiprocessor hold, each with the 1 KiB
+    // that the system adds to it.  Registers and threads may allow fewer.
+    FA_HOST_DEVICE constexpr int num_ctas_per_sm(int max_smem_bytes) const {{
+        return max_smem_bytes / (smem_bytes() + 1024);
+    }}
+
+"""
 
 
 class ProductOrder(IntEnum):
@@ -44,6 +66,10 @@ class ProductOrder(IntEnum):
 @dataclass(frozen=True, order=True)
 class FlashForwardKernelConfig(ConfigBase):
     """One point of the family's knobs, totally ordered by its fields in this order."""
+
+    HEAD = "({c.dtype.name}, {c.d_head}, {c.B_r}, {c.B_c}, {c.n_warps})"
+    CPP_METHODS = _CPP_METHODS
+    CPP_HEADER = "flash_forward_kernel_config.h"
 
     dtype: DType = tuple_field("element type of Q, K, V and O")
     d_head: int = tuple_field("head dimension")
@@ -91,9 +117,10 @@ class FlashForwardKernelConfig(ConfigBase):
 
         `include_d_head` and `include_tup` leave out the head dimension or the whole tuple.
         """
-        words = "+".join(self.words())
-        hidden = () if include_d_head else ("d_head",)
-        return f"({', '.join(self.numbers(*hidden))}): {words}" if include_tup else words
+        if not include_tup:
+            return "+".join(self.words())
+        text = super().short_form()
+        return text if include_d_head else text.replace(f", {self.d_head}", "", 1)
 
     def kernel_name(self) -> str:
         """The kernel template's name."""

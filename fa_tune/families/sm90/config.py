@@ -11,6 +11,7 @@ from enum import IntEnum
 
 from fa_tune.core.workload import DType
 from fa_tune.families.fields import (
+    CPP_D_V,
     ConfigBase,
     choice_field,
     count_field,
@@ -89,6 +90,16 @@ class Sm90Config(ConfigBase):
     the first steps of the ladder, and THRESHOLDED is for data whose maxima grow.
     """
 
+    HEAD = "sm90({c.dtype.name}, {c.d_head}, {c.B_r}x{c.B_c})"
+    CPP_METHODS = f"""
+    // Whether O leaves by a place of its own, because Q of the next tile comes before O is there.
+    FA_HOST_DEVICE constexpr bool o_apart() const {{ return cross_tile_overlap && q_stages == 1; }}
+{CPP_D_V}
+    // Query rows per CTA.
+    FA_HOST_DEVICE constexpr int B_r() const {{ return 64 * mma_warpgroups; }}
+
+"""
+
     dtype: DType = tuple_field("element type of Q, K, V and O")
     d_head: int = tuple_field("head dimension")
     mma_warpgroups: int = tuple_field("consumer warpgroups, of 64 query rows each")
@@ -145,11 +156,6 @@ class Sm90Config(ConfigBase):
         "are those of a sample",
         later=True,
     )
-
-    def short_form(self) -> str:
-        """`sm90(FP16, 128, 128x176): stages_2+pingpong+overlap`."""
-        numbers = f"{self.dtype.name}, {self.d_head}, {self.B_r}x{self.B_c}"
-        return f"sm90({numbers}): {'+'.join(self.words())}"
 
     def kernel_name(self) -> str:
         """The kernel template's name."""
