@@ -10,9 +10,10 @@ from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import BuildRequest, build
 from fa_tune.core.arch import limits
 from fa_tune.core.devices import find_device
+from fa_tune.core.jobs import KernelItem
 from fa_tune.core.workload import DType, Workload
-from fa_tune.families.launch import LaunchArgs, TensorArg
-from fa_tune.gpu.launch import Kernel
+from fa_tune.gpu.launch import CompiledKernel
+from fa_tune.operations.base import Problem
 
 qkv = torch.randn(2, 1000, 3, 16, 128, device="cuda", dtype=torch.float16)  # packed
 q, k, v = qkv.unbind(2)  # [batch, seq_len, heads, d_head], any strides of the first three
@@ -25,8 +26,7 @@ config = family.default_config(128, DType.FP16)  # or what the registry has chos
 arch = limits(find_device().compute_capability).arch
 request = BuildRequest(families.variant_of(family, config), family.traits(config, workload), arch)
 (built,) = build([request], ArtifactStore())  # compiled once, then from the cache
-kernel = Kernel(built.artifact.variant, built.artifact.cubin, built.artifact.symbol)
+kernel = CompiledKernel(KernelItem.of(built.artifact.variant.key, built.artifact))
 
-tensors = {n: TensorArg.of(t, n) for n, t in (("q", q), ("k", k), ("v", v), ("o", out))}
-arguments = LaunchArgs.forward(**tensors, lse=TensorArg(lse.data_ptr()))
-kernel.launch(workload, arguments, torch.cuda.current_stream().cuda_stream)
+launch = kernel.bind(Problem(workload, {"q": q, "k": k, "v": v}, {"o": out, "lse": lse}))
+launch()  # on torch's current stream

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.model import Rejected
 from fa_tune.core.workload import DType, Workload
-from fa_tune.families.launch import LaunchArgs, LaunchDevice, LaunchStep
 from fa_tune.families.plan import CallPlan
 
 # An object of some family's config class: a frozen, ordered dataclass whose fields are the
@@ -120,26 +119,10 @@ class KernelFamily(Protocol):
         one by whose name reports know the config among them; one that is launched twice stands here
         twice."""
 
-    # Launching ------------------------------------------------------------------------------
-
-    def launches(
-        self, config: Config, workload: Workload, args: LaunchArgs, device: LaunchDevice
-    ) -> Sequence[LaunchStep]:
-        """The launches of a call, one for each of `kernels`.  Raises InvalidConfig for a workload
-        that no grid covers and for what `args.checked` refuses."""
-
     def plan(self, config: Config, traits: str, arch: str) -> CallPlan:
-        """What C++ needs to launch the kernels that were compiled with these traits for `arch`
-        (`sm_90a`).  Raises InvalidConfig where the family has no such launch."""
-
-    def scratch_bytes(self, config: Config) -> int:
-        """Device memory that a call needs beside its tensors, such as a scheduler's counters.
-        It is zero before the first call, and each call leaves it so for the next one, which
-        begins after it."""
-
-    def workspace_bytes(self, config: Config, workload: Workload, device: LaunchDevice) -> int:
-        """Device memory for what a call's CTAs and launches hand to one another, such as partial
-        results.  What it holds before the first one is undefined."""
+        """The launches of a call, one of each kernel of `name_expressions`, compiled with these
+        traits for `arch` (`sm_90a`): all that is said of launching.  Raises InvalidConfig where the
+        family has no such launch."""
 
     # Checking -------------------------------------------------------------------------------
 

@@ -106,16 +106,17 @@ class LaunchPlan:
     ctas_per_sm: int = planned("resident CTAs of a multiprocessor that a persistent grid counts on")
     threads: int = planned("threads of a CTA")
     dynamic_smem_bytes: int = planned("dynamic shared memory of a CTA")
-    cluster_x: int = planned("CTAs of a cluster along x, as it was compiled; 1 is none")
-    cluster_y: int = planned("CTAs of a cluster along y")
-    cluster_z: int = planned("CTAs of a cluster along z")
+    cluster_x: int = planned("CTAs of a cluster along x, as it was compiled; 1 is none", 1)
+    cluster_y: int = planned("CTAs of a cluster along y", 1)
+    cluster_z: int = planned("CTAs of a cluster along z", 1)
     q_box_rows: int = planned(
         "rows of a box of Q and of O; 0: the kernel takes no tensor maps, else those of Q, K, V "
-        "and O before its parameters"
+        "and O before its parameters",
+        0,
     )
-    kv_box_rows: int = planned("rows of a box of K and of V")
+    kv_box_rows: int = planned("rows of a box of K and of V", 0)
     counter_bytes: int = planned(
-        "global memory of counters, zero before and after a launch; 0: none"
+        "global memory of counters, zero before and after a launch; 0: none", 0
     )
     share_keys: int = planned("keys of a block, where CTAs share blocks of keys; 0: they do not", 0)
     min_blocks: int = planned("of them that a CTA takes at least", 0)

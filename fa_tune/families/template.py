@@ -9,7 +9,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from fa_tune import operations
 from fa_tune.core import hooks
@@ -20,13 +20,9 @@ from fa_tune.core.workload import DType, Workload
 from fa_tune.families import computed
 from fa_tune.families.base import Config
 from fa_tune.families.fields import is_kv_e4m3
-from fa_tune.families.launch import LaunchArgs, LaunchDevice, LaunchGeometry, LaunchStep
 from fa_tune.families.plan import CallPlan
 from fa_tune.families.sources import closure
 from fa_tune.operations.traits import Traits
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class TemplateConfig(Protocol):
@@ -40,17 +36,6 @@ class TemplateConfig(Protocol):
     def B_c(self) -> int:
         """Key rows per block."""
 
-    @property
-    def threads(self) -> int:
-        """Threads per CTA."""
-
-    @property
-    def smem_bytes(self) -> int:
-        """Dynamic shared memory per CTA."""
-
-    def short_form(self) -> str:
-        """The config as text."""
-
     def to_cpp_struct(self) -> str:
         """The config as a C++ literal."""
 
@@ -63,34 +48,22 @@ def _sources(entry: str) -> Mapping[str, str]:
     return closure(entry)
 
 
-class OneKernel(ABC):
-    """The part of `families.base.KernelFamily` of a family whose call is one launch."""
+ConfigT = TypeVar("ConfigT", bound=TemplateConfig)
 
+
+class TemplateFamily(ABC, Generic[ConfigT]):
+    """The shared part of `families.base.KernelFamily`.  `entry`: the translation unit,
+    relative to `kernels/`; `looks_like`: what a short form or a kernel's name has; `computes`:
+    optional fields of a workload."""
+
+    entry: ClassVar[str]
+    looks_like: ClassVar[re.Pattern[str]]
+    operation: str
     name: str
-    computes: frozenset[str] = computed.BASIC  # optional fields of a workload
+    computes: frozenset[str] = computed.BASIC
 
-    @abstractmethod
-    def name_expression(self, config: Config, traits: str) -> str:
-        """The template instantiation to ask the compiler for."""
-
-    @abstractmethod
-    def threads(self, config: Config) -> int:
-        """Threads per CTA."""
-
-    @abstractmethod
-    def dynamic_smem_bytes(self, config: Config) -> int:
-        """Dynamic shared memory per CTA in bytes."""
-
-    def geometry(self, config: Config, workload: Workload, device: LaunchDevice) -> LaunchGeometry:
-        """Grid, block, cluster and shared memory of the launch; raises InvalidConfig for a workload
-        that no grid covers."""
-        raise NotImplementedError
-
-    def kernel_args(
-        self, config: Config, workload: Workload, args: LaunchArgs, device: LaunchDevice
-    ) -> list[np.ndarray]:
-        """The kernel's parameters, see `LaunchStep`."""
-        raise NotImplementedError
+    def recognises(self, text: str) -> bool:
+        return self.looks_like.search(text) is not None
 
     def suits(self, workload: Workload, config: Config | None = None) -> bool:
         return not computed.not_among(workload, self.computes)
@@ -118,33 +91,9 @@ class OneKernel(ABC):
     def name_expressions(self, config: Config, traits: str) -> Sequence[str]:
         return (self.name_expression(config, traits),)
 
-    def launches(
-        self, config: Config, workload: Workload, args: LaunchArgs, device: LaunchDevice
-    ) -> Sequence[LaunchStep]:
-        geometry = self.geometry(config, workload, device)
-        return (LaunchStep(geometry, self.kernel_args(config, workload, args, device)),)
-
-    def workspace_bytes(self, config: Config, workload: Workload, device: LaunchDevice) -> int:
-        return 0
-
     @abstractmethod
     def plan(self, config: Config, traits: str, arch: str) -> CallPlan:
-        """What the core needs to launch the kernel."""
-
-
-ConfigT = TypeVar("ConfigT", bound=TemplateConfig)
-
-
-class TemplateFamily(OneKernel, Generic[ConfigT]):
-    """The shared part of `families.base.KernelFamily`.  `entry`: the translation unit,
-    relative to `kernels/`; `looks_like`: what a short form or a kernel's name has."""
-
-    entry: ClassVar[str]
-    looks_like: ClassVar[re.Pattern[str]]
-    operation: str
-
-    def recognises(self, text: str) -> bool:
-        return self.looks_like.search(text) is not None
+        """The launches of a call."""
 
     def compile_arch(self, limits: ArchLimits) -> str:
         return limits.arch
@@ -175,14 +124,9 @@ class TemplateFamily(OneKernel, Generic[ConfigT]):
         )
 
     def name_expression(self, config: ConfigT, traits: str) -> str:
+        """The instantiation of the template."""
         arguments = f"{config.to_cpp_struct()}, {Traits.parse(traits).to_cpp_struct()}"
         return f"{config.kernel_name()}<{arguments}>"
-
-    def threads(self, config: ConfigT) -> int:
-        return config.threads
-
-    def dynamic_smem_bytes(self, config: ConfigT) -> int:
-        return config.smem_bytes
 
     def whole_lengths(self, config: ConfigT) -> tuple[int, int]:
         """Numbers of queries and of keys: lengths that are no multiples of them need the trait

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -20,7 +20,7 @@ from fa_tune.core.model import Rejected
 from fa_tune.core.workload import FORWARD, DType, Workload
 from fa_tune.families.axes import expand
 from fa_tune.families.plan import CallPlan, Grid, LaunchPlan
-from fa_tune.families.template import OneKernel
+from fa_tune.families.template import TemplateFamily
 from fa_tune.operations.traits import Traits
 
 _FORM = re.compile(r"wave\((\w+), *(?:(\d+), *)?(\d+)x(\d+), *(\d+)\): *(pingpong)?")
@@ -62,7 +62,7 @@ class WaveConfig:
 
 
 @dataclass
-class WaveFamily(OneKernel):
+class WaveFamily(TemplateFamily[Any]):
     """`scale` changes the kernel's source."""
 
     operation: str = FORWARD
@@ -166,9 +166,6 @@ class WaveFamily(OneKernel):
             ctas_per_sm=1,
             threads=self.threads(config),
             dynamic_smem_bytes=self.dynamic_smem_bytes(config),
-            cluster_x=1,
-            cluster_y=1,
-            cluster_z=1,
             q_box_rows=config.B_r,
             kv_box_rows=config.B_c,
             counter_bytes=8,

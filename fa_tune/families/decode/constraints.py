@@ -17,9 +17,9 @@ from fa_tune.families.decode.config import (
     DecodeConfig,
     KVType,
 )
-from fa_tune.families.launch import CHUNK_BYTES
 
 MAX_WARPS = 16
+CHUNK_BYTES = 16  # of a copy between global and shared memory
 OPERANDS = 4096  # most elements of O, and of Q, in the registers of a warp
 
 

@@ -1,33 +1,31 @@
-"""The family's side of `families.base.KernelFamily` for `decode`: how its configs are named,
-compiled and launched."""
+"""`families.base.KernelFamily` of `decode`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fa_tune.core.arch import ArchLimits
-from fa_tune.core.model import Rejected
 from fa_tune.core.workload import FORWARD, DType, Workload
-from fa_tune.families.decode import clusters, launch, names, sets
+from fa_tune.families import computed
+from fa_tune.families.decode import clusters, names, sets
 from fa_tune.families.decode import constraints as rules
 from fa_tune.families.decode.config import MMA_M, Combine, DecodeConfig, KVType
 from fa_tune.families.decode.reading import Tiles
 from fa_tune.families.fields import is_kv_e4m3
-from fa_tune.families.launch import LaunchArgs, LaunchDevice, LaunchGeometry, LaunchStep
-from fa_tune.families.plan import CallPlan
+from fa_tune.families.plan import CallPlan, Grid, LaunchPlan
 from fa_tune.families.template import TemplateFamily
 from fa_tune.operations.forward.cases import example, fewest_queries, has_alignment
 from fa_tune.operations.forward.spec import most_keys_seen
 from fa_tune.operations.traits import Traits
 
-if TYPE_CHECKING:
-    import numpy as np
+MAX_CTAS = 1024  # of a launch, each with a counter
+COUNTER_BYTES = 4
 
 
 class DecodeFamily(TemplateFamily[DecodeConfig]):
-    """The family's side of `families.base.KernelFamily`."""
+    """Few queries after many keys, for compute capability 8.0 and later."""
 
     operation = FORWARD
     name = "decode"
@@ -36,10 +34,10 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
     config_class = DecodeConfig
     example = names.EXAMPLE
     set_keys = sets.ALLOWED_KEYS
-    computes = launch.COMPUTED
+    computes = computed.SCORES | computed.CACHE
 
-    def parse(self, text: str, *, d_head: int = 128) -> DecodeConfig:
-        return names.parse(text, d_head=d_head)
+    parse = staticmethod(names.parse)
+    constraints = staticmethod(rules.constraints)
 
     def suits(self, workload: Workload, config: DecodeConfig | None = None) -> bool:
         """Few rows for each head of K and V, and any with a cache, which no other family
@@ -77,9 +75,6 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
     ) -> list[DecodeConfig]:
         return sets.get_configs(key, dtypes=dtypes, heads=sets.Heads(d_head, d_head_v))
 
-    def constraints(self, config: DecodeConfig, limits: ArchLimits) -> Rejected | None:
-        return rules.constraints(config, limits)
-
     def default_config(self, d_head: int, dtype: DType, *, d_head_v: int = 0) -> DecodeConfig:
         return sets.default_config(sets.Heads(d_head, d_head_v), dtype)
 
@@ -95,7 +90,7 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         """Always ragged: one kernel serves every length."""
         return str(replace(Traits.parse(super().traits(config, workload, lse=lse)), ragged=True))
 
-    # Launches -------------------------------------------------------------------------------
+    # Kernels --------------------------------------------------------------------------------
 
     def name_expressions(self, config: DecodeConfig, traits: str) -> Sequence[str]:
         name = self.name_expression(config, traits)
@@ -103,41 +98,31 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
             return (name,)
         return name, name.replace("decode_", "decode_combine_", 1)
 
-    def launches(
-        self, config: DecodeConfig, workload: Workload, args: LaunchArgs, device: LaunchDevice
-    ) -> Sequence[LaunchStep]:
-        params = [launch.params(config, workload, args, device)]
-        shares = launch.shares_of(config, workload, args, device)
-        first = LaunchStep(launch.geometry(config, shares), params)
-        if config.combine is not Combine.KERNEL:
-            return (first,)
-        return first, LaunchStep(launch.combine_geometry(config, shares), params)
-
-    def geometry(
-        self, config: DecodeConfig, workload: Workload, device: LaunchDevice
-    ) -> LaunchGeometry:
-        shares = launch.Shares.of(config, workload, workload.diagonal, device)
-        return launch.geometry(config, shares)
-
-    def kernel_args(
-        self,
-        config: DecodeConfig,
-        workload: Workload,
-        args: LaunchArgs,
-        device: LaunchDevice,
-    ) -> list[np.ndarray]:
-        return [launch.params(config, workload, args, device)]
-
     def plan(self, config: DecodeConfig, traits: str, arch: str) -> CallPlan:
-        return launch.plan(config, traits, arch)
-
-    def scratch_bytes(self, config: DecodeConfig) -> int:
-        return launch.counter_bytes(config)
-
-    def workspace_bytes(
-        self, config: DecodeConfig, workload: Workload, device: LaunchDevice
-    ) -> int:
-        return launch.workspace_bytes(config, workload, device)
+        parts = LaunchPlan(
+            params="decode",
+            grid=Grid.SHARES,
+            tile_rows=config.B_r,
+            ctas_per_sm=config.ctas_per_sm,
+            threads=config.threads,
+            dynamic_smem_bytes=config.smem_bytes,
+            cluster_x=config.cluster,
+            counter_bytes=counter_bytes(config),
+            share_keys=config.B_c,
+            min_blocks=config.min_blocks,
+            aligned=int(config.aligned),
+            dependent=int(config.dependent),
+        )
+        launches = [parts]
+        if config.combine is Combine.KERNEL:
+            # Whole warps, of whose threads each has four columns.
+            threads = -(-config.d_v // 128) * 32
+            launches.append(
+                replace(parts, grid=Grid.TILES_ROWS, threads=threads, dynamic_smem_bytes=0)
+            )
+        # Every length is served by one kernel.
+        served = {"block_q": 1, "block_kv": 1, "ragged": 0, "few_rows": 1}
+        return CallPlan.of(FORWARD, config, traits, arch, tuple(launches), **served)
 
     # Checking -------------------------------------------------------------------------------
 
@@ -173,6 +158,13 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
             )
             for number, (shape, cache) in enumerate(caches)
         )
+
+
+def counter_bytes(config: DecodeConfig) -> int:
+    """Bytes of a word for each CTA: the parts of a tile that are done, and which of the CTAs that
+    combine together know that or have gone (kernels/decode/together.cuh)."""
+    counts = config.combine is not Combine.KERNEL and config.cluster == 1
+    return MAX_CTAS * COUNTER_BYTES if counts else 0
 
 
 def _tiles_of(workload: Workload, rows: int, arch: ArchLimits) -> Tiles:

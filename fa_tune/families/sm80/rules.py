@@ -67,10 +67,10 @@ TUNE_RULES = (
 )
 
 
-def autotune_rejection(cfg: FlashForwardKernelConfig) -> Rejected | None:
-    """The first rule that leaves `cfg` out of the tune set, or None if it is worth trying."""
+def autotune_rejection(config: FlashForwardKernelConfig) -> Rejected | None:
+    """The first rule that leaves `config` out of the tune set, or None if it is worth trying."""
     for rule in TUNE_RULES:
-        if rule.rejects(cfg):
+        if rule.rejects(config):
             return Rejected(rule.name, rule.reason)
     return None
 

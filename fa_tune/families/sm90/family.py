@@ -1,32 +1,29 @@
-"""The family's side of `families.base.KernelFamily` for `sm90`: how its configs are named,
-compiled and launched."""
+"""`families.base.KernelFamily` of `sm90`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from fa_tune.core.arch import ArchLimits
-from fa_tune.core.model import Rejected
-from fa_tune.core.workload import FORWARD, DType, Workload
+from fa_tune.core.workload import FORWARD, Workload
 from fa_tune.families import computed
-from fa_tune.families.launch import LaunchArgs, LaunchDevice, LaunchGeometry
-from fa_tune.families.plan import CallPlan
+from fa_tune.families.plan import CallPlan, Grid, LaunchPlan
 from fa_tune.families.sm90 import constraints as rules
-from fa_tune.families.sm90 import launch, names, sets
-from fa_tune.families.sm90.config import Sm90Config
+from fa_tune.families.sm90 import names, sets
+from fa_tune.families.sm90.config import GROUP_ROWS, Scheduler, Sm90Config
 from fa_tune.families.template import TemplateFamily
-from fa_tune.families.work_tiles import list_bytes
 from fa_tune.operations.forward.cases import example
 from fa_tune.operations.traits import Traits
 
-if TYPE_CHECKING:
-    import numpy as np
+COUNTER_BYTES = 8  # of the dynamic scheduler: kernels/common/problem.cuh, SchedulerCounters
+# Copies of Q and O end where the rows do, and the log-sum-exp is wanted for every row: any number
+# of queries is a whole one.
+WHOLE_QUERIES = 1
 
 
 class Sm90Family(TemplateFamily[Sm90Config]):
-    """The family's side of `families.base.KernelFamily`."""
+    """wgmma and TMA, for compute capability 9.0."""
 
     operation = FORWARD
     name = "sm90"
@@ -37,57 +34,35 @@ class Sm90Family(TemplateFamily[Sm90Config]):
     computes = computed.SCORES | computed.PLACED_SCORES | computed.PACKED
     set_keys = "fast, tune, all or prog"
 
-    def parse(self, text: str, *, d_head: int = 128) -> Sm90Config:
-        return names.parse(text, d_head=d_head)
+    parse = staticmethod(names.parse)
+    configs = staticmethod(sets.get_configs)
+    tune_rejection = staticmethod(sets.tune_rejection)
+    constraints = staticmethod(rules.constraints)
+    default_config = staticmethod(sets.default_config)
 
     def compile_arch(self, limits: ArchLimits) -> str:
         return f"{limits.arch}a"
-
-    def configs(
-        self,
-        key: str,
-        *,
-        dtypes: Sequence[DType] | None = None,
-        d_head: int = 128,
-        d_head_v: int = 0,
-    ) -> list[Sm90Config]:
-        return sets.get_configs(key, dtypes=dtypes, d_head=d_head, d_head_v=d_head_v)
-
-    def tune_rejection(self, config: Sm90Config) -> Rejected | None:
-        return sets.tune_rejection(config)
-
-    def constraints(self, config: Sm90Config, limits: ArchLimits) -> Rejected | None:
-        return rules.constraints(config, limits)
-
-    def default_config(self, d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90Config:
-        """What was fastest or near it on an H200 at every length, with a mask and without."""
-        return sets.default_config(d_head, dtype, d_head_v=d_head_v)
 
     def default_for(self, workload: Workload, limits: ArchLimits) -> Sm90Config:
         """As `default_config`, but for some workloads with d_head 64 and 256."""
         return sets.default_for(workload)
 
-    def geometry(
-        self, config: Sm90Config, workload: Workload, device: LaunchDevice
-    ) -> LaunchGeometry:
-        return launch.geometry(config, workload, device)
-
     def plan(self, config: Sm90Config, traits: str, arch: str) -> CallPlan:
-        return launch.plan(config, traits, arch)
-
-    def scratch_bytes(self, config: Sm90Config) -> int:
-        return launch.counter_bytes(config)
-
-    def workspace_bytes(self, config: Sm90Config, workload: Workload, device: LaunchDevice) -> int:
-        return list_bytes(workload)
-
-    def kernel_args(
-        self, config: Sm90Config, workload: Workload, args: LaunchArgs, device: LaunchDevice
-    ) -> list[np.ndarray]:
-        return launch.kernel_args(config, workload, args, device)
+        launch = LaunchPlan(
+            params="sm90_forward",
+            grid=Grid.PERSISTENT if config.persistent else Grid.TILES,
+            tile_rows=config.B_r,
+            ctas_per_sm=config.min_ctas_per_sm,
+            threads=config.threads,
+            dynamic_smem_bytes=config.smem_bytes,
+            q_box_rows=GROUP_ROWS,
+            kv_box_rows=config.B_c,
+            counter_bytes=COUNTER_BYTES if config.scheduler is Scheduler.DYNAMIC else 0,
+        )
+        return CallPlan.of(FORWARD, config, traits, arch, (launch,), block_q=WHOLE_QUERIES)
 
     def whole_lengths(self, config: Sm90Config) -> tuple[int, int]:
-        return launch.WHOLE_QUERIES, config.B_c
+        return WHOLE_QUERIES, config.B_c
 
     def extra_verification(self, config: Sm90Config, traits: str) -> Sequence[Workload]:
         """A last tile with few queries.  More tiles than multiprocessors, so that persistent CTAs
