@@ -136,15 +136,6 @@ def default_keys(
     return [families.variant(as_recorded(config, recorded)).key for config in configs]
 
 
-def recorded_subjects(selection: ProfilerSelection) -> dict[str, set[str]]:
-    """What the replayed recordings hold, by workload; nothing where nothing is replayed."""
-    found: dict[str, set[str]] = {}
-    for recording in selection.recordings:
-        for attempt in recording.attempts:
-            found.setdefault(attempt.workload, set()).add(attempt.subject)
-    return found
-
-
 @dataclass(frozen=True)
 class Defaults:
     """The configs that run without any tuning: the device's own default, then those of the
@@ -178,12 +169,10 @@ def recorded_configs(
 ) -> list[Config]:
     """The configs of these families that the replayed recordings hold for any of these
     workloads, sorted by family and config; none where nothing is replayed."""
-    keys = {workload.key for workload in workloads}
-    subjects = {a.subject for r in selection.recordings for a in r.attempts if a.workload in keys}
     by_name = {family.name: family for family in chosen}
 
     def configs() -> Iterator[tuple[str, Config]]:
-        for variant in map(Variant.from_key, subjects):
+        for variant in map(Variant.from_key, selection.recorded_for(workloads)):
             if variant.family in by_name:
                 with contextlib.suppress(InvalidConfig):  # of another version, with other knobs
                     yield variant.family, families.config_of(variant)

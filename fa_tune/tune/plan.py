@@ -25,7 +25,6 @@ from fa_tune.tune.candidates import (
     incumbents,
     prune_configs,
     recorded_configs,
-    recorded_subjects,
     runnable,
     workloads_for,
 )
@@ -137,7 +136,7 @@ def plan_search(
     if configs is None and options.kernels == DEFAULT_KERNELS:  # what was named is what is wanted
         requested = _of_recorded_configs(requested, selection, wanted, progress)
     session = open_session(machine, selection, options.measure, progress, reuse=options.resume)
-    defaults = Defaults(machine.limits, able, requested.families, recorded_subjects(selection))
+    defaults = Defaults(machine.limits, able, requested.families, selection.recorded)
     candidates = _candidates(options, requested.configs, session, defaults, registry)
     scouting = None
     if options.explores:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,7 @@ from fa_tune.core.inputs import DEFAULT, NORMAL, InputSpec
 from fa_tune.core.jobs import WARM_UP_MODULES
 from fa_tune.core.model import DeviceInfo, Variant
 from fa_tune.core.options import MachineOptions, MeasureOptions, Progress
+from fa_tune.core.workload import Workload
 from fa_tune.profile.base import Capabilities, Profiler
 from fa_tune.store.journal import Fingerprint, Journal
 from fa_tune.store.recordings import Recording
@@ -158,6 +159,20 @@ class ProfilerSelection:
     def capabilities(self) -> Capabilities:
         """What the profiler is able to do."""
         return self.profiler.capabilities
+
+    @cached_property
+    def recorded(self) -> Mapping[str, set[str]]:
+        """Subjects that the replayed recordings hold, by workload; none where nothing is
+        replayed."""
+        found: dict[str, set[str]] = {}
+        for recording in self.recordings:
+            for attempt in recording.attempts:
+                found.setdefault(attempt.workload, set()).add(attempt.subject)
+        return found
+
+    def recorded_for(self, workloads: Iterable[Workload]) -> set[str]:
+        """Subjects that they hold for any of these workloads."""
+        return set().union(*(self.recorded.get(w.key, ()) for w in workloads))
 
     def on(self, gpu: Gpu) -> ProfilerSelection:
         """The same on one of several GPUs, which has one profiler for all its jobs."""

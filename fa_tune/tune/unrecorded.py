@@ -45,7 +45,7 @@ def recorded_among(
     many others there are is told."""
     if selection.capabilities.measures_anew:
         return list(configs)
-    subjects = _subjects(selection, workloads)
+    subjects = selection.recorded_for(workloads)
     held = [config for config in configs if families.variant(config).key in subjects]
     if missing := len(configs) - len(held):
         which = f"{missing} of {len(configs)} configs" if configs[1:] else "the config"
@@ -60,19 +60,13 @@ def not_recorded(
     for nothing."""
     if selection.capabilities.measures_anew:
         return []
-    held = _subjects(selection, [workload])
+    held = selection.recorded_for([workload])
     reason = f"no recording by {selection.method} holds it for this workload"
     return [
         Attempt(subject, workload.key, Outcome.NOT_RECORDED, reason)
         for subject in subjects
         if subject not in held
     ]
-
-
-def _subjects(selection: ProfilerSelection, workloads: Sequence[Workload]) -> set[str]:
-    keys = {workload.key for workload in workloads}
-    attempts = (a for r in selection.recordings for a in r.attempts)
-    return {a.subject for a in attempts if a.workload in keys}
 
 
 def _held(recordings: Iterable[Recording]) -> list[Workload]:
