@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <set>
 #include <string>
 
+#include "check.h"
 #include "fa_tune.hpp"
+#include "stub_driver.h"
 
 // A kernel of the stub with a plan of its own.
 struct Variant {
@@ -117,4 +120,17 @@ inline fa_tune_status launch(const fa_tune::Kernel& kernel, const fa_tune_proble
                              void* stream = nullptr, int device = -1) {
     const fa_tune_tensors given = tensors(p);
     return fa_tune_launch(kernel.get(), &p, &given, device, stream);
+}
+
+inline stub_launch last_launch() {
+    stub_launch found{};
+    CHECK(stub_get_launch(stub_launch_count() - 1, &found) == 1);
+    return found;
+}
+
+// The address of the counters in the parameters of Variant::persistent.
+inline std::uint64_t counters_of(const stub_launch& launched) {
+    std::uint64_t address = 0;
+    std::memcpy(&address, launched.params + 4 * 128 + 8, sizeof address);
+    return address;
 }
