@@ -127,7 +127,7 @@ def kernel_computes(config: Config, traits: str, workload: Workload) -> bool:
 
 
 def _archs_of(entries: Iterable[Entry]) -> list[ArchLimits]:
-    """Those of the GPUs of entries, with its memory's speed where one has a single model."""
+    """Architectures of the entries' GPUs, with its memory's speed where one has a single model."""
     found = []
     models: dict[tuple[int, int], set[str]] = {}
     for entry in entries:
@@ -175,7 +175,7 @@ def _usable(entry: Entry, archs: Sequence[ArchLimits], found: Selection) -> Conf
 def _serving(
     entries: Sequence[Entry], workloads: Sequence[Workload], found: Selection
 ) -> Iterator[Entry]:
-    """Those of the entries that serve one of the workloads, each once; without workloads all."""
+    """The entries that serve one of the workloads, each once; without workloads all."""
     usable = Registry.of(entries)
     if not workloads:
         yield from usable.entries
@@ -277,8 +277,8 @@ def _add_defaults(
             configs = families.defaults(d_head, dtype, arch, d_head_v=d_v)[:1]
             found.defaults += [_add(found, config, arch, lse) for config in configs]
             if not configs:
-                told = f"{d_head}" if d_v == d_head else f"{d_head}, d_head_v {d_v}"
-                found.left_out.append(f"{dtype.name} d_head {told}: no default on {arch.arch}")
+                text = f"{d_head}" if d_v == d_head else f"{d_head}, d_head_v {d_v}"
+                found.left_out.append(f"{dtype.name} d_head {text}: no default on {arch.arch}")
     if options.ptx:
         for d_head, d_v, dtype in kinds:
             able = families.defaults(d_head, dtype, limits(PTX_CAPABILITY), d_head_v=d_v)

@@ -70,7 +70,7 @@ def _rows(workload: Workload) -> int:
 
 
 def sized_defaults(like: Workload, arch: ArchLimits) -> Iterator[SizedDefault]:
-    """Those of dtypes and head dimensions as in `like` that run on all GPUs which the code of an
+    """Defaults of dtypes and head dimensions as in `like` that run on all GPUs which the code of an
     architecture runs on."""
     for rows, causal in itertools.product(ROWS, (False, True)):
         queries = QUERIES if causal else 1
@@ -98,7 +98,7 @@ def _uneven(workload: Workload) -> bool:
 
 
 def _of_plane(like: Workload, arch: ArchLimits) -> Iterator[SizedDefault]:
-    """Those for so many tiles and keys, but for what all four neighbours say as well."""
+    """Defaults for so many tiles and keys, but for what all four neighbours say as well."""
     tiles, able = [n for n in TILES if n >= like.batch], smallest_served(arch)
     number = as_number(arch.compute_capability)
     plane: dict[tuple[int, int], SizedDefault] = {}

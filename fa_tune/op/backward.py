@@ -118,7 +118,7 @@ def of_torch(done: Done, mask: Mask) -> Three:
 
 
 def packed_gradients(done: Done, lengths: Lengths, traits: Traits) -> Gradients:
-    """Those of a packed batch, by FlashAttention 2, which wants an infinite log-sum-exp of rows
+    """Gradients of a packed batch, by FlashAttention 2, which wants an infinite log-sum-exp of rows
     that see no key.  q, k: [rows, heads, d_head]; lse: fp32 [heads, total_q]."""
     right = 0 if traits.causal else traits.window_right
     longest = (lengths.longest_q, lengths.longest_kv)

@@ -97,8 +97,8 @@ class Chooser:
             if like is not None and like != workload:
                 why = f"{workload.key} counts as {like.key}: {why}"
             return Choice(variant, built.artifact, why, from_registry)
-        told = "; ".join(dict.fromkeys(reasons))
-        raise NoUsableVariant(f"no kernel runs {workload.key} on {self.gpu}: {told or 'none'}")
+        text = "; ".join(dict.fromkeys(reasons))
+        raise NoUsableVariant(f"no kernel runs {workload.key} on {self.gpu}: {text or 'none'}")
 
     def _candidates(self, workload: Workload, like: Workload) -> Iterator[tuple[Config, str, bool]]:
         """Configs to try, in order, each with the reason why and whether it was looked up."""
@@ -191,8 +191,8 @@ def _nearest_log2(n: int) -> int:
 @contextmanager
 def _alone(folder: Path, request: BuildRequest) -> Iterator[None]:
     """As the one process that builds it; where nothing can be written, as one of several."""
-    told = f"{request.variant.key} {request.traits} {request.arch}"
-    lock = FileLock(folder / f"{hashlib.sha256(told.encode()).hexdigest()[:32]}.lock")
+    key = f"{request.variant.key} {request.traits} {request.arch}"
+    lock = FileLock(folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.lock")
     with ExitStack() as held:
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)

@@ -200,7 +200,8 @@ def _uncast(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _tell(function: str, reason: str, options: Options) -> None:
-    """That matrix products stand in.  Raises InvalidConfig for a score hook, which they lack."""
+    """Warn that matrix products stand in.  Raises InvalidConfig for a score hook, which they
+    lack."""
     if options.score_hook is not None:
         raise InvalidConfig(f"a score hook needs one of our kernels, and none takes this: {reason}")
     tell(function, reason)

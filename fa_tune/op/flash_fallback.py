@@ -104,9 +104,9 @@ def check_integers(name: str, given: object, n_dims: int = 1) -> None:
         or given.ndim != n_dims
         or given.dtype not in (torch.int32, torch.int64)
     ):
-        told = f"{given.dtype} {[*given.shape]}" if isinstance(given, Tensor) else repr(given)[:60]
+        text = f"{given.dtype} {[*given.shape]}" if isinstance(given, Tensor) else repr(given)[:60]
         wanted = "one dimension" if n_dims == 1 else f"{n_dims} dimensions"
-        raise InvalidConfig(f"{name} must be an int32 tensor of {wanted}, not {told}")
+        raise InvalidConfig(f"{name} must be an int32 tensor of {wanted}, not {text}")
 
 
 def refuse(what: str) -> NoReturn:

@@ -86,12 +86,12 @@ def flash_attn_with_kvcache(
     given = Given(q, k_cache, v_cache, k, v, cache_seqlens, block_table, k_descale, v_descale)
     # Calls are remembered by it, so it has to be hashable.
     window: Any = tuple(window_size) if isinstance(window_size, list) else window_size
-    asked = Asked(softmax_scale, causal, window, softcap, return_softmax_lse)
-    out, lse = _attend(given, asked, cache_batch_idx, alibi_slopes)
+    requested = Requested(softmax_scale, causal, window, softcap, return_softmax_lse)
+    out, lse = _attend(given, requested, cache_batch_idx, alibi_slopes)
     return (out, lse) if return_softmax_lse else out
 
 
-class Asked(NamedTuple):
+class Requested(NamedTuple):
     """What a call asks for beside tensors, as it is given."""
 
     softmax_scale: float | None
@@ -102,17 +102,17 @@ class Asked(NamedTuple):
 
 
 def _attend(
-    given: Given, asked: Asked, batch_idx: Tensor | None, slopes: Tensor | None
+    given: Given, requested: Requested, batch_idx: Tensor | None, slopes: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
     """out, and the log-sum-exp at least where it is wanted; checked, or as a call of the same form
     was."""
     form = None
     if batch_idx is None and slopes is None and not cache_op.is_traced(given.q):
-        form = form_of(given, asked)
+        form = form_of(given, requested)
         found = None if form is None else operators().cache_launches.launch(form, given)
         if found is not None:
             return found
-    q, new, options = _checked(given, asked, batch_idx, slopes)
+    q, new, options = _checked(given, requested, batch_idx, slopes)
     lengths, caches = given.lengths, (given.k_cache, given.v_cache)
     with torch.no_grad():
         if not isinstance(lengths, Tensor):
@@ -120,26 +120,26 @@ def _attend(
             _check_length(known, new, caches, given.table)
             in_one_piece = not _paged(given.table) and caches[0].dtype != E4M3
             if in_one_piece and (
-                batch_idx is not None or not _appends(q, caches, new, options, asked.lse)
+                batch_idx is not None or not _appends(q, caches, new, options, requested.lse)
             ):
                 read = _with_new(new, q, caches, known, batch_idx, options)
-                return dense(q, *read, options, asked.lse)
+                return dense(q, *read, options, requested.lse)
             lengths = torch.full((q.shape[0],), known, device=q.device, dtype=torch.int32)
             if not cache_op.is_traced(q):
-                return _attend(given._replace(lengths=lengths), asked, batch_idx, slopes)
+                return _attend(given._replace(lengths=lengths), requested, batch_idx, slopes)
         # Each sequence is one page.
         table = given.table if batch_idx is None else batch_idx[:, None]
         scales = _scales(caches[0], given.k_scale, given.v_scale)
         cache = Cache(*caches, lengths, new, table, scales)
         if cache_op.is_traced(q):
-            return cache_op.call(q, cache, options, asked.lse)
+            return cache_op.call(q, cache, options, requested.lse)
         # A launch with copies is not one that finds the tensors of a later call.
         copied = q is not given.q or (new is not None and _are_copies(new, given))
-        return _cached(q, cache, options, asked.lse, None if copied else form)
+        return _cached(q, cache, options, requested.lse, None if copied else form)
 
 
 def _checked(
-    given: Given, asked: Asked, batch_idx: Tensor | None, slopes: Tensor | None
+    given: Given, requested: Requested, batch_idx: Tensor | None, slopes: Tensor | None
 ) -> tuple[Tensor, tuple[Tensor, Tensor] | None, Options]:
     """Q with whole rows, the new keys and values, and the options.  Raises InvalidConfig for what
     makes no call."""
@@ -152,7 +152,12 @@ def _checked(
         raise InvalidConfig("Q must have elements of 16 bits or more; beside e4m3 caches, too")
     q = with_whole_rows(q)
     options = Options(
-        asked.causal, asked.softmax_scale, 0.0, asked.window_size, asked.softcap, slopes
+        requested.causal,
+        requested.softmax_scale,
+        0.0,
+        requested.window_size,
+        requested.softcap,
+        slopes,
     )
     check_options(options, q.shape[0], q)
     if not (given.lengths is None or isinstance(given.lengths, int)):
@@ -191,8 +196,8 @@ def _new_keys(
         return None
     for name, given in (("k", k), ("v", v)):
         if not isinstance(given, Tensor) or given.ndim != 4:
-            told = [*given.shape] if isinstance(given, Tensor) else type(given).__name__
-            raise InvalidConfig(f"{name} must be a tensor {DENSE}, not {told}")
+            text = [*given.shape] if isinstance(given, Tensor) else type(given).__name__
+            raise InvalidConfig(f"{name} must be a tensor {DENSE}, not {text}")
     if lengths is None:
         raise InvalidConfig("k and v have no place in the cache without cache_seqlens")
     return with_whole_rows(k), with_whole_rows(v)
@@ -330,7 +335,7 @@ def _why_no_kernel(q: Tensor, cache: Cache, options: Options) -> str:
     """Why our kernels do not attend to a cache, in a few words; "" if they do."""
     kinds = {t.dtype for t in (cache.k, cache.v, *(cache.new or ()))}
     alike = cache.k.shape[:3] == cache.v.shape[:3] and len(kinds) == 1
-    asked = {
+    requested = {
         "a cache without room": not cache.capacity,
         "ALiBi with lengths or pages": options.alibi_slopes is not None,
         f"caches of {cache.k.dtype} {tuple(cache.k.shape)}, {cache.v.dtype} "
@@ -342,7 +347,7 @@ def _why_no_kernel(q: Tensor, cache: Cache, options: Options) -> str:
         <= options.window[0]
         < cache.added - q.shape[1],
     }
-    return next((name for name, wanted in asked.items() if wanted), "")
+    return next((name for name, wanted in requested.items() if wanted), "")
 
 
 def _why_products(q: Tensor, cache: Cache, options: Options, wants_lse: bool) -> str:

@@ -198,8 +198,8 @@ def _expanded(
     try:
         both = [s.to(torch.float32).expand(shape) for s in scales]
     except RuntimeError:
-        told = " and ".join(str([*s.shape]) for s in scales)
-        raise InvalidConfig(f"scales must expand to {[*shape]}; they are {told}") from None
+        text = " and ".join(str([*s.shape]) for s in scales)
+        raise InvalidConfig(f"scales must expand to {[*shape]}; they are {text}") from None
     if both[0].stride() != both[1].stride():
         both = [s.contiguous() for s in both]
     return both[0], both[1]

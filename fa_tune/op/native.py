@@ -93,8 +93,8 @@ class NativeOp:
                 self._devices.add(device)
             kernel[0] = self._resolve(workload_of_problem(problem[0]), device)
         except Exception as error:
-            told = f"{type(error).__name__}: {error}".encode()[: size - 1]
-            ctypes.memmove(text, told + b"\0", len(told) + 1)
+            message = f"{type(error).__name__}: {error}".encode()[: size - 1]
+            ctypes.memmove(text, message + b"\0", len(message) + 1)
             return 0
         return 1
 
@@ -139,8 +139,8 @@ def workload_of_problem(problem: abi.Problem) -> Workload:
 def _is_of_tensors(workload: Workload) -> bool:
     """Whether a call may be of it: one with lengths that only its name has is not, nor one of a
     cache or with a hook."""
-    told = workload.score_hook or workload.lengths or workload.cached
-    return workload.op == FORWARD and not told
+    named = workload.score_hook or workload.lengths or workload.cached
+    return workload.op == FORWARD and not named
 
 
 def _subclasses(kind: type[FaTuneError]) -> list[type[FaTuneError]]:

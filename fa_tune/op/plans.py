@@ -59,7 +59,7 @@ class Plans:
         return Plans(self._load, self._chooser_of)
 
     def chooser(self, device: int) -> Chooser:
-        """That of a device."""
+        """The chooser of a device."""
         with self._lock:
             if device not in self._choosers:
                 self._choosers[device] = self._chooser_of(device)
@@ -116,12 +116,13 @@ class Memo:
 
     def _kernel(self, workload: Workload, device: int) -> CoreKernel:
         plain = replace(workload, softmax_scale=None)
-        asked = replace(plain, cache_lengths="equal") if self._cached else plain
-        tuned = asked in self._plans.chooser(device).tuned
-        served = self._found.setdefault((asked if tuned else representative(asked), device), [])
+        requested = replace(plain, cache_lengths="equal") if self._cached else plain
+        tuned = requested in self._plans.chooser(device).tuned
+        like = requested if tuned else representative(requested)
+        served = self._found.setdefault((like, device), [])
         for kernel in served:
             # Of problems in one bucket some are ragged, or have windows as wide as their keys.
             if kernel.plan.has_traits_of(plain):
                 return kernel
-        served.append(self._plans.kernel(asked, device))
+        served.append(self._plans.kernel(requested, device))
         return served[-1]

@@ -109,7 +109,7 @@ def _of_slopes(d_slopes: Tensor | None, traits: Traits, device: torch.device) ->
 
 
 class _Place(NamedTuple):
-    """Of some rows: the first of them, of how many, and the number of their sequence in a packed
+    """Some rows: the first of them, of how many, and the number of their sequence in a packed
     batch; None: the batch is not packed."""
 
     begin: int

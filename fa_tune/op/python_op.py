@@ -62,7 +62,7 @@ class PythonOp:
         return out, lse
 
     def packed_fwd_out(self, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> None:
-        """Of a packed batch into what is given."""
+        """out of a packed batch, into what is given."""
         lengths, (out, lse, *traits) = Lengths(*others[:_LENGTHS]), others[_LENGTHS:]
         self._run((q, k, v, out), lse, lengths, Traits(*traits))
 

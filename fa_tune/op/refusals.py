@@ -40,7 +40,7 @@ class Refusals:
         lse: bool,
         of: str = "dense",
     ) -> None:
-        """That it was refused; the arguments are those of `reason`."""
+        """Note that it was refused; the arguments are those of `reason`."""
         if traits.score_hook is None:
             self._reasons[_kind(q, k, v, traits, lse, of)] = reason
 

@@ -137,8 +137,8 @@ class Override:
         if before.index(cudnn) > before.index(flash):
             return False
         grouped = query.shape[1] != key.shape[1]
-        asked = torch.backends.cuda.SDPAParams(query, key, value, None, 0.0, is_causal, grouped)
-        return bool(torch.backends.cuda.can_use_cudnn_attention(asked))
+        requested = torch.backends.cuda.SDPAParams(query, key, value, None, 0.0, is_causal, grouped)
+        return bool(torch.backends.cuda.can_use_cudnn_attention(requested))
 
 
 def _has_whole_rows(tensor: Tensor) -> bool:

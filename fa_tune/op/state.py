@@ -102,7 +102,7 @@ def packed_bwd(*given: Any) -> Gradients:
 
 
 def operators() -> Operators:
-    """Those of this process.  Raises ToolMissing for a torch without CUDA."""
+    """The operators of this process.  Raises ToolMissing for a torch without CUDA."""
     if _operators is None:
         raise ToolMissing("this torch was built without CUDA")
     return _operators

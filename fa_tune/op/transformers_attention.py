@@ -135,7 +135,7 @@ def attend(
     window = window - 1 if causal and window is not None and window < key.shape[2] else None
     sink = others.get("s_aux") if others.get("sinks") is None else others["sinks"]
     bias, softcap = others.get("position_bias"), others.get("softcap")
-    asked = _Asked(causal, scaling, dropout, window, sink, softcap, bias)
+    requested = _Requested(causal, scaling, dropout, window, sink, softcap, bias)
     reason = _reason(query, key, value, attention_mask, dropout, others)
     # One query sees every key, whatever the mask, but those outside its window.
     masked, windowed = causal and query.shape[2] > 1, window is not None
@@ -162,14 +162,14 @@ def attend(
     if reason != _MASK:
         tell(_WHO, reason)
     if attention_mask is None:
-        attention_mask = _own_mask(query, key, asked)
-    if asked.sink is not None or asked.softcap is not None:
-        return _by_products(query, key, value, attention_mask, asked), None
-    return _by_torch(module, query, key, value, attention_mask, asked, others)
+        attention_mask = _own_mask(query, key, requested)
+    if requested.sink is not None or requested.softcap is not None:
+        return _by_products(query, key, value, attention_mask, requested), None
+    return _by_torch(module, query, key, value, attention_mask, requested, others)
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Requested:
     """What a layer asks for.  `window`: keys before its own that a query sees, None: all.
     `sink`: [heads], or [batch, heads, seq_len_q, 1]; `bias`: what is added to capped scores."""
 
@@ -182,19 +182,19 @@ class _Asked:
     bias: Tensor | None
 
 
-def _own_mask(query: Tensor, key: Tensor, asked: _Asked) -> Tensor | None:
+def _own_mask(query: Tensor, key: Tensor, requested: _Requested) -> Tensor | None:
     """What None stands for, True where a key is seen; None where torch's attention takes it for
     the same."""
     n_q, n_kv = query.shape[2], key.shape[2]
-    by_products = asked.sink is not None or asked.softcap is not None
-    told = by_products or asked.window is not None or n_q != n_kv
-    if not asked.causal or not told or (n_q == 1 and asked.window is None):
+    by_products = requested.sink is not None or requested.softcap is not None
+    needed = by_products or requested.window is not None or n_q != n_kv
+    if not requested.causal or not needed or (n_q == 1 and requested.window is None):
         return None
     ahead = torch.arange(n_kv, device=query.device)
     ahead = ahead - torch.arange(n_kv - n_q, n_kv, device=query.device)[:, None]
     seen = ahead <= 0
-    if asked.window is not None:
-        seen = seen & (ahead >= -asked.window)
+    if requested.window is not None:
+        seen = seen & (ahead >= -requested.window)
     return seen[None, None]
 
 
@@ -204,42 +204,42 @@ def _by_torch(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    asked: _Asked,
+    requested: _Requested,
     others: dict[str, Any],
 ) -> tuple[Tensor, None]:
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     found: tuple[Tensor, None] = sdpa_attention_forward(
         *(module, query, key, value, attention_mask),
-        dropout=asked.dropout,
-        scaling=asked.scaling,
-        is_causal=asked.causal,
+        dropout=requested.dropout,
+        scaling=requested.scaling,
+        is_causal=requested.causal,
         **others,
     )
     return found
 
 
 def _by_products(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, asked: _Asked
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, requested: _Requested
 ) -> Tensor:
     group = query.shape[1] // key.shape[1]
     key, value = (t.repeat_interleave(group, 1) for t in (key, value))
-    scale = query.shape[3] ** -0.5 if asked.scaling is None else asked.scaling
+    scale = query.shape[3] ** -0.5 if requested.scaling is None else requested.scaling
     scores = (query @ key.transpose(2, 3)).float() * scale
-    if asked.softcap is not None:
-        scores = asked.softcap * torch.tanh(scores / asked.softcap)
-    if asked.bias is not None:
-        scores = scores + asked.bias
+    if requested.softcap is not None:
+        scores = requested.softcap * torch.tanh(scores / requested.softcap)
+    if requested.bias is not None:
+        scores = scores + requested.bias
     if mask is not None:
         # No row is left without a key: its result is not looked at.
         hidden = torch.finfo(scores.dtype).min
         scores = scores.masked_fill(~mask, hidden) if mask.dtype == torch.bool else scores + mask
-    if asked.sink is not None:
-        sink = asked.sink.float()
+    if requested.sink is not None:
+        sink = requested.sink.float()
         sink = sink if sink.ndim == 4 else sink[None, :, None, None]
         scores = torch.cat((scores, sink.expand(*scores.shape[:3], 1)), -1)
     weights = scores.softmax(-1)[..., : key.shape[2]].to(value.dtype)
-    weights = torch.nn.functional.dropout(weights, asked.dropout)
+    weights = torch.nn.functional.dropout(weights, requested.dropout)
     return (weights @ value).transpose(1, 2).contiguous()
 
 

@@ -107,10 +107,10 @@ def _tensor(name: str, tensor: torch.Tensor) -> abi.Tensor:
 def strides_of_rows(name: str, tensor: torch.Tensor) -> list[int]:
     """The strides of batch, sequence and head of a [batch, seq, heads, d_head] tensor as kernels
     count them, in units of two bytes.  Raises InvalidConfig as `tensors_of`."""
-    told = f"it has shape {tuple(tensor.shape)} and strides {tuple(tensor.stride())}"
+    text = f"it has shape {tuple(tensor.shape)} and strides {tuple(tensor.stride())}"
     if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
         raise InvalidConfig(
-            f"{name} must be [batch, seq, heads, d_head] with d_head contiguous; {told}"
+            f"{name} must be [batch, seq, heads, d_head] with d_head contiguous; {text}"
         )
     # The stride of an extent of 1 is never used, and torch lets it be anything.
     used = [s if n > 1 else 0 for s, n in zip(tensor.stride(), tensor.shape, strict=True)][:3]
@@ -118,6 +118,6 @@ def strides_of_rows(name: str, tensor: torch.Tensor) -> list[int]:
     if any(number % CHUNK_BYTES for number in (tensor.data_ptr(), *in_bytes)):
         raise InvalidConfig(
             f"{name} must have every row at a multiple of {CHUNK_BYTES} bytes; it starts "
-            f"at address {tensor.data_ptr():#x}, {told}"
+            f"at address {tensor.data_ptr():#x}, {text}"
         )
     return [number // _UNIT_BYTES for number in in_bytes]

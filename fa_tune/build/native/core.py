@@ -46,7 +46,7 @@ class KernelImage:
 
     @classmethod
     def of(cls, artifact: Artifact) -> KernelImage:
-        """That of an artifact, whose cubin is read; the config's name is the variant's key.  Raises
+        """The image of an artifact, whose cubin is read; its config is the variant's key.  Raises
         StorageError, and InvalidConfig where C++ has no launch for the family."""
         family = families.get(artifact.variant.family)
         config = families.config_of(artifact.variant)

@@ -66,8 +66,8 @@ def shared_library(
     that other users may write.
     """
     compiler = host_compiler()
-    told = (compiler, _version(compiler), name, *options, "", *libraries, "")
-    parts = [*told, *(part for file in sorted(sources) for part in (file, sources[file]))]
+    digested = (compiler, _version(compiler), name, *options, "", *libraries, "")
+    parts = [*digested, *(part for file in sorted(sources) for part in (file, sources[file]))]
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     cache_dir = cache_dir or Path(platformdirs.user_cache_dir("fa-tune"))
     target = cache_dir / _FOLDER / digest[:32] / f"lib{name}.so"
