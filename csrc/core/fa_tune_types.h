@@ -185,7 +185,7 @@ typedef struct fa_tune_plan {
     // 1: compiled for K and V in e4m3, and for no other
     int32_t kv_e4m3;
     // 1: made for few rows that share a head of K and V: the default of no other problem
-    int32_t few_rows;
+    int32_t decode_shape;
     // compiled for: ten times the major version and the minor
     int32_t compute_capability;
     // which devices that serves: fa_tune_portability

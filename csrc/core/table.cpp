@@ -37,7 +37,7 @@ Sizes sizes_of(const fa_tune_problem& problem) {
     found.tiles = log2(rows * problem.kv_heads);
     found.keys = log2(std::max(keys_seen_of(problem), std::int64_t{1}));
     found.rows = log2(std::max(kTileRows, shared));
-    found.few_rows = problem.packed == 0 && shared <= kFewRows;
+    found.decode_shape = problem.packed == 0 && shared <= kFewRows;
     return found;
 }
 
@@ -92,12 +92,12 @@ Rank rank_of(const fa_tune_problem& entry, const Sizes& its, const fa_tune_probl
     const double group = std::abs(its.group - wanted.group);
     double distance = seq_len + work + group;
     bool first = entry.cached != 0 || !is_uneven(asked);  // else it was tuned for equal lengths
-    if (its.few_rows && wanted.few_rows) {
+    if (its.decode_shape && wanted.decode_shape) {
         distance = apart(its, wanted);
         first = first && distance <= kNearEnough;
     }
     Serves serves = first ? Serves::kFirst : Serves::kAfterDefaults;
-    if (its.few_rows != wanted.few_rows) serves = Serves::kLast;
+    if (its.decode_shape != wanted.decode_shape) serves = Serves::kLast;
     const bool same = same_time(entry, asked);
     return {!same,
             serves,
@@ -171,7 +171,7 @@ bool better(const fa_tune_plan& a, const fa_tune_plan& b) {
 // Whether a default is for such a problem.  Kernels for few rows are for no more, and by no larger
 // a tile than these need, as `suits` of their family has it.
 bool suits(const fa_tune_kernel& kernel, const fa_tune_problem& problem) {
-    if (kernel.plan().few_rows == 0) return true;
+    if (kernel.plan().decode_shape == 0) return true;
     const std::int64_t rows = problem.seq_len_q * (problem.heads / problem.kv_heads);
     return rows <= kFewRows && (kernel.tile_rows() <= kTileRows || kernel.tile_rows() < 2 * rows);
 }
@@ -234,7 +234,7 @@ Status fa_tune_table::add(const fa_tune_sized_default& given) {
     if (status.ok()) status = check_config(given.config, "a sized default");
     if (!status.ok()) return status;
     const Sizes sizes = sizes_of(given.problem);
-    if (!sizes.few_rows) {
+    if (!sizes.decode_shape) {
         return failure(FA_TUNE_INVALID, "a sized default is for %s, which is not of few queries",
                        key_of(given.problem).c_str());
     }
@@ -343,7 +343,7 @@ fa_tune_kernel* fa_tune_table::default_for(const fa_tune_problem& problem, const
 fa_tune_kernel* fa_tune_table::sized_default_for(const fa_tune_problem& problem,
                                                  const Device& device, std::string* why) const {
     const Sizes wanted = sizes_of(problem);
-    if (!wanted.few_rows) return nullptr;
+    if (!wanted.decode_shape) return nullptr;
     std::vector<std::tuple<int, double, double, std::size_t>> ranked;
     for (std::size_t i = 0; i < sized_defaults_.size(); ++i) {
         const SizedDefault& given = sized_defaults_[i];

@@ -24,7 +24,7 @@ struct Sizes {
     double tiles;   // batch times kv heads
     double keys;    // that some query sees
     double rows;    // that share a head of K and V, 16 at least
-    bool few_rows;  // so few that reading K and V takes the time
+    bool decode_shape;  // so few that reading K and V takes the time
 };
 
 }  // namespace fa_tune::core

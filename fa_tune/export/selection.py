@@ -259,7 +259,7 @@ def _add_defaults(
     dimensions of Q and K, and of V."""
     kinds = [(*pair, dtype) for pair in heads for dtype in options.dtypes]
     tuned = [e.workload for e in found.entries if e.workload.decode_shape]
-    few_rows = {(w.d_head, w.d_v, w.dtype) for w in tuned if not w.kv_e4m3}
+    decode_shape = {(w.d_head, w.d_v, w.dtype) for w in tuned if not w.kv_e4m3}
     for arch in sorted(archs, key=lambda a: a.compute_capability, reverse=True):
         for d_head, d_v, dtype in kinds:
             # An entry for few queries serves what is near, the default all else.
@@ -270,7 +270,7 @@ def _add_defaults(
             if options.by_size:
                 for like in likes:
                     _add_sized(found, like, arch, lse)
-            if options.wants_few_queries or (d_head, d_v, dtype) in few_rows:
+            if options.wants_few_queries or (d_head, d_v, dtype) in decode_shape:
                 for like in likes:
                     few = _for_few_queries(like, smallest_served(arch))
                     found.defaults += [_add(found, config, arch, lse) for config in few]

@@ -107,7 +107,7 @@ def _of_plane(like: Workload, arch: ArchLimits) -> Iterator[SizedDefault]:
         heads = kv_heads * like.heads
         workload = replace(like, heads=heads, kv_heads=kv_heads, seq_len_kv=keys)
         config = next(iter(families.defaults_for(workload, able)), None)
-        if config is not None and families.made_for_few_rows(config):
+        if config is not None and families.is_for_decode_shapes(config):
             plane[i, j] = SizedDefault(number, workload, config)
     for (i, j), default in plane.items():
         around = (plane.get(at) for at in ((i - 1, j), (i + 1, j), (i, j - 1), (i, j + 1)))

@@ -127,9 +127,9 @@ def blocks(config: Config) -> tuple[int, int]:
     return config.B_r, config.B_c
 
 
-def made_for_few_rows(config: Config) -> bool:
+def is_for_decode_shapes(config: Config) -> bool:
     """Whether a config is for few rows that share a head of K and V, and so for caches."""
-    return bool(_plain_plan(config).plan.few_rows)
+    return bool(_plain_plan(config).plan.decode_shape)
 
 
 def grid_shape(config: Config, grid: tuple[int, int, int]) -> GridShape | None:

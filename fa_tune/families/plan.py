@@ -149,7 +149,7 @@ class Plan:
     hook: int = planned("1: compiled with a function for scores of one's own")
     packed: int = planned("1: compiled for packed batches, and for no others")
     kv_e4m3: int = planned("1: compiled for K and V in e4m3, and for no other")
-    few_rows: int = planned(
+    decode_shape: int = planned(
         "1: made for few rows that share a head of K and V: the default of no other problem"
     )
     compute_capability: int = planned("compiled for: ten times the major version and the minor")
@@ -194,7 +194,7 @@ class CallPlan:
             "block_kv": config.B_c,
             **{f.name: int(bool(getattr(wanted, f.name))) for f in dataclasses.fields(wanted)},
             "kv_e4m3": int(is_kv_e4m3(config)),
-            "few_rows": 0,
+            "decode_shape": 0,
             "compute_capability": capability,
             "portability": portability,
         }

@@ -183,7 +183,7 @@ def images(
     found = []
     for one in traits:
         call = CallPlan.of(w.op, config, str(one), arch, (launch,))
-        call = replace(call, plan=replace(call.plan, few_rows=int(few > 0)))
+        call = replace(call, plan=replace(call.plan, decode_shape=int(few > 0)))
         found.append(KernelImage(name, call, ("k",), image([("k", [1])])))
     return found
 

@@ -90,7 +90,7 @@ void a_default_for_few_rows_is_for_no_more() {
     std::vector<Variant> variants(4, named("many", Variant::persistent()));
     for (int i = 0; i < 3; ++i) {
         variants[i].config = "few " + std::to_string(64 >> i);
-        variants[i].plan.few_rows = 1;
+        variants[i].plan.decode_shape = 1;
         variants[i].launch.tile_rows = 64 >> i;
     }
     std::vector<fa_tune_kernel_info> kernels;

@@ -268,7 +268,7 @@ def test_an_entry_of_few_queries_brings_the_defaults_for_what_is_far_from_it() -
     found = select(chosen_on_h200((few, FEW)), options())
     far = dataclasses.replace(few, batch=1, seq_len_q=1)
     configs = [families.config_of(v) for v in found.defaults]
-    assert any(families.made_for_few_rows(c) and families.of(c).suits(far, c) for c in configs)
+    assert any(families.is_for_decode_shapes(c) and families.of(c).suits(far, c) for c in configs)
 
 
 def test_a_cache_of_several_sequences_runs_what_was_tuned_for_caches() -> None:

@@ -121,7 +121,7 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
                 replace(parts, grid=Grid.TILES_ROWS, threads=threads, dynamic_smem_bytes=0)
             )
         # Every length is served by one kernel.
-        served = {"block_q": 1, "block_kv": 1, "ragged": 0, "few_rows": 1}
+        served = {"block_q": 1, "block_kv": 1, "ragged": 0, "decode_shape": 1}
         return CallPlan.of(FORWARD, config, traits, arch, tuple(launches), **served)
 
     # Checking -------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from fa_tune.core.model import Variant
 from fa_tune.core.workload import FIELDS, READING_ORDER, Effect, Workload, unusual_labels
 from fa_tune.families.equal_sources import equal, kind_of
 from fa_tune.store.registry.between import Tuned, arch_of, between, default_of
-from fa_tune.store.registry.between import distance as of_few_rows
+from fa_tune.store.registry.between import distance as of_decode_shapes
 from fa_tune.store.registry.schema import Entry, Registry
 
 METHODS = ("ncu", "events")  # in order of preference; others follow by name
@@ -174,7 +174,7 @@ def distance(a: Workload, b: Workload) -> float:
     query and key/value side), of batch·heads (of a packed batch, queries in all · heads), and of
     the heads that share a kv head.  Where few queries see many keys that of `between`."""
     if a.decode_shape and b.decode_shape:
-        return of_few_rows(a, b)
+        return of_decode_shapes(a, b)
     work = _doublings(_rows(a) * a.heads, _rows(b) * b.heads)
     group = _doublings(a.heads // a.kv_heads, b.heads // b.kv_heads)
     return _seq_len_distance(a, b) + work + group
