@@ -59,6 +59,7 @@ COMMANDS = {
     "bench-decisions": "Tune several times and count how often it agrees.",
     "bench-between": "Check what serves between tuned lengths.",
     "doctor": "Check that everything the commands need is here.",
+    "schema": "Print the JSON Schema of a document.",
     "completion": "Print what makes the shell complete fa-tune.",
 }
 

@@ -21,7 +21,7 @@ from tests.project_files import ROOT
 RUN = "import sys; sys.argv[0] = 'fa-tune'; from fa_tune.cli import main; sys.exit(main())"
 RAW = ROOT / "profiles" / "nvidia_h200" / "tune_ncu.csv"
 NOTED = ROOT / "tests" / "report" / "data" / "raw_h200_seq4096.csv"  # its workload is inferred
-HEAVY = ("torch", "pandas", "numpy", "cuda", "cupy", "pydantic", "rich", "prettytable", "pynvml")
+HEAVY = ("torch", "pandas", "numpy", "cuda", "cupy", "rich", "prettytable", "pynvml")
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from fa_tune.cli import cli
-from tests.project_files import ROOT
+from fa_tune.commands.documents import DOCUMENTS
+from fa_tune.core import codec
 
 
 @dataclass(frozen=True)
@@ -52,15 +53,14 @@ def _check_json(text: str) -> None:
         document = json.loads(text)
     except ValueError:
         return
-    if isinstance(document, dict):
+    if isinstance(document, dict) and "$schema" not in document:
         validator(document["schema"]).validate(document)
 
 
 @cache
 def validator(name: str | int) -> Draft202012Validator:
     """By a document's name; a registry's is a number."""
-    file = "registry.schema.json" if isinstance(name, int) else f"schemas/{name}.json"
-    schema = json.loads((ROOT / "docs" / file).read_text(encoding="utf-8"))
+    schema = codec.schema(DOCUMENTS["registry" if isinstance(name, int) else name])
     Draft202012Validator.check_schema(schema)
     return Draft202012Validator(schema)
 
