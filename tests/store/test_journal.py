@@ -25,7 +25,6 @@ from hypothesis import strategies as st
 from fa_tune.core.errors import FaTuneError, JournalError, StorageError
 from fa_tune.core.model import Attempt, Measurement, Outcome, Quantity
 from fa_tune.store.journal import (
-    OURS,
     AttemptRecord,
     Fingerprint,
     Journal,
@@ -493,30 +492,3 @@ def test_a_path_that_cannot_be_is_a_storage_error(tmp_path: Path) -> None:
         Journal(tmp_path / "file" / "journal.sqlite")
     with pytest.raises(StorageError, match=str(tmp_path)):
         Journal(tmp_path)
-
-
-# Speed
-
-
-def test_ten_thousand_records_open_about_as_fast_as_json_alone(path: Path) -> None:
-    fill(path, attempt(0))
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute(
-            "INSERT INTO records SELECT NULL, kind, fingerprint, subject, place, body, crc32 FROM "
-            "records, (WITH n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9999) "
-            "SELECT i FROM n)"
-        )
-        bodies = [body for (body,) in db.execute("SELECT body FROM records")]
-        assert db.execute("PRAGMA application_id").fetchone() == (OURS,)
-
-    def best_cpu_s(work: Callable[[], object]) -> float:
-        def once() -> float:
-            start = time.process_time()
-            work()
-            return time.process_time() - start
-
-        return min(once() for _ in range(3))
-
-    json_s = best_cpu_s(lambda: [json.loads(body) for body in bodies])
-    assert best_cpu_s(lambda: Journal(path)) < max(0.3, 3 * json_s)
-    assert len(Journal(path).records()) == 10_000
