@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,11 +17,33 @@ from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import BuildRequest, build
 from fa_tune.core import devices
 from fa_tune.core.arch import limits, parse_arch
-from fa_tune.core.model import Artifact
+from fa_tune.core.model import Artifact, Outcome
 from fa_tune.core.options import MachineOptions
 from fa_tune.families.base import KernelFamily
+from fa_tune.workers.supervisor import run_items
 
 Built = Callable[[Sequence[BuildRequest]], list[Artifact]]
+
+
+def faults_of(handler: str, items: Mapping[str, Any], timeout_s: float) -> str:
+    """What a worker of tests/gpu finds wrong with any item, in lists of words, and those that did
+    not end; empty if all is right."""
+    handler = f"tests.gpu.{handler}"
+    results = list(run_items(handler, {"device": 0}, items, item_timeout_s=timeout_s))
+    assert len(results) == len(items)
+    lost = [f"{r.item}: {r.outcome}: {r.reason}" for r in results if r.outcome is not Outcome.OK]
+    wrong = [text for r in results for text in r.value or ()]
+    return "\n".join((lost + wrong)[:25])
+
+
+def fa_tune(*arguments: str) -> dict[str, Any]:
+    """What a command prints as JSON, run in a process of its own."""
+    program = "import sys; from fa_tune.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, *arguments, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr + done.stdout
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -14,13 +14,12 @@ import pytest
 
 from fa_tune import families
 from fa_tune.core.arch import parse_arch
-from fa_tune.core.model import Outcome, Variant
+from fa_tune.core.model import Variant
 from fa_tune.core.workload import DType
 from fa_tune.families.sm90.config import Rescale, Sm90Config
 from fa_tune.families.sm90.sets import default_config
-from fa_tune.workers.supervisor import run_items
 from tests.gpu.cases import item_of, request
-from tests.gpu.conftest import Built
+from tests.gpu.conftest import Built, faults_of
 
 if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: there is nothing to judge with")
@@ -84,12 +83,7 @@ def test_every_launch_ends_and_is_as_finite_as_flash_attention_2(
         f"{a.variant.key} @ {a.traits}": item_of(a) | {"problems": found}
         for a, found in zip(built(list(wanted)), wanted.values(), strict=True)
     }
-    handler = "tests.gpu.any_bits_child:handle"
-    results = list(run_items(handler, {"device": 0}, items, item_timeout_s=DEADLINE_S))
-    lost = [f"{r.item}: {r.outcome}: {r.reason}" for r in results if r.outcome is not Outcome.OK]
-    wrong = [text for r in results for text in r.value or ()]
-    assert not lost + wrong, f"{len(lost + wrong)} faults\n" + "\n".join((lost + wrong)[:25])
-    assert len(results) == len(items)
+    assert not faults_of("any_bits_child:handle", items, DEADLINE_S)
 
 
 def test_inputs_are_what_they_are_called() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +10,10 @@ import pytest
 
 from fa_tune.core.workload import Workload
 from fa_tune.operations.flops import moved_bytes
+from tests.gpu.conftest import fa_tune
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
 
-PROGRAM = [sys.executable, "-c", "import sys; from fa_tune.cli import main; sys.exit(main())"]
 SIZES = ["--seq-lens", "1", "--seq-lens-kv", "8192", "--heads", "64", "--kv-heads", "8"]
 CACHES = (
     [],
@@ -27,13 +25,7 @@ CACHES = (
 
 def result(folder: Path, *arguments: str) -> dict[str, Any]:
     """What a command prints as JSON, with files of its own."""
-    places = ["--cache-dir", str(folder / "cache"), "--json"]
-    done = subprocess.run(
-        [*PROGRAM, *arguments, *SIZES, *places], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return fa_tune(*arguments, *SIZES, "--cache-dir", str(folder / "cache"))
 
 
 @pytest.mark.parametrize("cache", CACHES, ids=" ".join)

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fa_tune.core.arch import limits
-from fa_tune.core.model import Outcome, Variant
+from fa_tune.core.model import Variant
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.sm90.config import GROUP_ROWS, Rescale, Scheduler, Sm90Config
 from fa_tune.families.sm90.constraints import constraints
 from fa_tune.families.sm90.sets import default_config, get_configs
-from fa_tune.workers.supervisor import run_items
 from tests.gpu.cases import item_of, request
-from tests.gpu.conftest import Built
+from tests.gpu.conftest import Built, faults_of
 
 if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: there is nothing to judge with")
@@ -100,13 +99,7 @@ def test_growing_maxima_are_noticed(built: Built) -> None:
             wanted.setdefault(request(variant, workload, HOPPER), []).append((workload.key, growth))
     for a, found in zip(built(list(wanted)), wanted.values(), strict=True):
         items[f"{a.variant.key} @ {a.traits}"] = item_of(a) | {"problems": found}
-    results = list(
-        run_items("tests.gpu.growing_child:handle", {"device": 0}, items, item_timeout_s=60)
-    )
-    lost = [f"{r.item}: {r.outcome}: {r.reason}" for r in results if r.outcome is not Outcome.OK]
-    wrong = [text for r in results for text in r.value or ()]
-    assert not lost + wrong, f"{len(lost + wrong)} faults\n" + "\n".join((lost + wrong)[:25])
-    assert len(results) == len(items)
+    assert not faults_of("growing_child:handle", items, 60)
 
 
 # Without a GPU ----------------------------------------------------------------------------------

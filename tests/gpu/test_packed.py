@@ -7,12 +7,10 @@ import pytest
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
 from fa_tune.core.arch import parse_arch
-from fa_tune.core.model import Outcome
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import KernelFamily
-from fa_tune.workers.supervisor import run_items
 from tests.gpu.cases import named, takes
-from tests.gpu.conftest import Built
+from tests.gpu.conftest import Built, faults_of
 from tests.gpu.score_hooks import HOOKS
 
 pytestmark = pytest.mark.gpu
@@ -53,10 +51,4 @@ def test_random_mixtures_are_right(family: KernelFamily, arch: str, built: Built
         for config in dict.fromkeys(few)
         for traits in MASKED
     ]
-    items = named(built(requests))
-    handler = "tests.gpu.packed_child:handle"
-    results = list(run_items(handler, {"device": 0}, items, item_timeout_s=60))
-    lost = [f"{r.item}: {r.outcome}: {r.reason}" for r in results if r.outcome is not Outcome.OK]
-    wrong = [f"{r.item}: {text}" for r in results for text in r.value or ()]
-    assert not lost + wrong, "\n".join((lost + wrong)[:25])
-    assert len(results) == len(items)
+    assert not faults_of("packed_child:handle", named(built(requests)), 60)

@@ -10,12 +10,11 @@ import pytest
 
 from fa_tune import families
 from fa_tune.core.arch import ArchLimits, parse_arch
-from fa_tune.core.model import Outcome, Variant
+from fa_tune.core.model import Variant
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import KernelFamily
-from fa_tune.workers.supervisor import run_items
 from tests.gpu.cases import grid_configs, item_of, request, takes
-from tests.gpu.conftest import Built
+from tests.gpu.conftest import Built, faults_of
 
 if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: there is nothing to judge with")
@@ -63,13 +62,8 @@ def test_nan_and_infinity_reach_whom_they_must_and_nobody_else(
         f"{a.variant.key} @ {p.workload.key}": item_of(a) | {"problem": p.to_json()}
         for a, p in zip(built(requests), wanted, strict=True)
     }
-    found = list(
-        run_items("tests.gpu.poison_child:handle", {"device": 0}, items, item_timeout_s=60)
-    )
-    lost = [f"{r.item}: {r.outcome}: {r.reason}" for r in found if r.outcome is not Outcome.OK]
-    wrong = [text for r in found for text in r.value or ()]
-    assert not lost + wrong, f"{len(lost + wrong)} faults\n" + "\n".join((lost + wrong)[:25])
-    assert len(found) == len(wanted)
+    assert len(items) == len(wanted)
+    assert not faults_of("poison_child:handle", items, 60)
 
 
 # Without a GPU ----------------------------------------------------------------------------------

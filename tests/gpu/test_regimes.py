@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,10 +11,10 @@ from fa_tune.core.arch import parse_arch
 from fa_tune.core.options import REGIMES, MachineOptions
 from fa_tune.core.workload import DType
 from fa_tune.store import recordings
+from tests.gpu.conftest import fa_tune
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
 
-PROGRAM = [sys.executable, "-c", "import sys; from fa_tune.cli import main; sys.exit(main())"]
 ROUNDS = 2
 
 
@@ -30,19 +26,10 @@ def test_a_bench_is_labelled_from_the_table_to_the_recording(
     default, *_ = families.defaults(64, DType.FP16, parse_arch(arch))
     config = families.variant(default)
     asked = ["--d-head", "64", "--dtype", "fp16", "--seq-lens", "512", "--inputs", inputs]
-    asked += ["--regime", regime, "--runs", str(ROUNDS), "--ref", "fa2", "--json"]
+    asked += ["--regime", regime, "--runs", str(ROUNDS), "--ref", "fa2"]
     places = ["--cache-dir", str(machine.cache_dir), "--record", str(tmp_path)]
-    done = subprocess.run(
-        [*PROGRAM, "bench", "--kernels", config.config, *asked, *places],
-        env=os.environ,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    timings = fa_tune("bench", "--kernels", config.config, *asked, *places)["timings"]
     method = "events" if regime == "isolated" else "sustained"
-    timings = json.loads(done.stdout)["timings"]
     assert len(timings) == 2
     for timing in timings:
         assert timing["outcome"] == "ok", timing["reason"]
@@ -57,16 +44,7 @@ def test_short_decoding_is_timed_in_graphs(tmp_path: Path, machine: MachineOptio
     """Its kernels have a workspace, which is there before a graph of many input sets begins."""
     asked = ["--family", "decode", "--dtype", "bf16", "--heads", "64", "--kv-heads", "8"]
     asked += ["--seq-lens", "1", "--seq-lens-kv", "1024", "--batch", "1", "--ref", "none"]
-    places = ["--cache-dir", str(machine.cache_dir), "--record", str(tmp_path), "--json"]
-    done = subprocess.run(
-        [*PROGRAM, "bench", *asked, "--runs", "3", *places],
-        env=os.environ,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    timings = json.loads(done.stdout)["timings"]
+    places = ["--cache-dir", str(machine.cache_dir), "--record", str(tmp_path)]
+    timings = fa_tune("bench", *asked, "--runs", "3", *places)["timings"]
     assert timings
     assert all(max(t["samples_s"]) < 2 * min(t["samples_s"]) for t in timings)

@@ -16,12 +16,11 @@ import pytest
 
 from fa_tune import families
 from fa_tune.core.arch import ArchLimits, parse_arch
-from fa_tune.core.model import Artifact, Outcome, Variant
+from fa_tune.core.model import Artifact, Variant
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import KernelFamily
-from fa_tune.workers.supervisor import run_items
 from tests.gpu.cases import item_of, request
-from tests.gpu.conftest import Built
+from tests.gpu.conftest import Built, faults_of
 
 if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: there is nothing to judge with")
@@ -51,16 +50,6 @@ def defaults(
         if family.constraints(config, limits) is None:
             found.append((families.variant_of(family, config), d_head, dtype))
     return found
-
-
-def faults_of(handler: str, items: dict[str, Any], deadline_s: float) -> str:
-    """What is wrong with any item, and those that did not end, as text; empty if all is right."""
-    handler = f"tests.gpu.wide_child:{handler}"
-    results = list(run_items(handler, {"device": 0}, items, item_timeout_s=deadline_s))
-    lost = [f"{r.item}: {r.outcome}: {r.reason}" for r in results if r.outcome is not Outcome.OK]
-    wrong = [text for r in results for text in r.value or ()]
-    assert len(results) == len(items)
-    return "\n".join((lost + wrong)[:25])
 
 
 def items_for(
@@ -96,11 +85,11 @@ class TestOnGpu:
         self, family: KernelFamily, arch: str, built: Built
     ) -> None:
         items = items_for(family, arch, built, D_HEADS, problems)
-        assert not faults_of("handle", items, SMALL_S)
+        assert not faults_of("wide_child:handle", items, SMALL_S)
 
     def test_lengths_to_131072(self, family: KernelFamily, arch: str, built: Built) -> None:
         items = items_for(family, arch, built, LONG_D_HEADS, long_problems)
-        assert not faults_of("handle", items, LONG_S)
+        assert not faults_of("wide_child:handle", items, LONG_S)
 
     def test_launches_that_overlap(self, family: KernelFamily, arch: str, built: Built) -> None:
         # A quarter of a wave of an H200 each at first, then several.
@@ -114,7 +103,7 @@ class TestOnGpu:
             f"{variant.key} {w.key}": {**item_of(artifact), "workload": w.key}
             for (variant, w), artifact in zip(asked, artifacts, strict=True)
         }
-        assert not faults_of("handle_streams", items, STREAMS_S)
+        assert not faults_of("wide_child:handle_streams", items, STREAMS_S)
 
 
 # Without a GPU ----------------------------------------------------------------------------------

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fa_tune import families
 from fa_tune.core.workload import DType, Workload
 from fa_tune.store.registry import file as registry_file
+from tests.gpu.conftest import fa_tune
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
 
-PROGRAM = [sys.executable, "-c", "import sys; from fa_tune.cli import main; sys.exit(main())"]
 FAMILY = families.get("sm80")
 CONFIG = str(FAMILY.default_config(96, DType.BF16))
 PROBLEM = ["--kv-heads", "4", "--batch", "2", "--lse", "--softmax-scale", "0.2"]
@@ -29,22 +25,12 @@ WORKLOADS = {
 }
 
 
-def fa_tune(folder: Path, *arguments: str) -> dict[str, Any]:
-    """A command's JSON."""
-    command = [*PROGRAM, *arguments, "--json", "--cache-dir", str(folder / "cache")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr + done.stdout
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
 def test_every_problem_is_searched_and_references_solve_it_or_say_why_not(tmp_path: Path) -> None:
     registry = tmp_path / "registry.json"
     found = fa_tune(
-        tmp_path,
         *("search", "--kernels", CONFIG, *PROBLEM, *LENGTHS, "--profiler", "events"),
         *("--runs", "2"),
-        *("--registry", str(registry)),
+        *("--registry", str(registry), "--cache-dir", str(tmp_path / "cache")),
     )
     assert {one["workload"] for one in found["workloads"]} == WORKLOADS
     for one in found["workloads"]:
@@ -67,7 +53,8 @@ def test_every_problem_is_searched_and_references_solve_it_or_say_why_not(tmp_pa
 def test_run_verifies_and_times_them(tmp_path: Path) -> None:
     """Without a mask and with both, every one with and without odd lengths."""
     asked = ["--seq-lens", "300", "--seq-lens-kv", "513", "--mask", "full,causal_br"]
-    found = fa_tune(tmp_path, "run", CONFIG, "-n", "2", "--ref", "none", *PROBLEM, *asked)
+    asked += ["-n", "2", "--ref", "none", "--cache-dir", str(tmp_path / "cache")]
+    found = fa_tune("run", CONFIG, *PROBLEM, *asked)
     timed = {Workload.from_key(t["workload"]).mask: t["outcome"] for t in found["timings"]}
     assert timed == {"full": "ok", "causal_br": "ok"}
     traits = {v["variant"].partition(" @ ")[2] for v in found["verdicts"]}

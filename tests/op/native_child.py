@@ -5,7 +5,6 @@ Arguments: the stub's folder for compiled libraries, a check by its name.  Print
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import sys
@@ -414,33 +413,9 @@ def fork(operators: Operators) -> str:
     return "right"
 
 
-def cost(operators: Operators) -> str:
-    """Microseconds of the host per call."""
-    q, out = draw(1, 128, 4), draw(1, 128, 4)
-    fwd_out = torch.ops.fa_tune.fwd_out.default
-    scored = torch.ops.fa_tune.scored_fwd_out.default
-    masked = Traits(True, False, None, 100, None, torch.zeros(4), 20.0, torch.zeros(4))
-    calls: dict[str, Callable[[], Any]] = {
-        "fwd_out_us": lambda: fwd_out(q, q, q, out, None, False, False, None),
-        "fwd_out_masks_us": lambda: scored(q, q, q, out, None, *masked.scored),
-        "attention_us": lambda: api.attention(q, q, q),
-        "attention_lse_us": lambda: api.attention(q, q, q, return_lse=True),
-        "empty_us": lambda: torch.empty_like(q),
-    }
-    found = {}
-    for name, call in calls.items():
-        for _ in range(100):
-            call()
-        start = time.perf_counter()
-        for _ in range(2000):
-            call()
-        found[name] = (time.perf_counter() - start) / 2000 * 1e6
-    return json.dumps(found)
-
-
 CHECKS = {
     one.__name__: one
-    for one in (views, packed, results, refused, buckets, partition, threads, fork, cost)
+    for one in (views, packed, results, refused, buckets, partition, threads, fork)
 }
 
 

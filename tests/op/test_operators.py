@@ -107,8 +107,7 @@ def block(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
     return out * 2, lse
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("backend", "dynamic"), [("aot_eager", False), ("inductor", True)])
 def test_no_graph_breaks(backend: str, dynamic: bool) -> None:
     torch.compiler.reset()
     run = torch.compile(block, fullgraph=True, backend=backend, dynamic=dynamic)
@@ -370,12 +369,12 @@ def test_packed_schemas_and_fakes_are_true() -> None:
     for traits in (Traits(), Traits(True, sink=torch.randn(4), alibi_slopes=torch.rand(2, 4))):
         for one in (ops.packed_fwd, ops.packed_fwd_lse):
             torch.library.opcheck(one.default, (q, k, v, *lengths, *traits.scored))
-        for lse in (rows, None):
-            given = (q, k, v, *lengths, room, lse, *traits.scored)
-            torch.library.opcheck(ops.packed_fwd_out.default, given)
-        out, lse = ops.packed_fwd_lse(q, k, v, *lengths, *traits.scored)
-        given = (room, q, k, v, out, lse, *lengths, *traits.scored)
-        torch.library.opcheck(ops.packed_bwd.default, given)
+    for lse in (rows, None):
+        given = (q, k, v, *lengths, room, lse, *traits.scored)
+        torch.library.opcheck(ops.packed_fwd_out.default, given)
+    out, lse = ops.packed_fwd_lse(q, k, v, *lengths, *traits.scored)
+    given = (room, q, k, v, out, lse, *lengths, *traits.scored)
+    torch.library.opcheck(ops.packed_bwd.default, given)
     hook = register(
         "__device__ float score_hook(float s, int b, int h, int q, int k) { return s - b; }",
         lambda s, batch, head, query, key: s - batch,
