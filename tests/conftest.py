@@ -10,6 +10,7 @@ import sys
 from collections.abc import Generator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from fa_tune import families
@@ -17,6 +18,11 @@ from fa_tune.build.cache import ArtifactStore
 
 # Threads of torch wait for each other busily: tests side by side would take many times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# No test hangs on time; `./check quick` tries fewer examples.
+hypothesis.settings.register_profile("full", deadline=None)
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=10)
+hypothesis.settings.load_profile("full")
 
 PROBE = Path(__file__).parents[1] / "tools" / "gpu_probe.py"
 LEAST = (8, 0)  # compute capability

@@ -32,7 +32,12 @@ import gpu_probe
 
 ROOT = Path(__file__).resolve().parents[1]
 # Purpose -> extras of pyproject.toml; what the GPU asks for comes on top.
-PURPOSES: dict[str, tuple[str, ...]] = {"run": (), "test": ("test",), "dev": ("dev",)}
+PURPOSES: dict[str, tuple[str, ...]] = {
+    "run": (),
+    "test": ("test",),
+    "dev": ("dev",),
+    "lowest": ("test",),  # at the lower bounds
+}
 OLDEST_CUDA, NEWEST_CUDA = 12, 13  # a newer driver runs what is built for the newest
 CUPY = ("cupy-cuda12x", "cupy-cuda13x", "cupy")  # any serves where one is asked for
 NEVER_REPLACED = ("torch", "numpy", *CUPY)
@@ -94,6 +99,14 @@ def requirements(extras: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def lowest(wanted: Sequence[str]) -> list[str]:
+    """Constraints to the oldest releases that requirements allow."""
+    exact = {name_of(line) for line in wanted if "==" in line}
+    loose = (line for line in wanted if name_of(line) not in exact)
+    bounds = (re.match(r"([\w-]+)>=([\d.]+)", line) for line in loose)
+    return [f"{bound[1]}~={bound[2]}.0" for bound in bounds if bound]
+
+
 def choose_cuda(driver: tuple[int, int] | None, present: int | None, forced: str) -> int | None:
     """The CUDA major version to install for; None is none.
 
@@ -138,7 +151,8 @@ def create(folder: Path, purpose: str) -> None:
     venv.EnvBuilder(with_pip=False, symlinks=True).create(folder)
     packages = installed()
     wanted = map(name_of, requirements(PURPOSES[purpose]))
-    if any(name in packages for name in ("torch", *CUPY)) or all(n in packages for n in wanted):
+    has_all = all(name in packages for name in wanted)
+    if purpose != "lowest" and (has_all or any(n in packages for n in ("torch", *CUPY))):
         say(f"using the packages of {sys.executable}")
         shared = site.getsitepackages()
         shared += [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
@@ -159,19 +173,19 @@ def complete(folder: Path, purpose: str, host: str) -> None:
     cuda = choose_cuda(None if forced else gpu_probe.driver_cuda(), cuda_present(), forced)
     wanted = requirements([*PURPOSES[purpose], f"cuda{cuda}" if cuda else "cpu"])
     visible = installed()
-    limits = []
+    limits = lowest(wanted) if purpose == "lowest" else []
     # Only an environment of our own is exact; versions that were there first stand as they are.
     if (site_packages / _HOST_LINK).exists() or os.environ.get("PYTHONPATH"):
         held = [n for n in (*NEVER_REPLACED, *(() if cuda else NVRTC)) if n in visible]
         limits = [f"{name}=={visible[name].version}" for name in held]
         served = {*held, *(CUPY if any(name in held for name in CUPY) else ())}
         wanted = [line for line in wanted if name_of(line) not in served]
-    elif purpose != "run":
+    elif purpose in ("test", "dev"):
         limits = (ROOT / "tools/constraints.txt").read_text(encoding="utf-8").splitlines()
     pip = _pip(host)
     _install(pip, wanted, limits, folder / ".fa-tune/pip.log")
 
-    if cuda is None and purpose != "run" and "torch" not in visible:
+    if cuda is None and purpose in ("test", "dev") and "torch" not in visible:
         (torch,) = requirements(["reference"])[-1:]
         if reason := _why_not_small(pip, torch):
             say(f"leaving out {torch}: {reason}; tests against it are skipped")

@@ -10,6 +10,7 @@ import random
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -142,10 +143,15 @@ def test_another_project_finds_the_package(consumer: Path, built: Built, program
 # What it chooses ----------------------------------------------------------------------------
 
 
+@cache
+def known() -> Registry:
+    """What the export was made of, read as a program reads it."""
+    return Registry.of(filled(small_registry().entries))
+
+
 def by_python(gpu: str, capability: tuple[int, int], workload: Workload) -> str:
     """What `fa_tune.op` takes, whose default of few queries knows the lengths, too."""
-    known = Registry.of(filled(small_registry().entries))
-    found = matches(known, Target(gpu), by_room(workload))
+    found = matches(known(), Target(gpu), by_room(workload))
     for match in near_enough(found, workload):
         config = families.config_of(match.entry.chosen)
         if families.constraints(config, limits(capability)) is None:

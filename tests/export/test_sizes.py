@@ -39,7 +39,7 @@ def test_where_there_is_a_size_its_default_is_found(
     sized: list[SizedDefault], capability: tuple[int, int], rows: int, lengths: str
 ) -> None:
     number = 10 * capability[0] + capability[1]
-    for n, keys, batch, causal in itertools.product(TILES, KEYS, (1, 2), (False, True)):
+    for n, keys, (batch, causal) in itertools.product(TILES, KEYS, ((1, False), (2, True))):
         if n < batch or rows * n > 65535:
             continue
         queries, kv_heads = (4, n // batch) if causal else (1, n // batch)
