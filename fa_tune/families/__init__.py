@@ -102,8 +102,8 @@ def constraints(config: Config, limits: ArchLimits) -> Rejected | None:
 def defaults(
     d_head: int, dtype: DType, limits: ArchLimits, operation: str = FORWARD, *, d_head_v: int = 0
 ) -> list[Config]:
-    """Those for workloads with many queries and keys; see `defaults_for`.  `d_head_v` 0: as
-    `d_head`."""
+    """Default configs for workloads with many queries and keys; see `defaults_for`.  `d_head_v` 0:
+    as `d_head`."""
     sizes = (1, 1, 1, USUAL_LENGTH, USUAL_LENGTH)
     return defaults_for(Workload(*sizes, d_head, dtype, op=operation, d_head_v=d_head_v), limits)
 
@@ -155,7 +155,7 @@ def fits(config: Config, workload: Workload) -> bool:
 
 
 def carries_over(
-    variant: Variant, measured: Workload, asked: Workload, limits: ArchLimits | None = None
+    variant: Variant, measured: Workload, requested: Workload, limits: ArchLimits | None = None
 ) -> bool:
     """Whether how fast a variant was on one workload tells how fast it is on the other, whose sizes
     are not far from it, on the same device; also of a variant whose family is not known here, but
@@ -167,12 +167,12 @@ def carries_over(
         config = config_of(variant)
     except InvalidConfig:
         return False
-    return family.carries_over(config, measured, asked, limits)
+    return family.carries_over(config, measured, requested, limits)
 
 
 def worth_trying(configs: Sequence[Config], workload: Workload) -> list[Config]:
-    """Those that are for a workload's dtype and head dimensions and suit it; if none of them suits
-    it, all that are for it."""
+    """Configs that are for a workload's dtype and head dimensions and suit it; if none of them
+    suits it, all that are for it."""
     fitting = [c for c in configs if fits(c, workload)]
     return [c for c in fitting if of(c).suits(workload, c)] or fitting
 

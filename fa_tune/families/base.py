@@ -60,7 +60,7 @@ class KernelFamily(Protocol):
         self,
         config: Config,
         measured: Workload,
-        asked: Workload,
+        requested: Workload,
         limits: ArchLimits | None = None,
     ) -> bool:
         """Whether how fast a config was on one workload tells how fast it is on the other, whose
@@ -83,7 +83,7 @@ class KernelFamily(Protocol):
         leave it aside, and its config is not taken."""
 
     def default_for(self, workload: Workload, limits: ArchLimits) -> Config:
-        """The same for a workload on such a device."""
+        """What a user without tuning results should run for a workload on such a device."""
 
     def configs(
         self,

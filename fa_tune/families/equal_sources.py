@@ -38,7 +38,7 @@ def kind_of(workload: Workload) -> Kind:
 
 @dataclass(frozen=True)
 class Proof:
-    """That kernels of `family` are the same from sources of any of the hashes `sources`, the
+    """Proof that kernels of `family` are the same from sources of any of the hashes `sources`, the
     oldest first.  `kernels`: how many were compared, 0 where the files were the same and only
     the way of hashing changed.  `d_heads` and `dtypes`: the head dimensions of Q and K and the
     types (`FP16`) whose kernels they are; empty: all.  `known_lengths`: only those of workloads
@@ -85,8 +85,8 @@ def load(path: Path | None = None) -> tuple[Proof, ...]:
 def save(proofs: Iterable[Proof], path: Path) -> None:
     """Write a file that `load` reads, whole or not at all: what a proof does not say is left out.
     Raises OSError."""
-    told = [{name: held for name, held in asdict(p).items() if held} for p in proofs]
-    replace_file(path, (json.dumps(told, indent=1) + "\n").encode())
+    rows = [{name: held for name, held in asdict(p).items() if held} for p in proofs]
+    replace_file(path, (json.dumps(rows, indent=1) + "\n").encode())
 
 
 def groups(proofs: Iterable[Proof]) -> Mapping[str, tuple[str, ...]]:

@@ -23,7 +23,7 @@ from fa_tune.families.base import Config, KernelFamily
 
 
 @cache
-def told_of(family: str) -> Mapping[str, Any]:
+def file_of(family: str) -> Mapping[str, Any]:
     """What the file of a family says; empty without a file."""
     path = Path(__file__).parent / family / "former.toml"
     return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -33,7 +33,7 @@ def former_defaults(family: KernelFamily, config: Config) -> list[Config]:
     """What was the default before this one, the last first: recordings of that time hold no
     other."""
     found = [config]
-    for former in told_of(family.name).get("defaults", ()):
+    for former in file_of(family.name).get("defaults", ()):
         before = found[-1]
         if former.get("usual"):
             before = family.default_config(config.d_head, config.dtype, d_head_v=config.d_head_v)

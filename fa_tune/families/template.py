@@ -72,7 +72,7 @@ class TemplateFamily(ABC, Generic[ConfigT]):
         self,
         config: Config,
         measured: Workload,
-        asked: Workload,
+        requested: Workload,
         limits: ArchLimits | None = None,
     ) -> bool:
         return True

@@ -12,7 +12,7 @@ from fa_tune import families
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.families.base import Config, KernelFamily
-from fa_tune.families.plan import LaunchPlan, Plan, Portability, compiled_for
+from fa_tune.families.plan import Plan, Portability, compiled_for
 from fa_tune.operations.traits import Traits
 
 H200 = limits((9, 0))
@@ -65,8 +65,3 @@ def test_every_trait_is_in_the_plan() -> None:
     assert {f.name for f in dataclasses.fields(Traits)} <= {
         f.name for f in dataclasses.fields(Plan)
     }
-
-
-def test_every_field_has_a_line_in_the_header() -> None:
-    for kind in (Plan, LaunchPlan):
-        assert all(f.metadata["doc"] for f in dataclasses.fields(kind))

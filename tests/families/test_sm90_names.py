@@ -15,7 +15,6 @@ from fa_tune.core.workload import DType
 from fa_tune.families.fields import python_type
 from fa_tune.families.sm90.config import Order, Rescale, Scheduler, Sm90Config
 from fa_tune.families.sm90.names import FEWEST_VALUES, parse
-from fa_tune.families.sm90.sets import get_configs
 from tests.families.strategies import configs as sm80_configs
 
 _VALUES: dict[type, st.SearchStrategy[Any]] = {
@@ -185,9 +184,3 @@ def test_what_is_wrong_is_said_in_one_line(text: str, complaint: str) -> None:
     with pytest.raises(InvalidConfig, match=complaint) as caught:
         parse(text)
     assert "\n" not in str(caught.value)
-
-
-def test_every_set_reads_back() -> None:
-    for d_head in (64, 128, 192, 256):
-        for config in get_configs("all", d_head=d_head):
-            assert families.parse(str(config)) == config

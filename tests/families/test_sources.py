@@ -93,7 +93,7 @@ def test_a_damaged_file_of_proofs_is_told(tmp_path: Path) -> None:
     path = tmp_path / "equal_sources.json"
     assert load(path) == ()
     path.write_text('[{"family": 1}]')
-    with pytest.raises(ProfileFormatError, match=r"equal_sources\.json: 0\.family"):
+    with pytest.raises(ProfileFormatError, match=r"equal_sources\.json: \[0\]"):
         load(path)
 
 

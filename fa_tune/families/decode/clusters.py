@@ -130,7 +130,7 @@ def _with_cluster(shared: DecodeConfig, tiles: Tiles, cluster: int) -> DecodeCon
 
 
 def of_sixteen_rows(tile: DecodeConfig) -> DecodeConfig:
-    """The same keys for 16 rows, whose warps divide no rows."""
+    """Tile of the same keys for 16 rows, whose warps divide no rows."""
     return replace(tile, B_r=MMA_M, row_warps=1, n_warps=min(tile.n_warps, tile.B_c // MMA_M))
 
 
@@ -146,7 +146,7 @@ def _room(cluster: int, arch: ArchLimits) -> int:
 
 
 def _of_small_ctas(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
-    """Of as many CTAs for a multiprocessor as such tiles suit."""
+    """Config of as many CTAs for a multiprocessor as such tiles suit."""
     tile_bytes = tiles.keys * shared.key_bytes
     if tile_bytes < SMALL_CTA_BYTES or _is_larger(shared):
         return None
@@ -201,7 +201,7 @@ def _blocks(config: DecodeConfig, tiles: Tiles) -> int:
 
 
 def _keys(config: DecodeConfig, tiles: Tiles) -> int:
-    """Of a CTA of a cluster."""
+    """Keys of a CTA of a cluster."""
     return -(-_blocks(config, tiles) // config.cluster) * config.B_c
 
 

@@ -119,7 +119,7 @@ class DecodeConfig(ConfigBase):
     )
 
     def with_ring_kib(self, kib: int) -> DecodeConfig:
-        """The same tile with the ring that fills so many KiB."""
+        """This tile with the ring that fills so many KiB."""
         return replace(self, stages=self.stages_in(kib << 10))
 
     def stages_in(self, ring_bytes: int) -> int:
@@ -132,12 +132,12 @@ class DecodeConfig(ConfigBase):
 
     @property
     def kv_bytes(self) -> int:
-        """Of an element of K and V."""
+        """Bytes of an element of K and V."""
         return self.dtype.size_bytes if self.kv_type is KVType.SAME else 1
 
     @property
     def key_bytes(self) -> int:
-        """Of one key and its value."""
+        """Bytes of one key and its value."""
         return (self.d_head + self.d_v) * self.kv_bytes
 
     @property

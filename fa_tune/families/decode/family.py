@@ -53,16 +53,15 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         self,
         config: DecodeConfig,
         measured: Workload,
-        asked: Workload,
+        requested: Workload,
         limits: ArchLimits | None = None,
     ) -> bool:
         """Not from clusters that all run at a time to more than can."""
         if config.cluster == 1:
             return True
         arch = limits or sets.H200
-        first, second = (
-            clusters.all_at_once(config, _tiles_of(w, config.B_r, arch)) for w in (measured, asked)
-        )
+        tiles = (_tiles_of(w, config.B_r, arch) for w in (measured, requested))
+        first, second = (clusters.all_at_once(config, t) for t in tiles)
         return first == second
 
     def configs(
@@ -127,8 +126,8 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
     # Checking -------------------------------------------------------------------------------
 
     def extra_verification(self, config: DecodeConfig, traits: str) -> Sequence[Workload]:
-        """As few queries as may be after many keys, of several parts for each tile; and more tiles
-        than CTAs."""
+        """Workloads of as few queries as may be after many keys, of several parts for each tile;
+        and more tiles than CTAs."""
         wanted = Traits.parse(traits)
         if not wanted.ragged:
             return ()  # the same kernel by another name

@@ -32,7 +32,7 @@ class Tiles:
 
     @property
     def bytes_per_ns(self) -> float:
-        """That all multiprocessors read together at most."""
+        """Bytes that all multiprocessors read together in a nanosecond at most."""
         if self.arch.memory_bytes_per_ns is None:
             return BYTES_PER_NS * self.arch.multiprocessors
         return READ_SHARE * self.arch.memory_bytes_per_ns

@@ -170,7 +170,7 @@ def _of_equal_shares(heads: Heads, dtype: DType, rows: int, tiles: Tiles) -> Dec
 
 
 def _best(heads: Heads, dtype: DType, rows: int, ring_bytes: int = RING_BYTES) -> DecodeConfig:
-    """Of one CTA for a multiprocessor."""
+    """Tile of one CTA for a multiprocessor."""
     wide = tile_of(heads, dtype, rows, ring_bytes, keys=WIDE_KEYS)
     narrow = wide.key_bytes <= WIDE_KEY_BYTES
     return wide if narrow and rows <= WIDE_ROWS else tile_of(heads, dtype, rows, ring_bytes)
@@ -197,12 +197,12 @@ def of_two(heads: Heads, dtype: DType, rows: int) -> DecodeConfig:
 
 
 def deeper_two(heads: Heads, dtype: DType, rows: int) -> DecodeConfig:
-    """The same with as large a ring as has room."""
+    """That tile with as large a ring as has room."""
     return tile_of(heads, dtype, rows, 96 << 10, keys=64, ctas=2)
 
 
 def _of_ring(tile: DecodeConfig, ring_bytes: int) -> DecodeConfig:
-    """The same tile with no larger a ring, but of two blocks at least; as it is where keys of 16
+    """Tile with no larger a ring, but of two blocks at least; as it is where keys of 16
     rows have few bytes, which takes more of them under way."""
     if tile.B_r == MMA_M and tile.key_bytes <= WIDE_KEY_BYTES:
         return tile
@@ -237,12 +237,12 @@ def _of_few_keys(tile: DecodeConfig, tiles: Tiles) -> DecodeConfig:
 
 
 def _of_half_keys(tile: DecodeConfig) -> DecodeConfig:
-    """The same ring with blocks of half the keys."""
+    """Tile of the same ring with blocks of half the keys."""
     return replace(tile, B_c=tile.B_c // 2, n_warps=tile.n_warps // 2, stages=2 * tile.stages)
 
 
 def counting(tile: DecodeConfig) -> DecodeConfig:
-    """The same with tiles that count for keys beside their own, whole blocks."""
+    """Tile that counts for keys beside its own, whole blocks."""
     block_bytes = tile.B_c * tile.key_bytes
     return replace(tile, tile_keys=tile.B_c * ceil(TILE_BYTES / tile.ctas_per_sm / block_bytes))
 
@@ -258,7 +258,7 @@ def of_four(heads: Heads, dtype: DType, rows: int = MMA_M) -> DecodeConfig:
 
 
 def deeper_four(heads: Heads, dtype: DType, rows: int = MMA_M) -> DecodeConfig:
-    """The same with as large a ring as has room."""
+    """That tile with as large a ring as has room."""
     return tile_of(heads, dtype, rows, 48 << 10, keys=32, ctas=4)
 
 
@@ -276,7 +276,8 @@ def _fast(heads: Heads, dtype: DType) -> Iterator[DecodeConfig]:
 def _of_shares(
     heads: Heads, dtype: DType, rows: int, tiles: Sequence[DecodeConfig]
 ) -> Iterator[DecodeConfig]:
-    """Those whose CTAs share all tiles: of these, a CTA for a multiprocessor, and smaller ones."""
+    """Configs whose CTAs share all tiles: of these, a CTA for a multiprocessor, and
+    smaller ones."""
     best, deeper, wide = tiles
     two = deeper_two(heads, dtype, rows)
     for tile in (best, deeper, two):

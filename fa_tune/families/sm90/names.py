@@ -86,17 +86,19 @@ def _from_short_form(found: re.Match[str], words: str, text: str, d_head: int) -
 def _translated(words: Sequence[str], d_head: int, shown: str) -> Iterator[str]:
     """The present words for these; raises InvalidConfig, naming it, for a removed knob: no kernel
     of today does what it did."""
-    told = former.told_of("sm90")["words"]
+    former_words = former.file_of("sm90")["words"]
     for word in words:
         number = _NUMBERED.fullmatch(word)
-        if word in told["removed"] or (number and number[1] in told["removed_numbers"]):
-            knob = told["removed"].get(word, word)
+        if word in former_words["removed"] or (
+            number and number[1] in former_words["removed_numbers"]
+        ):
+            knob = former_words["removed"].get(word, word)
             raise InvalidConfig(f"the knob {knob} in {shown} was removed: it was never fastest")
-        if number and number[1] in told["renamed_numbers"]:
-            yield f"{told['renamed_numbers'][number[1]]}_{number[2]}"
+        if number and number[1] in former_words["renamed_numbers"]:
+            yield f"{former_words['renamed_numbers'][number[1]]}_{number[2]}"
         else:
-            yield told["renamed"].get(word, word)
-        if word == "trusting_rescale" and d_head in told["single_loop_heads"]:
+            yield former_words["renamed"].get(word, word)
+        if word == "trusting_rescale" and d_head in former_words["single_loop_heads"]:
             yield "single_loop"
 
 
@@ -185,7 +187,7 @@ def _vocabulary() -> dict[str, str]:
 def _from_struct(body: str, text: str) -> Sm90Config:
     fields = dataclasses.fields(Sm90Config)
     parts = [re.sub(r"^\(\s*[\w:]+\s*\)", "", part.strip()).strip() for part in body.split(",")]
-    older = former.told_of("sm90")["struct"]
+    older = former.file_of("sm90")["struct"]
     if len(parts) == len(older["fields"]) and all(re.fullmatch(r"[\w:]+", p) for p in parts):
         return parse(_older_short_form(older, parts, _shown(text)))
     if not FEWEST_VALUES <= len(parts) <= len(fields):
