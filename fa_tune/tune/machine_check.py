@@ -12,6 +12,7 @@ from pathlib import Path
 from fa_tune import families
 from fa_tune.build import nvrtc
 from fa_tune.build.cache import ArtifactStore, default_cache_dir
+from fa_tune.build.native.library import core_library
 from fa_tune.core import devices
 from fa_tune.core import paths as locations
 from fa_tune.core.devices import cuda_driver_version
@@ -49,7 +50,7 @@ def doctor(machine: MachineOptions, progress: Progress) -> tuple[Check, ...]:
             detail = str(error).removesuffix(f"; {fix}")  # which is told behind it
             checks.append(Check(name, False if needed else None, detail, fix))
 
-    progress.stage("doctor", 11)
+    progress.stage("doctor", 12)
     look("compiler", lambda: f"NVRTC {nvrtc.version()}", nvrtc.INSTALL)
     try:
         here = open_machine(machine, progress)
@@ -80,10 +81,11 @@ def doctor(machine: MachineOptions, progress: Progress) -> tuple[Check, ...]:
         "repair or remove the file, or name other recordings with --recordings",
         needed=not gpu,  # then nothing else can be searched
     )
-    for package, why in (("torch", "reference kernels"), ("cupy", "kernel launches")):
+    for package, why in (("torch", "reference kernels"), ("cupy", "loading kernels")):
         checks.append(_package(package, why, needed=gpu))
     if gpu and here is not None:
         found = here
+        look("launcher", lambda: str(core_library()), "install one, or name it in CXX")
         look("compile and run", lambda: _measure(found, EventsProfiler(), progress))
         look(
             "ncu",

@@ -33,6 +33,7 @@ def world(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(DOCTOR, "build_all", lambda *args: world.compiler(*args))
     monkeypatch.setattr(DOCTOR, "EventsProfiler", lambda: FakeProfiler(method="events"))
     monkeypatch.setattr(DOCTOR, "NcuProfiler", lambda ncu: FakeProfiler())
+    monkeypatch.setattr(DOCTOR, "core_library", lambda: Path("libfa_tune.so"))
     packages(monkeypatch, {"torch": "2.13.0", "cupy-cuda13x": "14.2.0"})
     return world
 
@@ -99,6 +100,19 @@ def test_with_a_gpu_its_packages_are_needed(world: World, monkeypatch: pytest.Mo
     assert found["torch"].ok is False
     assert found["cupy"].ok is False
     assert found["cupy"].fix
+
+
+def test_without_a_compiler_there_is_no_launcher(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fix = "install one, or name it in CXX"
+
+    def missing() -> Path:
+        raise ToolMissing(f"no C++ compiler found (c++); {fix}")
+
+    monkeypatch.setattr(DOCTOR, "core_library", missing)
+    expected = Check("launcher", False, "no C++ compiler found (c++)", fix)
+    assert doctor(world)["launcher"] == expected
 
 
 def test_gpus_are_listed_where_there_are_several(
