@@ -56,14 +56,25 @@ def check_all(
     runner: Runner, cases: Sequence[CheckCase], seed: int, inputs: Sequence[str] = ()
 ) -> Verdict:
     """The verdict over all cases, each with inputs of its own, and then over those with normal
-    inputs with each of `inputs` in their place, where the softmax scale allows such."""
+    inputs with each of `inputs` in their place, where the softmax scale allows such.  A user's
+    kernel is judged by those that it has a call for; raises InvalidConfig if it has for none."""
     also = [
         (i, replace(case, inputs=text))
         for text in inputs
         for i, case in enumerate(cases)
         if case.inputs == NORMAL and _allows(case.workload, text)
     ]
-    return verdict([check(runner, case, seed + i) for i, case in (*enumerate(cases), *also)])
+    found, refused = [], None
+    for i, case in (*enumerate(cases), *also):
+        try:
+            found.append(check(runner, case, seed + i))
+        except InvalidConfig as error:
+            if not is_users(runner.subject):
+                raise
+            refused = error
+    if refused is not None and not found:
+        raise refused
+    return verdict(found)
 
 
 def _allows(workload: Workload, inputs: str) -> bool:
