@@ -74,7 +74,6 @@ def command(
       fa-tune bench --inputs normal,peaked:3,file:qkv.safetensors
       fa-tune bench --regime sustained --family sm90
       fa-tune bench --d-head 64 --mask causal --window-left 127 --sink --ref none
-      fa-tune bench --with mine.py:attention
     """
     refuse_both(csv, as_json)
 
