@@ -3,6 +3,7 @@
 #include <cuda_fp16.h>
 
 constexpr int kMost = 8;  // 32 lanes of as many numbers: d up to 256
+constexpr float kLeast = -3.402823466e38f;  // NVRTC has no INFINITY
 
 extern "C" __global__ void rows(const __half* q, const __half* k, const __half* v, __half* o,
                                 int seq_q, int seq_kv, int heads, int kv_heads, int d,
@@ -10,7 +11,7 @@ extern "C" __global__ void rows(const __half* q, const __half* k, const __half* 
     const int row = blockIdx.x, head = blockIdx.y, batch = blockIdx.z, lane = threadIdx.x;
     const int kv_head = head / (heads / kv_heads), mine = d / 32;
     const long long at = ((long long)(batch * seq_q + row) * heads + head) * d;
-    float query[kMost], sum[kMost] = {}, largest = -INFINITY, total = 0.0f;
+    float query[kMost], sum[kMost] = {}, largest = kLeast, total = 0.0f;
     for (int i = 0; i < mine; ++i) query[i] = __half2float(q[at + lane + 32 * i]) * scale;
     const int end = causal ? min(seq_kv, row + 1) : seq_kv;
     for (int key = 0; key < end; ++key) {

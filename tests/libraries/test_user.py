@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fa_tune import libraries
+from fa_tune.build import nvrtc
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import Workload
 from fa_tune.libraries import user
@@ -112,3 +113,17 @@ def test_a_package_offers_runners_by_entry_points(monkeypatch: pytest.MonkeyPatc
     assert results_of(one, bound("torchs", one))["o"].isfinite().all()
     with pytest.raises(InvalidConfig, match="torchs"):
         user.locate("others")
+
+
+def test_the_cuda_example_compiles() -> None:
+    """With NVRTC as CuPy has it, which knows no C++ library; the header has what is used of it."""
+    half = """
+        #pragma once
+        struct __half { unsigned short bits; };
+        __device__ float __half2float(__half);
+        __device__ __half __float2half(float);
+    """
+    source = (ROOT / CUDA.partition(":")[0]).read_text(encoding="utf-8")
+    options = ("--gpu-architecture=compute_90", "-std=c++20")
+    ptx = nvrtc.compile_ptx(source, "user.cu", {"cuda_fp16.h": half}, options, ())
+    assert b".entry rows(" in ptx.text
