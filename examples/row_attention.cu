@@ -2,12 +2,12 @@
 // Q, O [batch, seq_q, heads, d], K, V [batch, seq_kv, kv_heads, d], fp16, contiguous, d = 32·n.
 #include <cuda_fp16.h>
 
-constexpr int kMost = 8;  // 32 lanes of as many numbers: d up to 256
+constexpr int kMost = 8;                    // 32 lanes of as many numbers: d up to 256
 constexpr float kLeast = -3.402823466e38f;  // NVRTC has no INFINITY
 
 extern "C" __global__ void rows(const __half* q, const __half* k, const __half* v, __half* o,
-                                int seq_q, int seq_kv, int heads, int kv_heads, int d,
-                                float scale, int causal) {
+                                int seq_q, int seq_kv, int heads, int kv_heads, int d, float scale,
+                                int causal) {
     const int row = blockIdx.x, head = blockIdx.y, batch = blockIdx.z, lane = threadIdx.x;
     const int kv_head = head / (heads / kv_heads), mine = d / 32;
     const long long at = ((long long)(batch * seq_q + row) * heads + head) * d;
