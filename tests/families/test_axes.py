@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fa_tune.core.arch import ArchLimits, parse_arch
+from fa_tune.core.arch import parse_arch
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import Rejected
 from fa_tune.core.workload import DType
 from fa_tune.families.axes import expand
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
@@ -51,20 +50,6 @@ def test_order_is_that_of_the_fields(rng: random.Random) -> None:
     ]  # fmt: skip
 
 
-def test_repeated_values_count_once() -> None:
-    assert (
-        len(
-            list(
-                expand(
-                    FlashForwardKernelConfig,
-                    ONE_POINT | {"B_r": (64, 64, 128), "swizzled": (True, 1)},
-                )
-            )
-        )
-        == 2
-    )
-
-
 @pytest.mark.parametrize(
     ("axes", "complaint"),
     [
@@ -93,21 +78,3 @@ def test_prune_keeps_or_explains_every_config() -> None:
     assert sorted([*kept, *(c for c, _ in rejected)]) == configs
     for config, why in rejected:
         assert why == constraints(config, parse_arch("sm_86"))
-
-
-def test_prune_counts_rejections() -> None:
-    limits = parse_arch("sm_90")
-    seen: list[ArchLimits] = []
-
-    def odd(n: int, given_limits: ArchLimits) -> Rejected | None:
-        seen.append(given_limits)
-        if n % 4 == 0:
-            return Rejected("four", f"{n} is a multiple of 4")
-        return Rejected("even", f"{n} is even") if n % 2 == 0 else None
-
-    pruned = prune(range(9), limits, odd)
-    assert pruned.kept == (1, 3, 5, 7)
-    assert [n for n, _ in pruned.rejected] == [0, 2, 4, 6, 8]
-    assert pruned.rejected[1][1].reason == "2 is even"
-    assert seen == [limits] * 9
-    assert prune([], limits, odd) == ((), ())

@@ -183,22 +183,6 @@ def test_words_of_the_knobs_after_the_thirteen(words: str, changes: dict[str, in
     assert parse_short_form(BEST + "".join(f"+{w}" for w in words[1:].split("+")[::-1])) == config
 
 
-def test_the_order_of_the_thirteen_comes_first() -> None:
-    """A knob that is added orders only what was equal before."""
-    small, large = BEST_CONFIG, dataclasses.replace(BEST_CONFIG, B_c=128)
-    assert dataclasses.replace(small, kv_stages=8, ping_pong=True) < large
-    later_fields = (
-        "kv_stages",
-        "rescale_threshold",
-        "interleaved_softmax",
-        "ping_pong",
-        "product_order",
-    )
-    changed = [dataclasses.replace(small, **{name: 2}) for name in later_fields]
-    assert min(*changed, small) == small
-    assert sorted(changed) == changed[::-1], "the first of them that differs decides"
-
-
 @given(configs, configs)
 def test_configs_are_ordered_as_their_values(
     a: FlashForwardKernelConfig, b: FlashForwardKernelConfig
@@ -356,24 +340,6 @@ def test_typed_values_may_go_without_a_type() -> None:
     assert parse_kernel_name_into_config(name) == BEST_CONFIG
     with pytest.raises(InvalidConfig, match="unknown dtype"):
         parse_kernel_name_into_config(name.replace("(DType)", "()"))
-
-
-@pytest.mark.parametrize("count", [12, MOST + 3])
-def test_number_of_values_with_later_knobs(count: int) -> None:
-    inside = ", ".join(["5", "128", *["1"] * (count - 2)])
-    with pytest.raises(InvalidConfig, match=f"{count} values where 13 to {MOST + 2} belong"):
-        later.parse(f"LaterConfig{{{inside}}}")
-
-
-def test_later_words_are_checked_too() -> None:
-    with pytest.raises(InvalidConfig, match=r'"buffers2"; did you mean buffers_<n>\?'):
-        later.parse(f"{BEST}+buffers2")
-    with pytest.raises(InvalidConfig, match="buffers must not be negative"):
-        later.parse(f"{BEST}+buffers_-2")
-    with pytest.raises(InvalidConfig, match='"buffers_2" is given a second time'):
-        later.parse(f"{BEST}+buffers_2+buffers_2")
-    with pytest.raises(InvalidConfig, match='unknown word "buffers"'):
-        later.parse(f"{BEST}+buffers")
 
 
 @given(st.text() | st.from_regex(r"\(FP16,\s?[-0-9, ]*\):\s?[a-z_0-9+ ,|\"]*"))

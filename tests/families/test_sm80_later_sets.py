@@ -37,19 +37,6 @@ def test_what_won_is_in_fast(text: str, dtype: DType) -> None:
     assert constraints(config, HERE) is None
 
 
-@pytest.mark.parametrize(
-    ("d_head", "count", "in_turns"),
-    [(32, 12, 2), (64, 12, 2), (96, 10, 2), (128, 10, 2), (192, 13, 1), (256, 13, 1)],
-)
-def test_size_of_fast(d_head: int, count: int, in_turns: int) -> None:
-    configs = fp16("fast", d_head)
-    assert len(configs) == count
-    assert sum(c.ping_pong for c in configs) == in_turns
-    both = get_kernel_configs("fast", d_head=d_head)
-    assert len(both) == 2 * count
-    assert [c for c in both if c.dtype is DType.FP16] == configs
-
-
 @pytest.mark.parametrize("d_head", ALL_D_HEADS)
 def test_wide_has_thousands(d_head: int) -> None:
     configs = fp16("wide", d_head)
@@ -75,14 +62,7 @@ def test_sets_are_sorted_and_only_a_device_can_refuse_their_configs(key: str, d_
         assert why.constraint == "smem_fits"
         assert config.smem_bytes > 227 * 1024
         assert f"needs {config.smem_bytes / 1024:g} KiB" in why.reason
-    assert len(refused) < len(configs) // 4
-
-
-@pytest.mark.parametrize("d_head", ALL_D_HEADS)
-def test_all_of_fast_fits_227_kib(d_head: int) -> None:
-    configs = get_kernel_configs("fast", d_head=d_head)
-    assert [constraints(c, HERE) for c in configs] == [None] * len(configs)
-    assert max(c.smem_bytes for c in configs) <= HERE.smem_per_block_bytes == 227 * 1024
+    assert len(refused) < (1 if key == "fast" else len(configs) // 4)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89"])
@@ -105,15 +85,6 @@ def test_one_config_can_be_chosen_with_the_knobs_after_the_thirteen() -> None:
     assert str(config) == WINNERS[0]
     assert (config.kv_stages, config.rescale_threshold, config.ping_pong) == (3, 8, True)
     assert select_configs(config.to_cpp_struct()) == [config]
-
-
-@pytest.mark.parametrize("key", ["tune", "prog", "prog-all", "all"])
-def test_the_sets_before_do_without_the_knobs_after_the_thirteen(key: str) -> None:
-    later = {
-        (c.kv_stages, c.rescale_threshold, c.interleaved_softmax, c.ping_pong)
-        for c in get_kernel_configs(key)
-    }
-    assert later == {(1, 0, False, False)}
 
 
 @pytest.mark.parametrize("d_head", [1, 48, 100, 288, 1024])

@@ -53,13 +53,6 @@ def test_rules(changes: dict[str, int], rule: str | None) -> None:
     assert should_autotune_config(config) is (rule is None)
 
 
-def test_reasons() -> None:
-    assert len({rule.name for rule in TUNE_RULES}) == len(TUNE_RULES)
-    rejected = autotune_rejection(dataclasses.replace(GOOD, B_c=32))
-    assert rejected is not None
-    assert "over the register threshold for 3 CTAs" in rejected.reason
-
-
 @given(configs)
 def test_rejected_by_the_first_rule_that_applies(config: FlashForwardKernelConfig) -> None:
     applying = [rule for rule in TUNE_RULES if rule.rejects(config)]

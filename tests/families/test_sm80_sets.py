@@ -88,21 +88,7 @@ def test_ladder_at_all_block_sizes() -> None:
         }
 
 
-def test_ladder_for_other_dtypes_and_d_head() -> None:
-    configs = get_kernel_progression_configs(dtypes=[DType.BF16], d_head=64)
-    assert [str(c) for c in configs] == [rung.replace("FP16, 128", "BF16, 64") for rung in LADDER]
-    assert len(get_kernel_progression_configs(True, dtypes=[DType.BF16, DType.FP16])) == 112
-
-
 # all ------------------------------------------------------------------------------------------
-
-
-def test_kernels_to_build() -> None:
-    build = get_kernels_to_build()
-    assert len(build) == 85
-    assert build == sorted(
-        set(get_autotuning_kernel_configs()) | set(get_kernel_progression_configs())
-    )
 
 
 def test_kernels_to_build_for_fp16_are_those_of_the_recorded_names() -> None:
@@ -231,11 +217,6 @@ def test_a_contradicted_short_form_is_refused(monkeypatch: pytest.MonkeyPatch) -
         select_configs(LADDER[0].replace("async", "asinc"))
     monkeypatch.setenv("KERNELS", LADDER[0])
     assert [str(c) for c in select_configs()] == LADDER[:1]
-
-
-def test_short_forms_are_no_sets() -> None:
-    with pytest.raises(InvalidConfig, match="unknown kernel set"):
-        get_kernel_configs(LADDER[0])
 
 
 def test_facade_holds_every_name_it_lists() -> None:

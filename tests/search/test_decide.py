@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from fa_tune.search.decide import (
     beats,
     decide,
     is_near,
+    keep_default,
 )
 
 W = "b16_h16_kv16_q4096_k4096_d128_fp16_full"
@@ -210,6 +212,18 @@ def test_a_tied_candidate_that_may_be_no_faster_than_the_default_gives_way() -> 
     d = decide([steady("b", 0.987), noisy, steady(DEFAULT, 1.0)], DEFAULT)
     assert d.tie_set == ("a", "b")
     check(d, "b", Rule.TIE_BREAK)
+
+
+@pytest.mark.parametrize("value", [1.0, 1.0123, 2.5])
+def test_the_default_in_place_of_a_choice_says_how_much_more_that_took(value: float) -> None:
+    ms = [steady("a", 0.9), steady(DEFAULT, 1.0)]
+    found = decide(ms, DEFAULT)
+    kept = keep_default(found, ms, Confirmation("a", DEFAULT, Ratio(value, None), 40))
+    check(kept, DEFAULT, Rule.CONTRADICTED)
+    assert kept.to_default is not None
+    assert kept.to_default.value == 1.0
+    shown = [float(text) for text in re.findall(r"([\d.]+) %", kept.sentence)]
+    assert shown == pytest.approx([100 * value - 100] if value > 1.0 else [], abs=0.005)
 
 
 # By ratios to a baseline of the same round

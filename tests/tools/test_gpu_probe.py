@@ -58,11 +58,14 @@ def test_driver_without_a_device_is_no_gpu(cuda: FakeCuda) -> None:
     assert gpu_probe.from_driver(lambda name: cuda) is None
 
 
-def test_no_library_is_no_gpu() -> None:
-    def load(name: str) -> Any:
-        raise OSError(name)
+def test_no_library_and_no_program_is_no_gpu() -> None:
+    def missing(*args: Any, **kwargs: Any) -> Any:
+        raise FileNotFoundError
 
-    assert gpu_probe.from_driver(load) is None
+    assert gpu_probe.from_driver(missing) is None
+    assert gpu_probe.from_nvidia_smi(missing) is None
+    failed = subprocess.CompletedProcess((), returncode=9, stdout=SMI_13)
+    assert gpu_probe.from_nvidia_smi(lambda *args, **kwargs: failed) is None
 
 
 @pytest.mark.parametrize(
@@ -71,20 +74,6 @@ def test_no_library_is_no_gpu() -> None:
 )
 def test_nvidia_smi(text: str, expected: tuple[int, int] | None) -> None:
     assert gpu_probe.parse_nvidia_smi(text) == expected
-
-
-def test_failing_nvidia_smi_is_no_gpu() -> None:
-    def run(*args: Any, **kwargs: Any) -> Any:
-        return subprocess.CompletedProcess(args, returncode=9, stdout=SMI_13)
-
-    assert gpu_probe.from_nvidia_smi(run) is None
-
-
-def test_missing_nvidia_smi_is_no_gpu() -> None:
-    def run(*args: Any, **kwargs: Any) -> Any:
-        raise FileNotFoundError
-
-    assert gpu_probe.from_nvidia_smi(run) is None
 
 
 def test_hidden_devices_are_found_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

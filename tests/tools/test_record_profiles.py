@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import click
-import pytest
 
 from fa_tune.cli import cli
 from fa_tune.commands.bench import command
@@ -35,13 +34,6 @@ else:
     (folder / "nvidia_x").mkdir(exist_ok=True)
     (folder / "nvidia_x" / "prog_events.csv").touch()
 """
-
-
-@pytest.mark.parametrize("script", [PROFILES, LADDER, DECODE], ids=lambda path: path.name)
-def test_the_shell_reads_it(script: Path) -> None:
-    done = subprocess.run(["bash", "-n", script], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert script.stat().st_mode & 0o100
 
 
 def recorded(folder: Path, *, fails: bool = False) -> tuple[int, list[list[str]]]:
@@ -115,15 +107,6 @@ def test_the_whole_grid_is_recorded_step_by_step(tmp_path: Path) -> None:
     assert {call[call.index("--profiler") + 1] for call in calls} == {"events"}
 
 
-def test_steps_and_time_may_be_less(tmp_path: Path) -> None:
-    status, files, _ = profiled(tmp_path, STEPS="large off")
-    assert status == 0
-    assert [f for f in files if f.endswith(".csv")] == [
-        "nvidia_x/fast_d192_d256_events.csv",
-        "nvidia_x/fast_off_grid_events.csv",
-    ]
-
-
 def test_each_kind_of_inputs_is_a_recording_of_its_own(tmp_path: Path) -> None:
     status, files, calls = profiled(tmp_path, STEPS="bf16", INPUTS="normal trained")
     assert status == 0
@@ -154,13 +137,6 @@ def test_scripts_may_run_at_the_same_time(tmp_path: Path) -> None:
     ]
     assert len({call[call.index("--registry") + 1] for call in _calls(tmp_path)}) == 2
     assert [path.name for path in folder.iterdir()] == ["nvidia_x"]
-
-
-def test_one_head_dimension_is_a_recording_of_its_own(tmp_path: Path) -> None:
-    status, files, (call,) = profiled(tmp_path, STEPS="bf16", D_HEADS="128")
-    assert status == 0
-    assert "nvidia_x/fast_bf16_d128_events.csv" in files
-    assert call[call.index("--d-head") + 1] == "128"
 
 
 def test_decoding_is_recorded_with_fixed_splits_beside(tmp_path: Path) -> None:
@@ -205,14 +181,6 @@ def test_the_profiled_configs_are_the_ladder_and_one_of_the_fast_set(tmp_path: P
     assert "explain" in profile
     kept = tmp_path / "nvidia_x" / "ladder_explain.json"
     assert json.loads(kept.read_text()) == {"measurements": []}
-
-
-def test_both_methods_rank_the_ladder(tmp_path: Path) -> None:
-    _, (*searches, _) = recorded(tmp_path)
-    assert [call[call.index("--profiler") + 1] for call in searches] == ["ncu", "events"]
-    for call in searches:
-        assert call[call.index("--kernels") + 1] == "prog"
-        assert call[call.index("--record") + 1] == str(tmp_path)
 
 
 def test_counters_that_were_not_taken_replace_none(tmp_path: Path) -> None:

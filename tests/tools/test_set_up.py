@@ -247,18 +247,6 @@ def test_place_that_cannot_be_written_is_one_line(fresh: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_wrong_check_argument_shows_the_right_ones(fresh: Path) -> None:
-    done = subprocess.run(
-        [str(fresh / "check"), "everything"],
-        env=_environment(fresh),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2
-    assert "./check lint" in done.stderr
-    assert not (fresh / ".venv").exists()
-
-
 @pytest.mark.parametrize(
     ("driver", "present", "forced", "expected"),
     [
@@ -309,29 +297,6 @@ def test_cuda_of_present_packages(
         metadata.write_text(lines + (f"Requires-Dist: {needs}\n" if needs else ""))
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     assert environment.cuda_present() == expected
-
-
-@pytest.mark.parametrize(
-    ("log", "expected"),
-    [
-        (
-            "WARNING: Retrying … NewConnectionError('…: Failed to establish a new connection')\n"
-            "ERROR: Could not find a version that satisfies the requirement rich>=13.7 (from "
-            "versions: none)",
-            "cannot install rich>=13.7: no package index is reachable",
-        ),
-        (
-            "ERROR: Could not install packages due to an OSError: [Errno 28] No space left",
-            "cannot install what is needed: Could not install packages due to an OSError",
-        ),
-        ("", "cannot install what is needed: pip failed (all of it: pip.log)"),
-    ],
-)
-def test_failures_are_one_line(log: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PIP_NO_INDEX", raising=False)
-    line = environment.explain(log, Path("pip.log"))
-    assert expected in line
-    assert "\n" not in line
 
 
 def test_development_tools_are_pinned_within_their_ranges() -> None:
