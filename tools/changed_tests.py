@@ -11,7 +11,7 @@ import re
 import subprocess
 from pathlib import Path
 
-REPOSITORY = ("tests/repo/test_docs.py", "tests/repo/test_prose.py", "tests/repo/test_imports.py")
+REPOSITORY = ("tests/repo/test_docs.py", "tests/repo/test_imports.py")
 
 
 def git(*arguments: str) -> list[str]:

@@ -9,7 +9,6 @@ An NVRTC without a table is no failure (the checks that need none still run) but
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import warnings
 from collections.abc import Sequence
@@ -22,18 +21,13 @@ from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import BuildRequest, BuildResult, build
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.model import Outcome
-from fa_tune.core.workload import DType
-from fa_tune.families.sm80.config import FlashForwardKernelConfig, ProductOrder
 from fa_tune.families.sm80.sets import get_kernel_configs
-from tests.tools.covering import TRAIT_AXES
 from tests.tools.proven import due, passed
 from tests.tools.required import (
-    ALL_D_HEADS,
     FULL_ARCHS,
     GROUPS,
     SAMPLE_ARCHS,
     TURNS_ARCH,
-    axes,
     builds_for,
     code_path_builds,
     code_path_sample,
@@ -133,49 +127,6 @@ def test_before_9_0_all_is_required_but_the_turns() -> None:
     assert required - before, "some take turns"
 
 
-def test_the_sample_takes_every_value_of_every_knob_and_trait() -> None:
-    sample = code_path_sample()
-    assert sample == code_path_sample.__wrapped__(), "the sample is the same every time"
-    values: dict[str, set[object]] = {}
-    for config, traits in sample:
-        for field in dataclasses.fields(config):
-            values.setdefault(field.name, set()).add(getattr(config, field.name))
-        for name in TRAIT_AXES:
-            values.setdefault(name, set()).add(getattr(traits, name))
-    assert values.pop("dtype") == {DType.FP16, DType.BF16}
-    assert values.pop("d_head") == {64, 128}
-    assert values.pop("B_r") == {64, 128, 192, 256}
-    assert values.pop("B_c") == {32, 64, 128}
-    assert values.pop("n_warps") == {4, 8, 12}
-    tiles = {name for name in values if name.endswith("_tiles")}
-    assert all(values.pop(name) == {0, 1, 2} for name in tiles)
-    assert values.pop("kv_stages") == {1, 2, 3}
-    assert values.pop("rescale_threshold") == {0, 8}
-    assert values.pop("product_order") == set(ProductOrder)
-    assert values.pop("d_head_v") == {0}, "others are in the emulator"
-    assert set(values) == {f.name for f in dataclasses.fields(FlashForwardKernelConfig)} - tiles - {
-        "dtype",
-        "d_head",
-        "B_r",
-        "B_c",
-        "n_warps",
-        "kv_stages",
-        "rescale_threshold",
-        "product_order",
-        "d_head_v",
-    } | {"causal", "ragged", "lse"}
-    assert all(found == {False, True} for found in values.values())
-
-
-def test_the_sample_has_every_legal_pair_of_flags() -> None:
-    names = ("async_copy", "eager_load_blocks", "swizzled", "mma_double_buffer_loads")
-    for a in names:
-        for b in names:
-            found = {(getattr(c, a), getattr(c, b)) for c, _ in code_path_sample()}
-            expected = 2 if a == b else 3 if {a, b} == {"async_copy", "eager_load_blocks"} else 4
-            assert len(found) == expected, (a, b)
-
-
 def test_turns_are_sampled_with_every_block_stage_and_trait() -> None:
     sample = [(c, t) for c, t in code_path_sample() if c.ping_pong]
     for names in (("B_r", "B_c"), ("B_c", "n_warps"), ("B_c", "kv_stages"), ("B_r", "d_head")):
@@ -186,32 +137,6 @@ def test_turns_are_sampled_with_every_block_stage_and_trait() -> None:
     assert {c.kv_stages for c, _ in sample} == {2, 3}
     for a, b in itertools.combinations(("causal", "ragged", "lse"), 2):
         assert len({(getattr(t, a), getattr(t, b)) for _, t in sample}) == 4
-
-
-def test_a_knob_joins_the_sample_by_being_declared() -> None:
-    """The axes come from the declaration of configs, in its order; traits follow."""
-    space = axes(ALL_D_HEADS)
-    declared = dataclasses.fields(FlashForwardKernelConfig)
-    assert list(space) == [*(f.name for f in declared), *TRAIT_AXES]
-    assert all(len(values) > 1 for name, values in space.items() if name != "d_head_v")
-    for f in dataclasses.fields(FlashForwardKernelConfig):
-        if f.metadata["place"] == "number":
-            assert f.default in space[f.name]
-
-
-def test_the_sample_of_all_d_heads_takes_each_with_every_flag_and_trait() -> None:
-    sample = code_path_sample(ALL_D_HEADS)
-    for part in ([c for c, _ in sample if c.ping_pong is turns] for turns in (False, True)):
-        names = [f.name for f in dataclasses.fields(FlashForwardKernelConfig)]
-        *_, b, a = sorted(len({getattr(c, name) for c in part}) for name in names)
-        assert a * b <= len(part) < 1.5 * a * b, "little more than the pairs of two knobs take"
-    flags = ["async_copy", "swizzled", "mma_double_buffer_loads", "optimized_softmax"]
-    for d_head in ALL_D_HEADS:
-        mine = [(c, t) for c, t in sample if c.d_head == d_head]
-        for name in flags:
-            assert {getattr(c, name) for c, _ in mine} == {False, True}, (d_head, name)
-        for name in ("causal", "ragged", "lse"):
-            assert {getattr(t, name) for _, t in mine} == {False, True}, (d_head, name)
 
 
 @pytest.mark.parametrize("arch", FULL_ARCHS + SAMPLE_ARCHS)

@@ -15,13 +15,9 @@ from fa_tune.core.workload import DType
 from fa_tune.families.decode.config import KVType
 from fa_tune.families.decode.reading import Tiles
 from fa_tune.families.decode.sets import ROWS, Heads, default_config
-from fa_tune.operations.traits import Traits
-from tests.tools.covering import pairs_of
 from tests.tools.proven import due, passed
-from tests.tools.required_decode import axes, code_path_builds, code_path_sample
 
 TRAITS = "causal+ragged+lse"  # the most that a kernel does
-HOPPER = "sm_90"
 
 
 @pytest.mark.all_kernels
@@ -50,33 +46,3 @@ def test_defaults_do_not_spill(capability: tuple[int, int], artifacts: ArtifactS
         assert found.registers * config.threads * config.ctas_per_sm <= 65536, config
         assert found.ctas_per_sm >= config.ctas_per_sm, config
     passed(note, requests)
-
-
-# The sample -------------------------------------------------------------------------------------
-
-
-def test_the_sample_takes_every_value_of_every_knob_and_trait() -> None:
-    sample = code_path_sample(HOPPER)
-    for name, values in axes().items():
-        found = {getattr(t if name in vars(Traits()) else c, name) for c, t in sample}
-        assert found == set(values), name
-    assert [r.variant.config for r in code_path_builds(HOPPER)] == [str(c) for c, _ in sample]
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "impossible"),
-    [
-        ("by_rows", "tile_keys", 0),
-        ("by_rows", "kv_type", 0),
-        ("by_rows", "cluster", 3),  # these have a way of their own
-        ("tile_keys", "combine", 0),
-        ("tile_keys", "aligned", 0),
-        ("dependent", "cluster", 0),
-        ("kv_type", "d_head", 0),
-        ("causal", "cluster", 0),
-    ],
-)
-def test_the_sample_takes_every_pair_that_can_run(a: str, b: str, impossible: int) -> None:
-    space = axes()
-    found = {pair for c, t in code_path_sample(HOPPER) for pair in pairs_of(c, t, (a, b))}
-    assert len(space[a]) * len(space[b]) - len(found) <= impossible

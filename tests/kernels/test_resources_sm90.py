@@ -22,16 +22,11 @@ from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import BuildResult, build
 from fa_tune.core.model import Outcome
 from fa_tune.families.sm90.sets import get_configs
-from fa_tune.operations.traits import Traits
-from tests.tools.covering import pairs_of
 from tests.tools.proven import ALL
 from tests.tools.required_sm90 import (
     ARCH,
     D_HEADS,
-    axes,
     builds,
-    code_path_builds,
-    code_path_sample,
     quick_builds,
     required_builds,
 )
@@ -130,31 +125,3 @@ def test_every_config_of_a_set_is_required(d_head: int) -> None:
     required = {request.variant.config for request in required_builds()}
     assert {str(c) for c in get_configs("fast", d_head=d_head)} <= required
     assert {str(c) for c in get_configs("prog", d_head=d_head)} <= required
-
-
-def test_the_sample_takes_every_value_of_every_knob_and_trait() -> None:
-    sample = code_path_sample()
-    space = axes(D_HEADS)
-    for name, values in space.items():
-        found = {getattr(t if name in vars(Traits()) else c, name) for c, t in sample}
-        assert found == set(values), name
-    assert [r.variant.config for r in code_path_builds()] == [str(c) for c, _ in sample]
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "impossible"),
-    [
-        ("scheduler", "lse", 0),
-        ("scheduler", "rescale", 0),
-        ("d_head", "causal", 0),
-        ("d_head", "mma_warpgroups", 3),  # above 128, three and four have too few registers, mostly
-        ("order", "scheduler", 0),
-        ("cross_tile_overlap", "overlap", 1),
-        ("pingpong", "ragged", 0),
-        ("dtype", "B_c", 0),
-    ],
-)
-def test_the_sample_takes_every_pair_that_can_run(a: str, b: str, impossible: int) -> None:
-    space = axes(D_HEADS)
-    found = {pair for c, t in code_path_sample() for pair in pairs_of(c, t, (a, b))}
-    assert len(space[a]) * len(space[b]) - len(found) <= impossible

@@ -11,11 +11,10 @@ import click
 import pytest
 
 import cli_docs
+from fa_tune.cli import main
 from tests.project_files import ROOT
 
-cli = pytest.importorskip("fa_tune.cli", reason="the command line does not exist yet")
-
-COMMANDS = list(cli_docs.walk(cli.main, "fa-tune"))
+COMMANDS = list(cli_docs.walk(main, "fa-tune"))
 IDS = [" ".join(words) for words, _ in COMMANDS]
 RUN = "import sys; sys.argv[0] = 'fa-tune'; from fa_tune.cli import main; sys.exit(main())"
 

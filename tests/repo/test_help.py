@@ -17,6 +17,7 @@ from fa_tune.commands.shared.grouped_help import HEADINGS, GroupedCommand
 from tests.commands.console import Console
 from tests.conftest import lend_kernels
 from tests.project_files import ROOT
+from tests.repo.test_docs import dry_parse
 
 # What has to run on the GPU, or reads files that the reader has; these are only parsed.
 NEEDS_MORE = {
@@ -93,16 +94,8 @@ def test_commands_have_an_example(name: str) -> None:
 @pytest.mark.parametrize("line", [line for _, line in EXAMPLES])
 def test_examples_parse(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    command: click.Command = cli
-    context = click.Context(cli, info_name="fa-tune")
-    words = _words(line)
     (tmp_path / "profiles").symlink_to(ROOT / "profiles")
-    while isinstance(command, click.Group):
-        name, found, words = command.resolve_command(context, words)
-        assert found is not None
-        command = found
-        context = click.Context(command, parent=context, info_name=name)
-    command.make_context(command.name, words)
+    dry_parse(line)
 
 
 def _words(line: str) -> list[str]:

@@ -204,10 +204,6 @@ def test_imports_go_one_way() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_only_the_commands_use_the_lab() -> None:
-    assert {module for module, target in _arrows() if target == "lab"} == {"commands"}
-
-
 def test_only_one_module_of_tune_reads_a_searchs_options() -> None:
     """The flow takes them, and hands on one plan of what is to be done."""
 
@@ -302,14 +298,6 @@ def _loaded_after(statement: str) -> set[str]:
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr.splitlines()[-1]
     return {name.split(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
-
-
-@pytest.mark.parametrize("module", ["fa_tune.cli", "fa_tune.tune.flow", "fa_tune.kernel_configs"])
-def test_heavy_packages_stay_unloaded(module: str) -> None:
-    if module not in _modules():
-        pytest.skip(f"{module} does not exist yet")
-    heavy = _loaded_after(f"import {module}") & set(HEAVY)
-    assert not heavy, f"import {module} loads {sorted(heavy)}"
 
 
 def test_no_module_but_the_childs_loads_heavy_packages() -> None:
