@@ -7,14 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import click
 import pytest
 
 from fa_tune import __version__
-from fa_tune.cli import COMMANDS, cli, main
+from fa_tune.cli import COMMANDS
 from tests.interrupts import interruptible
 from tests.project_files import ROOT
 
@@ -43,50 +42,6 @@ def _fa_tune(
         timeout=60,
         **(streams or {"capture_output": True}),
     )
-
-
-def _commands(group: click.Group, names: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        if isinstance(command, click.Group):
-            yield from _commands(command, (*names, name))
-        else:
-            yield (*names, name)
-
-
-ALL = list(_commands(cli))
-
-
-def test_there_are_the_commands_that_there_should_be() -> None:
-    assert main is cli
-    assert {names[0] for names in ALL} == set(COMMANDS)
-    assert [names[1] for names in ALL if names[0] == "registry"] == [
-        "show",
-        "check",
-        "best",
-        "merge",
-    ]
-
-
-@pytest.mark.parametrize("names", ALL, ids=" ".join)
-def test_help_mentions_every_option_and_an_example(names: tuple[str, ...]) -> None:
-    command: click.Command = cli
-    context = click.Context(cli, info_name="fa-tune")
-    for name in names:
-        assert isinstance(command, click.Group)
-        found = command.get_command(context, name)
-        assert found is not None
-        command, context = found, click.Context(found, info_name=name, parent=context)
-    text = command.get_help(context)
-    after_usage = text.partition("\n")[2]
-    assert f"fa-tune {' '.join(names)}" in after_usage
-    for parameter in command.params:
-        if isinstance(parameter, click.Option):
-            for name in (*parameter.opts, *parameter.secondary_opts):
-                assert name in text
-    assert command.get_short_help_str(limit=200).endswith(".")
 
 
 @pytest.mark.parametrize("argument", ["--help", "--version"])

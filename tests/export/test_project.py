@@ -97,13 +97,6 @@ def test_examples_say_that_there_is_no_driver(built: Built) -> None:
         assert len(done.stderr.splitlines()) == 1
 
 
-def test_the_library_needs_nothing_but_the_standard_libraries(built: Built) -> None:
-    shown = run("ldd", str(built.library))
-    names = {Path(line.split()[0]).name.split(".")[0] for line in shown.splitlines()}
-    allowed = {"linux-vdso", "libstdc++", "libm", "libgcc_s", "libc", "libdl", "libpthread"}
-    assert not {name for name in names if not name.startswith("ld-")} - allowed
-
-
 # Other projects -----------------------------------------------------------------------------
 
 

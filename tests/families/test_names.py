@@ -239,50 +239,34 @@ def test_four_numbers_take_d_head_from_the_argument() -> None:
 
 SHORT_FORM_ERRORS = [
     ("", "no config"),
-    ("flash_forward_kernel", "no config"),
     ("void flash_forward_kernel(float *, int)", "no config"),
-    ("async+eager+swizzled+load_2_2_2_tiles", "no config"),
     ("(FP16, 128, 64, 64, 4)", "no ':'"),
-    ("(FP16, 128, 64, 64, 4) async+load_0_0_0_tiles", "no ':'"),
-    ("(FP16, 128, 64, 64, 4):", "no load_<Q>_<K>_<V>_tiles"),
     ("(FP16, 128, 64, 64, 4): async+swizzled", "no load_<Q>_<K>_<V>_tiles"),
     ("(FP16, 128, 64, 64, 4): foo+load_2_2_2_tiles", 'unknown word "foo"; known words: async,'),
     ("(FP16, 128, 64, 64, 4): asinc+load_2_2_2_tiles", '"asinc"; did you mean async?'),
-    ("(FP16, 128, 64, 64, 4): ASYNC+load_2_2_2_tiles", '"ASYNC"; did you mean async?'),
     ("(FP16, 128, 64, 64, 4): async+load_2_2_2_tile", "did you mean load_<Q>_<K>_<V>_tiles?"),
-    ("(FP16, 128, 64, 64, 4): load_2_2_2_tiles+split_2", 'unknown word "split_2"'),
-    ("(FP16, 128, 64, 64, 4): load_2_2_2_tiles+stages", 'unknown word "stages"'),
     ("(FP16, 128, 64, 64, 4): load_2_2_2_tiles+stage_2", '"stage_2"; did you mean stages_<n>?'),
-    ("(FP16, 128, 64, 64, 4): load_2_2_2_tiles+ping_pong", "did you mean pingpong?"),
-    ("(FP16, 128, 64, 64, 4): load_2_2_2_tiles+short_run", "did you mean short_runs?"),
     (
         "(FP16, 128, 64, 64, 4): load_2_2_2_tiles+far_ahead+few_ahead",
         '"few_ahead" is given a second',
     ),
     ("(FP16, 128, 64, 64, 4): load_2_2_2_tiles+rescale_-8", "rescale_threshold must not be neg"),
     ("(FP16, 128, 64, 64, 4): load_2_2_tiles", '"load_2_2_tiles" has 2 numbers'),
-    ("(FP16, 128, 64, 64, 4): load_2_2_2_2_tiles", "has 4 numbers"),
-    ("(FP16, 128, 64, 64, 4): load_tiles", "has 0 numbers"),
     ("(FP16, 128, 64, 64, 4): load_2_-2_2_tiles", "K_mma_load_K_tiles must not be negative: -2"),
     ("(FP16, 128, 64, 64, 4): async+async+load_2_2_2_tiles", '"async" is given a second time'),
-    ("(FP16, 128, 64, 64, 4): load_2_2_2_tiles+load_0_0_0_tiles", "given a second time"),
     ("(FP16, 128, 64, 64, 4): async++load_2_2_2_tiles", "an empty word"),
-    ("(FP16, 128, 64, 64, 4): load_2_2_2_tiles+", "an empty word"),
     ("(FP16, 128, 64, 64, 4): load_2_2_2_tiles junk", 'unexpected "junk" after "load_2_2_2_tiles"'),
     ('"(FP16, 128, 64, 64, 4): load_2_2_2_tiles" junk', 'unexpected "junk" after the config'),
     ("(FP16, 128, 64, 64, 4): load_2_2_2_tiles, buffer", "\"buffer\" stands after ','"),
-    ("(FP16, 128, 64, 64, 4): load_2_2_2_tiles,bufer+x", "\"bufer\" stands after ','"),
     ("(FP8, 128, 64, 64, 4): load_2_2_2_tiles", "unknown dtype 'FP8'; allowed: FP16 (5), BF16"),
     ("(FP16, -128, 64, 64, 4): load_2_2_2_tiles", "d_head must not be negative: -128"),
     ("(FP16, 128, 6.4, 64, 4): load_2_2_2_tiles", "B_r must be a whole number of at most 9 digits"),
-    ("(FP16, 128, 64, 64, ): load_2_2_2_tiles", "n_warps must be a whole number"),
     ("(FP16, 128, ٦٤, 64, 4): load_2_2_2_tiles", "B_r must be a whole number"),
     ("(FP16, 128, 64, 64, 40000000000): load_2_2_2_tiles", "at most 9 digits"),
     (
         "(FP16, 64, 4): load_2_2_2_tiles",
         "3 values where 5 belong (dtype, d_head, B_r, B_c, n_warps",
     ),
-    ("(FP16, 128, 64, 64, 4, 2): load_2_2_2_tiles", "6 values where 5 belong"),
     (f"{BEST} | {BEST.replace('2_2_2', '0_2_2')}", "more than one config"),
 ]
 
@@ -302,15 +286,12 @@ STRUCT_ERRORS = [
         f"{MOST + 1} values where 13 to {MOST} belong",
     ),
     ("{5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, 1, 2, 0, 0, 1, 5}", "product_order cannot be"),
-    ("{5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, 1, 2, 0, 0, 1, -1}", "product_order cannot be"),
-    ("{}", f"0 values where 13 to {MOST} belong"),
     ("{6, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, 1}", "unknown dtype '6'"),
     ("{5, -128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, 1}", "d_head must not be negative"),
     ("{5, 128, 64, 64, true, 1, 1, 1, 2, 2, 2, 1, 1}", "n_warps must be a whole number"),
     ("{5, 128, 64, 64, 4, 2, 1, 1, 2, 2, 2, 1, 1}", "async_copy must be 0, 1, true or false"),
     ("{5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, }", "optimized_softmax must be 0, 1, true"),
     ("{5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, 1", "not closed"),
-    ("{5, 128, 64, 64, 4, {1}, 1, 1, 2, 2, 2, 1, 1}", "not closed"),
 ]
 
 
@@ -319,19 +300,6 @@ def test_demangled_refusals(struct: str, complaint: str) -> None:
     for parse in (parse_demangled, parse_kernel_name_into_config):
         with pytest.raises(InvalidConfig, match=re.escape(complaint)):
             parse(f"void k<FlashForwardKernelConfig{struct}>(Args)")
-
-
-def test_parsers_refuse_each_others_forms() -> None:
-    with pytest.raises(InvalidConfig, match="no FlashForwardKernelConfig"):
-        parse_demangled(BEST)
-    with pytest.raises(InvalidConfig, match="no FlashForwardKernelConfig"):
-        parse_demangled(demangled(BEST_CONFIG).replace("Flash", "MyFlash"))
-    with pytest.raises(InvalidConfig, match="no value with a type"):
-        parse_demangled_typed(demangled(BEST_CONFIG))
-    with pytest.raises(InvalidConfig, match="unknown dtype"):
-        parse_demangled(typed(BEST_CONFIG, "DType"))
-    with pytest.raises(InvalidConfig, match="no config"):
-        parse_short_form(demangled(BEST_CONFIG))
 
 
 def test_typed_values_may_go_without_a_type() -> None:

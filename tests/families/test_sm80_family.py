@@ -16,7 +16,6 @@ from fa_tune.core.workload import DType, Workload
 from fa_tune.families.sm80.config import BARRIER_BYTES, FlashForwardKernelConfig, ProductOrder
 from fa_tune.families.sm80.constraints import CONSTRAINTS
 from fa_tune.families.sm80.names import parse_short_form
-from fa_tune.operations.traits import Traits
 from tests.described import described
 from tests.families.contract import KernelFamilyContract
 
@@ -161,19 +160,6 @@ def test_the_barriers_fit_their_place() -> None:
 
 
 KV = "kv_stages_in_range"
-
-
-def test_each_kind_of_loop_has_a_kernel_of_its_own() -> None:
-    family = families.get("sm80")
-    traits = family.traits(_TURNS, Workload(1, 1, 1, 512, 512, 128, DType.FP16))
-    names = [family.name_expression(c, traits) for c in (_DEFAULT, _TURNS)]
-    assert [name.partition("<")[0] for name in names] == [
-        "flash_forward_kernel",
-        "flash_forward_ping_pong_kernel",
-    ]
-    for config, name in zip((_DEFAULT, _TURNS), names, strict=True):
-        assert families.parse(f"void {name}(ForwardParams)") == config
-        assert Traits.in_kernel_name(name) == Traits()
 
 
 @pytest.mark.parametrize("name", ["batch", "heads"])

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -37,26 +36,7 @@ def _no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KERNELS", raising=False)
 
 
-def blocks(configs: list[FlashForwardKernelConfig]) -> Counter[tuple[int, int, int]]:
-    return Counter((c.B_r, c.B_c, c.n_warps) for c in configs)
-
-
 # tune -----------------------------------------------------------------------------------------
-
-
-def test_tune_set() -> None:
-    tune = get_autotuning_kernel_configs()
-    assert len(tune) == len(set(tune)) == 80
-    assert [c.dtype for c in tune] == [DType.BF16] * 40 + [DType.FP16] * 40
-    bf16, fp16 = tune[:40], tune[40:]
-    assert [dataclasses.replace(c, dtype=DType.FP16) for c in bf16] == fp16
-    # within one dtype the product's order is the configs' own
-    assert fp16 == sorted(fp16)
-    assert blocks(fp16) == {(64, 32, 4): 8, (64, 64, 4): 16, (128, 32, 4): 8, (128, 64, 4): 8}
-    assert all(c.d_head == 128 and c.async_copy and c.eager_load_blocks for c in tune)
-    assert all(c.swizzled for c in tune)
-    assert str(tune[0]) == "(BF16, 128, 64, 32, 4): async+eager+swizzled+load_2_2_0_tiles"
-    assert str(fp16[8]) == "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_0_0_tiles"
 
 
 def test_tune_set_for_one_dtype_and_d_head() -> None:

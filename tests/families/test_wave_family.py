@@ -17,7 +17,6 @@ from fa_tune.core.paths import kernels_dir
 from fa_tune.core.workload import DType
 from fa_tune.families.sources import closure
 from fa_tune.tune.build import build_request
-from tests.families.contract import KernelFamilyContract
 from tests.families.wave import WaveConfig, WaveFamily, register
 from tests.tune import fakes
 
@@ -28,17 +27,6 @@ H200 = limits((9, 0))
 @pytest.fixture(autouse=True)
 def wave(only_sm80: None, monkeypatch: pytest.MonkeyPatch) -> WaveFamily:
     return register(monkeypatch)
-
-
-class TestWaveContract(KernelFamilyContract):
-    name = "wave"
-    compute_capability = (9, 0)
-    refusing = ((8, 0), (8, 6), (10, 0), (12, 0))
-    bad_configs = (
-        replace(CONFIG, d_head=96),
-        replace(CONFIG, B_r=64),
-        replace(CONFIG, B_c=512),
-    )
 
 
 # Names ------------------------------------------------------------------------------------------

@@ -71,15 +71,3 @@ def test_reference_page_is_up_to_date(tmp_path: Path) -> None:
     tool = [sys.executable, str(ROOT / "tools" / "pages" / "cli_docs.py"), str(page)]
     subprocess.run(tool, env=environment, check=True)
     assert path.read_text(encoding="utf-8") == page.read_text(encoding="utf-8"), "run: ./check fix"
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["no-such-command"], ["--no-such-option"], ["search", "--seq-lens", "many"]],
-)
-def test_usage_errors_are_short(arguments: list[str], tmp_path: Path) -> None:
-    done = _fa_tune(*arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert "Error" in done.stderr or "error" in done.stderr
-    assert not done.stdout

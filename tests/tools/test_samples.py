@@ -28,7 +28,8 @@ SAMPLES: dict[str, tuple[Callable[[], Axes], Callable[[], Sample]]] = {
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_the_sample_takes_every_value_of_every_knob_and_trait(name: str) -> None:
-    space, sample = (of() for of in SAMPLES[name])
+    space_of, sample_of = SAMPLES[name]
+    space, sample = space_of(), sample_of()
     assert {*space} == {f.name for f in dataclasses.fields(sample[0][0])} | {*TRAIT_AXES}
     for knob, values in space.items():
         found = {getattr(t if knob in TRAIT_AXES else c, knob) for c, t in sample}
@@ -66,7 +67,8 @@ def test_the_sample_takes_every_value_of_every_knob_and_trait(name: str) -> None
 def test_the_sample_takes_every_pair_that_can_run(
     name: str, a: str, b: str, impossible: int
 ) -> None:
-    space, sample = (of() for of in SAMPLES[name])
+    space_of, sample_of = SAMPLES[name]
+    space, sample = space_of(), sample_of()
     wanted = {((a, x), (b, y)) for x, y in itertools.product(space[a], space[b])}
     found = {pair for c, t in sample for pair in pairs_of(c, t, (a, b))}
     assert len(wanted - found) <= impossible
