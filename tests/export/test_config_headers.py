@@ -3,13 +3,13 @@ from __future__ import annotations
 import random
 import shutil
 import subprocess
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from fa_tune import families
+from fa_tune.build import nvrtc
 from fa_tune.core.arch import ctas_per_sm, parse_arch
 from fa_tune.core.errors import StorageError
 from fa_tune.core.workload import DType
@@ -148,21 +148,6 @@ def test_later_fields_have_initialisers(tmp_path: Path) -> None:
     assert output == "1 2 1"
 
 
-def compiled(source: str, files: Mapping[str, str], arch: str) -> str:
-    """The log of a compilation, which must succeed."""
-    nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
-    texts, names = ([text.encode() for text in part] for part in (files.values(), files))
-    error, program = nvrtc.nvrtcCreateProgram(source.encode(), b"k.cu", len(names), texts, names)
-    assert error == nvrtc.nvrtcResult.NVRTC_SUCCESS
-    options = [b"-std=c++20", f"-arch={arch}".encode()]
-    (error,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-    _, size = nvrtc.nvrtcGetProgramLogSize(program)
-    log = b" " * size
-    nvrtc.nvrtcGetProgramLog(program, log)
-    assert error == nvrtc.nvrtcResult.NVRTC_SUCCESS, log.decode()
-    return log.strip(b"\0 \n").decode()
-
-
 def test_both_families_share_a_translation_unit() -> None:
     """Their headers define nothing twice, and nothing outside the namespace."""
     files: dict[str, str] = {}
@@ -177,4 +162,4 @@ def test_both_families_share_a_translation_unit() -> None:
         out[0] = sizeof(fa_tune::sm80::ForwardParams) + sizeof(fa_tune::sm90::ForwardParams);
     }
     """
-    compiled(source, files, "sm_90a")
+    nvrtc.compile_cubin(source, "k.cu", files, ("-std=c++20", "-arch=sm_90a"), ())

@@ -6,12 +6,14 @@ import dataclasses
 import itertools
 import math
 import re
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
 import pytest
 
 from fa_tune import families
+from fa_tune.build import nvrtc
 from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import BuildRequest, build
 from fa_tune.core.arch import limits
@@ -182,3 +184,45 @@ class KernelFamilyContract:
         assert result.outcome is Outcome.OK, result.reason
         assert result.artifact is not None
         assert result.artifact.resources.ctas_per_sm >= 1
+
+
+class AssertedContract(KernelFamilyContract):
+    """Of a family whose `rules` (name, sentence and whether it holds) are static_asserts of its
+    `header` as well; `of_device` names what only a device refuses, `archs` are devices with
+    different amounts of shared memory."""
+
+    rules: Sequence[tuple[str, str, Callable[[Any], bool]]]
+    header: str
+    of_device: str
+    archs: Sequence[tuple[int, int]]
+
+    def first_broken(self, config: Any) -> str:
+        broken = (name for name, _, holds in self.rules if not holds(config))
+        return next(broken, self.of_device)
+
+    @pytest.mark.parametrize("d_head", [64, 96, 128, 192, 256])
+    def test_there_is_a_default_for_every_d_head_and_size_of_shared_memory(
+        self, family: KernelFamily, d_head: int
+    ) -> None:
+        for dtype, arch in itertools.product(DType, self.archs):
+            config = family.default_config(d_head, dtype)
+            assert (config.dtype, config.d_head) == (dtype, d_head)
+            assert family.constraints(config, limits(arch)) is None
+
+    def test_each_constraint_is_tried(self) -> None:
+        named = {self.first_broken(config) for config in self.bad_configs}
+        assert named == {name for name, _, _ in self.rules} | {self.of_device}
+
+    def test_the_compiler_refuses_it_with_the_same_sentence(self, family: KernelFamily) -> None:
+        for name, sentence, _ in self.rules:
+            config = next(c for c in self.bad_configs if self.first_broken(c) == name)
+            source = (
+                f'#include "{self.header}"\n'
+                f"using namespace fa_tune;\nusing namespace fa_tune::{self.name};\n"
+                f"constexpr {type(config).__name__} kConfig = {config.to_cpp_struct()};\n"
+                "__global__ void kernel() { Constraints<kConfig>(); }\n"
+            )
+            options = ("-std=c++20", "-arch=sm_90")
+            with pytest.raises(nvrtc.CompileError) as caught:
+                nvrtc.compile_cubin(source, "k.cu", family.source_files(), options, ())
+            assert sentence in caught.value.log, name

@@ -9,27 +9,28 @@ import numpy as np
 import pytest
 
 from fa_tune import families
-from fa_tune.build import nvrtc
 from fa_tune.build.native import abi
-from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.decode.config import Combine, DecodeConfig, KVType
 from fa_tune.families.decode.constraints import CONSTRAINTS
 from fa_tune.families.decode.names import parse
 from tests.described import DEVICE, described
-from tests.families.contract import KernelFamilyContract
+from tests.families.contract import AssertedContract
 
 _FAMILY = families.get("decode")
 _DEFAULT: DecodeConfig = _FAMILY.default_config(128, DType.FP16)
-OF_DEVICE = "shared memory or threads"
 SMALL = replace(DEVICE, multiprocessors=2)
 LENGTHS = abi.Tensor(1 << 21)  # on the device
 _ONE_QUERY = Workload(16, 64, 8, 1, 8192, 128, DType.FP16)
 
 
-class TestDecodeContract(KernelFamilyContract):
+class TestDecodeContract(AssertedContract):
     name = "decode"
+    rules = CONSTRAINTS
+    header = "decode/constraints.cuh"
+    of_device = "shared memory or threads"
+    archs = ((8, 0), (8, 6), (9, 0), (12, 0))
     compute_capability = (9, 0)
     bad_configs = (
         replace(_DEFAULT, d_head=100),
@@ -53,39 +54,6 @@ class TestDecodeContract(KernelFamilyContract):
         replace(_DEFAULT, cluster=2, aligned=False, min_blocks=2),
         replace(_DEFAULT, tile_keys=1025),
     )
-
-    @pytest.mark.parametrize("arch", [(8, 0), (8, 6), (9, 0), (12, 0)])
-    @pytest.mark.parametrize("d_head", [64, 96, 128, 192, 256])
-    def test_there_is_a_default_for_every_d_head_and_size_of_shared_memory(
-        self, d_head: int, arch: tuple[int, int]
-    ) -> None:
-        for dtype in DType:
-            config = _FAMILY.default_config(d_head, dtype)
-            assert (config.dtype, config.d_head) == (dtype, d_head)
-            assert _FAMILY.constraints(config, limits(arch)) is None
-
-    def test_each_constraint_is_tried(self) -> None:
-        named = {_first_broken(config) for config in self.bad_configs}
-        assert named == {name for name, _, _ in CONSTRAINTS} | {OF_DEVICE}
-
-    @pytest.mark.parametrize("name", [name for name, _, _ in CONSTRAINTS])
-    def test_the_compiler_refuses_it_with_the_same_sentence(self, name: str) -> None:
-        (sentence,) = (text for known, text, _ in CONSTRAINTS if known == name)
-        config = next(c for c in self.bad_configs if _first_broken(c) == name)
-        source = (
-            '#include "decode/constraints.cuh"\n'
-            "using namespace fa_tune;\nusing namespace fa_tune::decode;\n"
-            f"constexpr DecodeConfig kConfig = {config.to_cpp_struct()};\n"
-            "__global__ void kernel() { Constraints<kConfig>(); }\n"
-        )
-        options = ("-std=c++20", "-arch=sm_90")
-        with pytest.raises(nvrtc.CompileError) as caught:
-            nvrtc.compile_cubin(source, "k.cu", _FAMILY.source_files(), options, ())
-        assert sentence in caught.value.log
-
-
-def _first_broken(config: DecodeConfig) -> str:
-    return next((name for name, _, holds in CONSTRAINTS if not holds(config)), OF_DEVICE)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from fa_tune import families
-from fa_tune.build import nvrtc
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.paths import kernels_dir
@@ -17,7 +16,7 @@ from fa_tune.families.sm80.config import BARRIER_BYTES, FlashForwardKernelConfig
 from fa_tune.families.sm80.constraints import CONSTRAINTS
 from fa_tune.families.sm80.names import parse_short_form
 from tests.described import described
-from tests.families.contract import KernelFamilyContract
+from tests.families.contract import AssertedContract
 
 _DEFAULT: FlashForwardKernelConfig = families.get("sm80").default_config(128, DType.FP16)
 _TURNS: FlashForwardKernelConfig = parse_short_form(
@@ -26,8 +25,12 @@ _TURNS: FlashForwardKernelConfig = parse_short_form(
 )
 
 
-class TestSm80Contract(KernelFamilyContract):
+class TestSm80Contract(AssertedContract):
     name = "sm80"
+    rules = CONSTRAINTS
+    header = "sm80/fwd/constraints.cuh"
+    of_device = "smem_fits"
+    archs = ((8, 0), (8, 6), (9, 0))
     compute_capability = (9, 0)
     bad_configs = (
         replace(_DEFAULT, n_warps=0),
@@ -66,16 +69,6 @@ class TestSm80Contract(KernelFamilyContract):
     )
 
     @pytest.mark.parametrize("arch", [(8, 0), (8, 6), (9, 0)])
-    @pytest.mark.parametrize("d_head", [64, 96, 128, 192, 256])
-    def test_there_is_a_default_for_every_d_head_and_size_of_shared_memory(
-        self, d_head: int, arch: tuple[int, int]
-    ) -> None:
-        for dtype in DType:
-            config = families.get("sm80").default_config(d_head, dtype)
-            assert (config.dtype, config.d_head) == (dtype, d_head)
-            assert families.get("sm80").constraints(config, limits(arch)) is None
-
-    @pytest.mark.parametrize("arch", [(8, 0), (8, 6), (9, 0)])
     @pytest.mark.parametrize("d_head", [32, 64, 128, 192, 256])
     @pytest.mark.parametrize("d_head_v", [32, 64, 128, 192, 256])
     def test_and_for_every_pair_with_that_of_values(
@@ -84,32 +77,6 @@ class TestSm80Contract(KernelFamilyContract):
         config = families.get("sm80").default_config(d_head, DType.FP16, d_head_v=d_head_v)
         assert (config.d_head, config.d_v) == (d_head, d_head_v)
         assert families.get("sm80").constraints(config, limits(arch)) is None
-
-    def test_each_constraint_is_tried(self) -> None:
-        named = {
-            next((name for name, _, holds in CONSTRAINTS if not holds(config)), "smem_fits")
-            for config in self.bad_configs
-        }
-        assert named == {name for name, _, _ in CONSTRAINTS} | {"smem_fits"}
-
-    @pytest.mark.parametrize("name", [name for name, _, _ in CONSTRAINTS])
-    def test_the_compiler_refuses_it_with_the_same_sentence(self, name: str) -> None:
-        (sentence,) = (text for known, text, _ in CONSTRAINTS if known == name)
-        config = next(c for c in self.bad_configs if _first_broken(c) == name)
-        headers = families.get("sm80").source_files()
-        source = (
-            '#include "sm80/fwd/constraints.cuh"\n'
-            "using namespace fa_tune;\nusing namespace fa_tune::sm80;\n"
-            f"constexpr FlashForwardKernelConfig kConfig = {config.to_cpp_struct()};\n"
-            "__global__ void kernel() { Constraints<kConfig>(); }\n"
-        )
-        with pytest.raises(nvrtc.CompileError) as caught:
-            nvrtc.compile_cubin(source, "k.cu", headers, ("-std=c++20", "-arch=sm_90"), ())
-        assert sentence in caught.value.log
-
-
-def _first_broken(config: FlashForwardKernelConfig) -> str:
-    return next((name for name, _, holds in CONSTRAINTS if not holds(config)), "smem_fits")
 
 
 # Where a config runs ------------------------------------------------------------------------
@@ -155,11 +122,9 @@ def test_shared_memory(config: FlashForwardKernelConfig, bytes_wanted: int) -> N
 
 def test_the_barriers_fit_their_place() -> None:
     """One for Q, and a full and an empty one for every stage of K and of V; 8 bytes each."""
-    most = max(n for n in range(1, 20) if _first_broken(replace(_DEFAULT, kv_stages=n)) != KV)
+    (in_range,) = (holds for name, _, holds in CONSTRAINTS if name == "kv_stages_in_range")
+    most = max(n for n in range(1, 20) if in_range(replace(_DEFAULT, kv_stages=n)))
     assert 8 * (1 + 4 * most) <= BARRIER_BYTES
-
-
-KV = "kv_stages_in_range"
 
 
 @pytest.mark.parametrize("name", ["batch", "heads"])

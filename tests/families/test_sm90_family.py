@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from fa_tune import families
+from fa_tune.build import nvrtc
 from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import BuildRequest, build
 from fa_tune.core.arch import limits
@@ -76,7 +77,6 @@ def test_static_asserts_say_the_same_sentences() -> None:
 
 def test_shared_memory_is_the_kernels_own_sum() -> None:
     """The kernel's plan, SharedMemory<CFG>, for configs that differ in every term."""
-    nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
     configs = [
         DEFAULT,
         SERIAL,
@@ -95,21 +95,8 @@ def test_shared_memory_is_the_kernels_own_sum() -> None:
     )
     using = "using namespace fa_tune;\nusing namespace fa_tune::sm90;"
     source = f'#include "sm90/fwd/shared_memory.cuh"\n{using}\n{asserts}\n'
-    files = families.get("sm90").source_files()
-    error, program = nvrtc.nvrtcCreateProgram(
-        source.encode(),
-        b"t.cu",
-        len(files),
-        [text.encode() for text in files.values()],
-        [name.encode() for name in files],
-    )
-    assert error == nvrtc.nvrtcResult.NVRTC_SUCCESS
-    options = [b"-std=c++20", b"-arch=sm_90a"]
-    (error,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-    _, size = nvrtc.nvrtcGetProgramLogSize(program)
-    log = b" " * size
-    nvrtc.nvrtcGetProgramLog(program, log)
-    assert error == nvrtc.nvrtcResult.NVRTC_SUCCESS, log.decode()
+    files, options = families.get("sm90").source_files(), ("-std=c++20", "-arch=sm_90a")
+    nvrtc.compile_cubin(source, "k.cu", files, options, ())
 
 
 @pytest.mark.parametrize("dtype", list(DType))
