@@ -132,31 +132,6 @@ def test_the_default_where_the_device_alone_knows_lengths(
     assert str(_FAMILY.default_for(workload, limits((9, 0)))).split(": ")[1] == words
 
 
-@pytest.mark.parametrize(
-    ("batch", "queries", "keys", "lengths", "ctas"),
-    [
-        (64, 1, 1024, "", 4),
-        (64, 1, 8192, "", 2),
-        (64, 4, 1024, "", 4),
-        (64, 4, 8192, "", 2),
-        (64, 4, 8192, "lognormal", 2),
-        (64, 8, 8192, "", 1),
-        (64, 1, 8192, "lognormal", 2),
-        (32, 1, 1024, "", 2),
-        (32, 1, 8192, "", 1),
-        (32, 1, 8192, "lognormal", 2),
-        (24, 1, 1024, "", 3),
-        (24, 4, 1024, "", 1),
-    ],
-)
-def test_ctas_are_small_where_tiles_are_many(
-    batch: int, queries: int, keys: int, lengths: str, ctas: int
-) -> None:
-    workload = Workload(batch, 64, 8, queries, keys, 128, DType.BF16, cache_lengths=lengths)
-    config: DecodeConfig = _FAMILY.default_for(workload, limits((9, 0)))
-    assert config.ctas_per_sm == ctas
-
-
 @pytest.mark.parametrize("cache", ["", "lognormal-1-0"])
 @pytest.mark.parametrize("batch", [1, 4, 16, 64, 128])
 def test_a_window_has_the_default_of_as_many_keys_as_it_leaves(batch: int, cache: str) -> None:
