@@ -2,64 +2,51 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from fa_tune.commands.shared.grouped_help import GroupedCommand
-from fa_tune.commands.shared.option_groups import machine_options, measure_options, workload_options
+from fa_tune.commands.shared.option_groups import (
+    Output,
+    machine_options,
+    measure_options,
+    output_options,
+    search_options,
+    workload_options,
+)
 from fa_tune.commands.shared.options import (
     INPUTS,
-    csv_option,
     family_option,
     folder,
     inputs_list_option,
-    json_option,
     kernels_option,
-    limit_option,
     quiet_option,
-    refuse_both,
-    wide_option,
 )
 from fa_tune.commands.shared.progress import watching
 from fa_tune.commands.shared.users import check_users
 from fa_tune.commands.views.timings import show_timings
 from fa_tune.core.inputs import DEFAULT, InputSpec
-from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
+from fa_tune.core.options import SearchOptions
 from fa_tune.tune import single
 from fa_tune.tune.session import ready_workers
 
 
 @click.command("bench", cls=GroupedCommand)
 @workload_options()
-@kernels_option()
-@family_option()
+@kernels_option
+@family_option
 @inputs_list_option(
     default=[str(DEFAULT)],
     show_default=str(DEFAULT),
     help=f"What Q, K and V hold; several give a table each, all those that are built in. {INPUTS}",
 )
 @measure_options("runs", "references", "users", "regime", "seed")
-@folder("--record", "record", help="Keep the measurements as a recording in DIR.")
-@csv_option()
-@json_option()
-@limit_option()
-@wide_option()
+@folder("--record", help="Keep the measurements as a recording in DIR.")
+@output_options("csv", "limit", "wide")
 @machine_options("arch", "jobs", "compile_timeout_s", "device", "cache_dir")
-@quiet_option()
+@quiet_option
+@search_options
 def command(
-    workloads: WorkloadOptions,
-    kernels: str,
-    names: tuple[str, ...],
-    inputs: tuple[InputSpec, ...],
-    measure: MeasureOptions,
-    machine: MachineOptions,
-    record: Path | None,
-    csv: Path | None,
-    as_json: bool,
-    limit: int | None,
-    wide: bool,
-    quiet: bool,
+    options: SearchOptions, inputs: tuple[InputSpec, ...], output: Output, quiet: bool
 ) -> None:
     """Time kernels with CUDA events: mean, median, minimum, maximum, standard deviation.
 
@@ -75,20 +62,8 @@ def command(
       fa-tune bench --regime sustained --family sm90
       fa-tune bench --d-head 64 --mask causal --window-left 127 --sink --ref none
     """
-    refuse_both(csv, as_json)
-
-    options = SearchOptions(
-        workloads=workloads,
-        kernels=kernels,
-        families=names,
-        measure=measure,
-        machine=machine,
-        record=record,
-    )
-    with watching(quiet) as progress, ready_workers(machine):
+    with watching(quiet) as progress, ready_workers(options.machine):
         result = single.bench(options, progress, inputs)
-    progress.note_once(result.source)
-    for warning in result.warnings:
-        progress.warn_once(warning)
-    show_timings(result, csv=csv, as_json=as_json, limit=limit, wide=wide)
+    progress.tell(result.source, result.warnings)
+    show_timings(result, output)
     check_users(result.attempts)

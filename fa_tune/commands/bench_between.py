@@ -12,7 +12,7 @@ import click
 
 from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.grouped_help import GroupedCommand
-from fa_tune.commands.shared.options import folder, json_option, wide_option
+from fa_tune.commands.shared.options import json_option, recordings_option, wide_option
 from fa_tune.commands.shared.output import say, text_table, write_json
 from fa_tune.commands.views.registry_table import workload_text
 from fa_tune.core.errors import NoUsableVariant
@@ -32,15 +32,12 @@ _KEY = (
 
 
 @click.command("bench-between", cls=GroupedCommand)
-@folder(
-    "--recordings",
-    "recordings",
-    envvar="FA_TUNE_RECORDINGS",
+@recordings_option(
     show_default="those that come with fa-tune",
     help="Recordings to use: a folder with one folder per GPU, or one of those.",
 )
-@json_option()
-@wide_option()
+@json_option
+@wide_option
 def command(recordings: Path | None, as_json: bool, wide: bool) -> None:
     """Check the registry's rule for decoding at lengths and batches between the tuned ones.
 
@@ -108,11 +105,7 @@ def _document(found: Sequence[Losses], singles: Sequence[Single]) -> dict[str, A
     return {
         "schema": SCHEMA,
         "losses": [
-            {
-                **dataclasses.asdict(loss),
-                "workload": loss.workload.key,
-                "near": loss.near.key,
-            }
+            {**dataclasses.asdict(loss), "workload": loss.workload.key, "near": loss.near.key}
             for loss in found
         ],
         "single": [dataclasses.asdict(single) for single in singles],

@@ -11,28 +11,27 @@ import click
 
 from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.grouped_help import GroupedCommand
-from fa_tune.commands.shared.option_groups import machine_options, measure_options, workload_options
+from fa_tune.commands.shared.option_groups import (
+    Output,
+    machine_options,
+    measure_options,
+    output_options,
+    search_options,
+    workload_options,
+)
 from fa_tune.commands.shared.options import (
-    csv_option,
     family_option,
-    json_option,
+    flag,
     kernels_option,
     option,
     quiet_option,
-    refuse_both,
 )
 from fa_tune.commands.shared.output import say, write_json, write_table_csv
-from fa_tune.commands.shared.parameters import STDOUT, NamedPath, WholeNumber
+from fa_tune.commands.shared.parameters import NamedPath, WholeNumber
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core import devices
 from fa_tune.core.errors import ToolMissing
-from fa_tune.core.options import (
-    MachineOptions,
-    MeasureOptions,
-    Progress,
-    SearchOptions,
-    WorkloadOptions,
-)
+from fa_tune.core.options import SearchOptions
 from fa_tune.core.stats import MARGIN, Ratio
 from fa_tune.lab import repeat
 from fa_tune.lab.repeatability import Agreement, Tuning, agreement, simulated
@@ -43,8 +42,8 @@ SCHEMA = "fa-tune-bench-decisions-1"
 
 @click.command("bench-decisions", cls=GroupedCommand)
 @workload_options()
-@kernels_option()
-@family_option()
+@kernels_option
+@family_option
 @option(
     "--tunings",
     "n",
@@ -61,17 +60,13 @@ SCHEMA = "fa-tune-bench-decisions-1"
     help="Decide tunings that `bench-decisions --to` recorded again, by the present rules; no GPU"
     " is needed. Repeat it for more files.",
 )
-@option(
+@flag(
     "--simulate",
-    "simulate",
-    is_flag=True,
-    show_default=False,
     help="With --from: simulate that many tunings (--tunings) of each workload by drawing rounds "
     "from the recorded ones.",
 )
 @option(
     "--to",
-    "to",
     type=NamedPath(dir_okay=False),
     metavar="FILE",
     help="Write each tuning's samples and choice to a JSON file as soon as it is finished; the "
@@ -79,28 +74,21 @@ SCHEMA = "fa-tune-bench-decisions-1"
 )
 @option(
     "--confirm/--no-confirm",
-    "confirm",
     default=True,
     help="Compare each choice with the default once more, as a search does.",
 )
 @measure_options("profiler", "runs", "references", "clock_control", "seed")
-@csv_option()
-@json_option()
+@output_options("csv")
 @machine_options("arch", "jobs", "compile_timeout_s", "device", "ncu", "cache_dir")
-@quiet_option()
+@quiet_option
+@search_options
 def command(
-    workloads: WorkloadOptions,
-    kernels: str,
-    names: tuple[str, ...],
+    options: SearchOptions,
     n: int,
     sources: tuple[Path, ...],
     simulate: bool,
     to: Path | None,
-    confirm: bool,
-    measure: MeasureOptions,
-    csv: Path | None,
-    as_json: bool,
-    machine: MachineOptions,
+    output: Output,
     quiet: bool,
 ) -> None:
     """Tune each workload several times from scratch, and say how often the choice is the same.
@@ -116,46 +104,36 @@ def command(
           --to ten.json
       fa-tune bench-decisions --from ten.json --simulate --tunings 1000
     """
-    refuse_both(csv, as_json)
     if simulate and not sources:
         raise click.UsageError("--simulate draws from recorded tunings; name them with --from")
     if sources and to is not None:
         raise click.UsageError("--to keeps new tunings; --from makes none")
-    if measure.profiler == "replay":
+    if options.measure.profiler == "replay":
         raise click.UsageError("a replay repeats itself; use --from with recorded tunings")
 
     with watching(quiet) as progress:
         if sources:
-            recorded = _decide_again(sources, n if simulate else None, measure.seed)
-        else:
-            options = SearchOptions(
-                workloads=workloads,
-                kernels=kernels,
-                families=names,
-                measure=measure,
-                machine=machine,
-                confirm=confirm,
+            seed = options.measure.seed
+            recorded = _decide_again(sources, n if simulate else None, seed)
+        elif devices.find_device(options.machine.device) is None:
+            raise ToolMissing(
+                "no GPU found: tuning measures on one; --from decides recorded tunings"
             )
-            recorded = _tune(options, n, progress, to)
+        else:
+            recorded = repeat.tune_many(options, n, progress, to=to)
     by_workload: dict[str, list[Tuning]] = {}
     for tuning in recorded.tunings:
         by_workload.setdefault(tuning.workload, []).append(tuning)
     found = {key: agreement(tunings) for key, tunings in by_workload.items()}
-    if as_json:
+    if output.as_json:
         write_json(_document(recorded, found))
         return
-    if csv is not None:
-        write_table_csv(*_flat(recorded.tunings), csv)
-    if csv != STDOUT:
+    if output.csv is not None:
+        write_table_csv(*_flat(recorded.tunings), output.csv)
+    if output.is_table:
         for text in _summary(found, by_workload):
             say(text)
         say(f"Measurements: {recorded.whose}.")
-
-
-def _tune(options: SearchOptions, n: int, progress: Progress, to: Path | None) -> RecordedTunings:
-    if devices.find_device(options.machine.device) is None:
-        raise ToolMissing("no GPU found: tuning measures on one; --from decides recorded tunings")
-    return repeat.tune_many(options, n, progress, to=to)
 
 
 def _decide_again(sources: Sequence[Path], simulated_n: int | None, seed: int) -> RecordedTunings:
@@ -175,25 +153,19 @@ def _decide_again(sources: Sequence[Path], simulated_n: int | None, seed: int) -
 def _summary(
     found: Mapping[str, Agreement], by_workload: Mapping[str, Sequence[Tuning]]
 ) -> list[str]:
-    texts = []
     headings = ["workload", "tunings", "flips", "by lowest median", "by lowest sample"]
     headings += ["worst / default", "confirmed", "slower"]
     rows = [
         [
-            result.workload,
-            str(result.tunings),
-            str(result.flips),
-            str(result.flips_lowest_median),
-            str(result.flips_lowest_sample),
-            _ratio(result.worst),
-            _ratio(result.worst_confirmed),
-            str(result.slower),
+            *(result.workload, str(result.tunings), str(result.flips)),
+            *(str(result.flips_lowest_median), str(result.flips_lowest_sample)),
+            *(_ratio(result.worst), _ratio(result.worst_confirmed), str(result.slower)),
         ]
         for result in found.values()
     ]
-    texts.append(fitted_table(headings, rows, {"workload"}))
+    texts = [fitted_table(headings, rows, {"workload"})]
     for key, result in found.items():
-        choices = "; ".join(f"{n} times {_config(c)}" for c, n in result.choices)
+        choices = "; ".join(f"{n} times {c.partition(':')[2]}" for c, n in result.choices)
         n_lowest = len({t.lowest_median for t in by_workload[key]})
         texts.append(f"{key}: {choices}. Lowest medians were of {n_lowest}.")
     agreed = sum(result.flips == 0 for result in found.values())
@@ -203,10 +175,6 @@ def _summary(
         f"of {len(found)}."
     )
     return texts
-
-
-def _config(subject: str) -> str:
-    return subject.partition(":")[2]
 
 
 def _ratio(ratio: Ratio | None) -> str:
@@ -221,8 +189,8 @@ def _ratio(ratio: Ratio | None) -> str:
 
 def _flat(tunings: Sequence[Tuning]) -> tuple[list[str], list[list[Any]]]:
     names = ["workload", "method", "seed", "chosen", "preferred", "lowest_median"]
-    names += ["lowest_sample", "default", "to_default", "confirmed", "confirmed_low"]
-    names += ["confirmed_high"]
+    names += ["lowest_sample", "default", "to_default"]
+    names += ["confirmed", "confirmed_low", "confirmed_high"]
     rows = []
     for t in tunings:
         to_default, confirmed = t.to_default(t.chosen), t.confirmed

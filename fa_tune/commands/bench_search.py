@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from fa_tune.commands.shared.fitted_table import fitted_table
-from fa_tune.commands.shared.options import (
-    csv_option,
-    json_option,
-    option,
-    quiet_option,
-    refuse_both,
-    refuse_same_file,
-)
+from fa_tune.commands.shared.option_groups import Output, gathered, output_options
+from fa_tune.commands.shared.options import flag, option, quiet_option, refuse_same_file
 from fa_tune.commands.shared.output import say, write_json, write_table_csv
-from fa_tune.commands.shared.parameters import (
-    STDOUT,
-    NamedPath,
-    Names,
-    OutputFile,
-    WholeNumber,
-    WorkloadKey,
-)
+from fa_tune.commands.shared.parameters import WORKLOAD, NamedPath, WholeNumber, names, output_file
 from fa_tune.commands.shared.progress import watching
 from fa_tune.commands.views import curves
 from fa_tune.core.errors import NoUsableVariant
@@ -53,6 +41,11 @@ SEEDS = WholeNumber(1, 10_000)
 # What options were called when older results were recorded.
 FORMER_NAMES = {"rival-seeds": "external-seeds"}
 
+_CSV_HEADINGS = (
+    *("space", "strategy", "configs", "seeds", "limit"),
+    *(f"{100 * level:.0f}% {q}" for level in LEVELS for q in ("median", "p90")),
+)
+
 
 @click.command(
     "bench-search",
@@ -62,68 +55,58 @@ FORMER_NAMES = {"rival-seeds": "external-seeds"}
 @option(
     "--strategy",
     "strategies",
-    type=Names(tuple(STRATEGIES), none=True, former=FORMER),
+    type=names(tuple(STRATEGIES), alone="none", former=FORMER),
     default="learned",
     metavar="NAME,…",
     help=f"Strategies to compare: {', '.join(STRATEGIES)}, or none.",
 )
 @option(
     "--kernel-tuner",
-    "kernel_tuner",
     metavar="all|NAME,…",
     help="Also run strategies of Kernel Tuner on the same spaces, by its own names: "
     "genetic_algorithm, pso, …",
 )
-@option("--seeds", "seeds", type=SEEDS, default=100, help="Runs of each.")
+@option("--seeds", type=SEEDS, default=100, help="Runs of each.")
 @option(
     "--external-seeds",
-    "external_seeds",
     type=SEEDS,
     show_default="like --seeds",
     help="Runs of external strategies, Kernel Tuner's and Optuna's, which take longer.",
 )
 @option(
     "--limit",
-    "limit",
     type=WholeNumber(1, 100_000),
     default=200,
     help="Measurements after which a run ends.",
 )
 @option(
     "--batch",
-    "batch",
     type=WholeNumber(1, 1000),
     default=1,
     help="Points that our strategies propose at a time; a search on a GPU takes 4.",
 )
 @option(
     "--default",
-    "default",
     type=click.Choice(["told", "hidden", "both"]),
     default="told",
     help="Whether our strategies are told which config is the default, and so measure it first, "
     "as a search does; Kernel Tuner's are never told.",
 )
-@option(
+@flag(
     "--transfer",
-    "transfer",
-    is_flag=True,
-    show_default=False,
     help="Also run learned with the results of the other workloads of these spaces; those of the "
     "workload under test are left out.",
 )
-@option("--workload", "workload", type=WorkloadKey(), metavar="KEY", help="Only this workload.")
+@option("--workload", type=WORKLOAD, metavar="KEY", help="Only this workload.")
 @option(
     "--jobs",
     "-j",
-    "jobs",
     type=WholeNumber(1, 1024),
     show_default="one per core",
     help="Processes to run in parallel.",
 )
 @option(
     "--add",
-    "add",
     multiple=True,
     type=NamedPath(dir_okay=False),
     metavar="FILE",
@@ -133,30 +116,25 @@ FORMER_NAMES = {"rival-seeds": "external-seeds"}
 )
 @option(
     "--plot",
-    "plot",
-    type=OutputFile(stdout=False),
+    type=output_file(stdout=False),
     metavar="FILE",
     help="Also draw the share of the best over measurements, as .svg, .png or .pdf.",
 )
-@csv_option()
-@json_option()
-@quiet_option()
+@output_options("csv")
+@quiet_option
+@gathered(
+    *("plan", Comparison),
+    ("strategies", "default", "seeds", "external_seeds", "limit", "batch", "jobs"),
+)
 def command(
     paths: tuple[Path, ...],
-    strategies: tuple[str, ...],
+    plan: Comparison,
     kernel_tuner: str | None,
-    seeds: int,
-    external_seeds: int | None,
-    limit: int,
-    batch: int,
-    default: str,
     transfer: bool,
     workload: Workload | None,
-    jobs: int | None,
     add: tuple[Path, ...],
     plot: Path | None,
-    csv: Path | None,
-    as_json: bool,
+    output: Output,
     quiet: bool,
 ) -> None:
     """Replay search strategies on recorded spaces and count the measurements they need.
@@ -172,71 +150,54 @@ def command(
       fa-tune bench-search profiles/nvidia_h200 --kernel-tuner all \\
           --external-seeds 20
     """
-    refuse_both(csv, as_json)
-    refuse_same_file(("--csv", csv), ("--plot", plot), *(("--add", one) for one in add))
+    refuse_same_file(("--csv", output.csv), ("--plot", plot), *(("--add", one) for one in add))
     if plot is not None:
         check_suffix(plot)
     spaces = _spaces(paths, workload)
     others = _spaces(paths, None) if transfer else []
-    earlier = _earlier(add, limit)
-    jobs = jobs or os.cpu_count() or 1
-    lenient = kernel_tuner == "all"  # what was asked for by name has to run
-    plan = Comparison(
-        strategies,
-        _kernel_tuner_strategies(kernel_tuner),
-        default,
-        seeds,
-        external_seeds,
-        limit,
-        batch,
-        jobs,
-        lenient,
+    earlier: dict[str, list[Score]] = {}
+    for path in add:
+        for name, scores in read(path, plan.limit).items():
+            earlier.setdefault(name, []).extend(scores)
+    plan = replace(
+        plan,
+        kernel_tuner=_kernel_tuner_strategies(kernel_tuner),
+        jobs=plan.jobs or os.cpu_count() or 1,
+        lenient=kernel_tuner == "all",  # what was asked for by name has to run
     )
     scored: list[tuple[RecordedWorkload, list[Score]]] = []
     with watching(quiet) as progress:
         for space in spaces:
-            known = priors_from(space, others)
-            scores = compare(space, plan, progress, known)
+            scores = compare(space, plan, progress, priors_from(space, others))
             here = {score.strategy for score in scores}
             scores += [s for s in earlier.get(space.name, ()) if s.strategy not in here]
             scored.append((space, scores))
     if plot is not None:
         curves.save(plot, [scores for _, scores in scored])
-    if as_json:
+    if output.as_json:
         write_json(document(plan, scored))
         return
-    if csv is not None:
-        names, rows = _flat([score for _, scores in scored for score in scores])
-        write_table_csv(names, rows, csv)
-    if csv != STDOUT:
+    if output.csv is not None:
+        rows = _flat([score for _, scores in scored for score in scores])
+        write_table_csv(_CSV_HEADINGS, rows, output.csv)
+    if output.is_table:
         for space, scores in scored:
-            say(wrapped(headline(space, default), terminal_width()))
-            say(fitted_table(headings(limit), [cells(s) for s in scores], {"strategy"}))
+            say(wrapped(headline(space, plan.default), terminal_width()))
+            say(fitted_table(headings(plan.limit), [cells(s) for s in scores], {"strategy"}))
             say()
         say(wrapped(closing(plan), terminal_width()))
 
 
 def _spaces(paths: Sequence[Path], workload: Workload | None) -> list[RecordedWorkload]:
-    tables = [load(path) for path in find(paths or [profiles_dir()])]
-    if workload is not None:
-        tables = [t for t in tables if workload.key in t.workloads]
     found = [
         space
-        for table in tables
-        for space in recorded(table)
+        for path in find(paths or [profiles_dir()])
+        for space in recorded(load(path))
         if workload is None or space.rows[0].workload == workload.key
     ]
     if not found:
         wanted = workload.key if workload else "any workload"
         raise NoUsableVariant(f"no recorded space has {wanted}")
-    return found
-
-
-def _earlier(paths: Sequence[Path], limit: int) -> dict[str, list[Score]]:
-    found: dict[str, list[Score]] = {}
-    for path in paths:
-        for space, scores in read(path, limit).items():
-            found.setdefault(space, []).extend(scores)
     return found
 
 
@@ -247,12 +208,9 @@ def _kernel_tuner_strategies(text: str | None) -> tuple[str, ...]:
     return all_strategies() if text == "all" else tuple(w.strip() for w in text.split(",") if w)
 
 
-def _flat(scores: Sequence[Score]) -> tuple[list[str], list[list[Any]]]:
-    names = ["space", "strategy", "configs", "seeds", "limit"]
-    names += [f"{100 * level:.0f}% {q}" for level in LEVELS for q in ("median", "p90")]
-    rows = [
+def _flat(scores: Sequence[Score]) -> list[list[Any]]:
+    return [
         [s.space, s.strategy, s.n_points, s.n_seeds, s.limit]
         + [n for level in LEVELS for n in s.needed[level]]
         for s in scores
     ]
-    return names, rows

@@ -2,79 +2,64 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
 from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.grouped_help import GroupedCommand
-from fa_tune.commands.shared.option_groups import machine_options
+from fa_tune.commands.shared.option_groups import Output, machine_options, output_options
 from fa_tune.commands.shared.options import (
-    csv_option,
     d_head_option,
     family_option,
     field_option,
-    json_option,
     kernels_option,
     quiet_option,
-    refuse_both,
 )
-from fa_tune.commands.shared.output import one_line, say, write_json, write_table_csv
-from fa_tune.commands.shared.parameters import STDOUT
+from fa_tune.commands.shared.output import (
+    one_line,
+    rejected_objects,
+    say,
+    write_json,
+    write_table_csv,
+)
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core.errors import NoUsableVariant
+from fa_tune.core.model import Resources
 from fa_tune.core.options import MachineOptions
 from fa_tune.tune import single
 from fa_tune.tune.results import BuildReport
 
 SCHEMA = "fa-tune-build-1"
 _HEADINGS = (
-    "Kernel Name",
-    "Regs",
-    "Spill st (B)",
-    "Spill ld (B)",
-    "Stack (B)",
-    "Smem (KiB)",
-    "CTAs/SM",
-    "Compile (s)",
+    *("Kernel Name", "Regs", "Spill st (B)", "Spill ld (B)", "Stack (B)", "Smem (KiB)"),
+    *("CTAs/SM", "Compile (s)"),
+)
+_USED = (
+    *("registers", "spill_store_bytes", "spill_load_bytes", "stack_bytes"),
+    *("static_smem_bytes", "dynamic_smem_bytes", "threads", "ctas_per_sm"),
 )
 _CSV_HEADINGS = (
-    "variant",
-    "arch",
-    "outcome",
-    "reason",
-    "registers",
-    "spill_store_bytes",
-    "spill_load_bytes",
-    "stack_bytes",
-    "static_smem_bytes",
-    "dynamic_smem_bytes",
-    "threads",
-    "ctas_per_sm",
-    "compile_s",
-    "cached",
-    "diagnostics",
+    *("variant", "arch", "outcome", "reason", *_USED),
+    *("compile_s", "cached", "diagnostics"),
 )
 
 
 @click.command("build", cls=GroupedCommand)
-@kernels_option()
-@family_option()
-@d_head_option()
+@kernels_option
+@family_option
+@d_head_option
 @field_option("d_head_v")
-@csv_option()
-@json_option()
+@output_options("csv")
 @machine_options("arch", "jobs", "compile_timeout_s", "cache_dir")
-@quiet_option()
+@quiet_option
 def command(
     kernels: str,
-    names: tuple[str, ...],
+    families: tuple[str, ...],
     d_heads: tuple[int, ...],
     d_head_v: int,
     machine: MachineOptions,
-    csv: Path | None,
-    as_json: bool,
+    output: Output,
     quiet: bool,
 ) -> None:
     """Compile a set of configs and show registers, spills, shared memory and occupancy.
@@ -88,17 +73,25 @@ def command(
       fa-tune build --arch sm_90
       fa-tune build --kernels prog-all --arch sm_80 --csv resources.csv
     """
-    refuse_both(csv, as_json)
-
     with watching(quiet) as progress:
-        report = single.build(kernels, d_heads, machine, progress, names=names, d_head_v=d_head_v)
-    if csv is not None:
-        objects = [_object(report, i) for i in range(len(report.results))]
+        report = single.build(
+            kernels, d_heads, machine, progress, names=families, d_head_v=d_head_v
+        )
+    objects = _objects(report)
+    if output.csv is not None:
         rows = [[_csv_cell(o[name]) for name in _CSV_HEADINGS] for o in objects]
-        write_table_csv(_CSV_HEADINGS, rows, csv)
-    if as_json:
-        write_json(_document(report))
-    elif csv != STDOUT:
+        write_table_csv(_CSV_HEADINGS, rows, output.csv)
+    if output.as_json:
+        write_json(
+            {
+                "schema": SCHEMA,
+                "arch": report.arch,
+                "nvrtc": report.nvrtc,
+                "builds": objects,
+                "rejected": rejected_objects(report.rejected),
+            }
+        )
+    elif output.is_table:
         _show(report)
     if not any(result.artifact for result in report.results):
         reasons = [r.reason for r in report.results] + [why.reason for _, why in report.rejected]
@@ -107,22 +100,10 @@ def command(
 
 def _show(report: BuildReport) -> None:
     built = [r.artifact for r in report.results if r.artifact is not None]
-    rows = []
-    for artifact in built:
-        used = artifact.resources
-        smem_kib = (used.static_smem_bytes + used.dynamic_smem_bytes) / 1024
-        rows.append(
-            [
-                artifact.variant.config,
-                str(used.registers),
-                str(used.spill_store_bytes),
-                str(used.spill_load_bytes),
-                str(used.stack_bytes),
-                f"{smem_kib:g}",
-                str(used.ctas_per_sm),
-                f"{artifact.compile_s:.2f}",
-            ]
-        )
+    rows = [
+        [artifact.variant.config, *_cells(artifact.resources), f"{artifact.compile_s:.2f}"]
+        for artifact in built
+    ]
     if rows:
         say(fitted_table(_HEADINGS, rows, {"Kernel Name"}, configs="Kernel Name"))
     cached = sum(r.cached for r in report.results if r.artifact is not None)
@@ -141,41 +122,32 @@ def _show(report: BuildReport) -> None:
         say(f"rejected: {variant.config}: {rejected.constraint}: {rejected.reason}")
 
 
-def _document(report: BuildReport) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "arch": report.arch,
-        "nvrtc": report.nvrtc,
-        "builds": [_object(report, i) for i in range(len(report.results))],
-        "rejected": [
-            {"variant": variant.key, "constraint": why.constraint, "reason": why.reason}
-            for variant, why in report.rejected
-        ],
-    }
+def _cells(used: Resources) -> list[str]:
+    smem_kib = (used.static_smem_bytes + used.dynamic_smem_bytes) / 1024
+    return [
+        *(str(getattr(used, name)) for name in _USED[:4]),
+        *(f"{smem_kib:g}", str(used.ctas_per_sm)),
+    ]
 
 
-def _object(report: BuildReport, index: int) -> dict[str, Any]:
-    """One build; what a failed one lacks is None."""
-    result = report.results[index]
-    artifact = result.artifact
-    used = artifact.resources if artifact else None
-    return {
-        "variant": result.request.variant.key,
-        "arch": result.request.arch,
-        "outcome": str(result.outcome),
-        "reason": result.reason or None,
-        "registers": used.registers if used else None,
-        "spill_store_bytes": used.spill_store_bytes if used else None,
-        "spill_load_bytes": used.spill_load_bytes if used else None,
-        "stack_bytes": used.stack_bytes if used else None,
-        "static_smem_bytes": used.static_smem_bytes if used else None,
-        "dynamic_smem_bytes": used.dynamic_smem_bytes if used else None,
-        "threads": used.threads if used else None,
-        "ctas_per_sm": used.ctas_per_sm if used else None,
-        "compile_s": artifact.compile_s if artifact else None,
-        "cached": result.cached,
-        "diagnostics": list(artifact.diagnostics) if artifact else [],
-    }
+def _objects(report: BuildReport) -> list[dict[str, Any]]:
+    """The builds; what a failed one lacks is None."""
+    found = []
+    for result in report.results:
+        artifact = result.artifact
+        used = artifact.resources if artifact else None
+        one = {
+            "variant": result.request.variant.key,
+            "arch": result.request.arch,
+            "outcome": str(result.outcome),
+            "reason": result.reason or None,
+            **{name: getattr(used, name, None) for name in _USED},
+            "compile_s": artifact.compile_s if artifact else None,
+            "cached": result.cached,
+            "diagnostics": list(artifact.diagnostics) if artifact else [],
+        }
+        found.append(one)
+    return found
 
 
 def _csv_cell(value: Any) -> Any:

@@ -18,9 +18,9 @@ MARKS = {True: "✓", False: "✗", None: "–"}
 
 
 @click.command("doctor")
-@json_option()
+@json_option
 @machine_options("device", "ncu", "recordings", "cache_dir")
-@quiet_option()
+@quiet_option
 def command(machine: MachineOptions, as_json: bool, quiet: bool) -> None:
     """Check everything the commands need, and say how to fix what is missing.
 

@@ -57,8 +57,8 @@ ENOUGH = 5  # configs whose ranks mean something
 @workload_options("seq_lens", "seq_lens_kv", "batches", "heads", "kv_heads", "masks")
 @measure_options("runs", "clock_control", "seed")
 @machine_options("arch", "jobs", "compile_timeout_s", "device", "ncu", "recordings", "cache_dir")
-@json_option()
-@quiet_option()
+@json_option
+@quiet_option
 def command(
     kernels: tuple[str, ...],
     sources: tuple[Path, ...],

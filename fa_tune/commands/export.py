@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from pathlib import Path
 
 import click
 
 from fa_tune.commands.shared.grouped_help import GroupedCommand
-from fa_tune.commands.shared.option_groups import machine_options
+from fa_tune.commands.shared.option_groups import gathered, machine_options
 from fa_tune.commands.shared.options import (
     D_HEADS,
     field_option,
@@ -16,11 +17,9 @@ from fa_tune.commands.shared.options import (
     registry_option,
 )
 from fa_tune.commands.shared.output import say
-from fa_tune.commands.shared.parameters import Architectures, Kernels, NamedPath, WorkloadKeys
-from fa_tune.commands.shared.parameters import dtypes as dtype_names
+from fa_tune.commands.shared.parameters import ARCHITECTURES, DTYPES, KERNELS, WORKLOADS, NamedPath
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core.options import MachineOptions
-from fa_tune.core.workload import DType, Workload
 from fa_tune.export.project import Export, export
 from fa_tune.export.selection import ExportOptions
 from fa_tune.report.wrap import folded, terminal_width, wrapped
@@ -36,11 +35,10 @@ from fa_tune.tune.outputs import registry_path
     metavar="DIR",
     help="The folder to write: a new or empty one, or an earlier export, which is replaced.",
 )
-@registry_option()
+@registry_option
 @option(
     "--workloads",
-    "workloads",
-    type=WorkloadKeys(),
+    type=WORKLOADS,
     default=(),
     show_default="all of the registry",
     metavar="KEY,KEY,…",
@@ -50,7 +48,7 @@ from fa_tune.tune.outputs import registry_path
 @option(
     "--arch",
     "archs",
-    type=Architectures(),
+    type=ARCHITECTURES,
     default=(),
     show_default="those of the registry's GPUs",
     metavar="ARCH,ARCH,…",
@@ -60,8 +58,7 @@ from fa_tune.tune.outputs import registry_path
 @option(
     "--kernels",
     "-k",
-    "kernels",
-    type=Kernels(),
+    type=KERNELS,
     show_default="none",
     metavar="KEY|CONFIG",
     help="Configs to export beside the chosen ones: a set like prog, or one config's short form. "
@@ -80,67 +77,39 @@ from fa_tune.tune.outputs import registry_path
 @option(
     "--dtype",
     "dtypes",
-    type=dtype_names(),
+    type=DTYPES,
     default="fp16,bf16",
     metavar="NAME,…",
     help="Element types to export defaults for, and configs of --kernels.",
 )
 @option(
     "--lse",
-    "lse",
     is_flag=True,
-    default=False,
     help="Also export every kernel with the log-sum-exp, as is always done if an entry has it.",
 )
 @option(
     "--ptx",
-    "ptx",
     is_flag=True,
-    default=False,
     help="Also export the defaults as PTX, for GPUs of compute capability 8.0 and later that "
     "--arch does not cover; the driver compiles it at the first load.",
 )
 @option(
     "--few-queries",
-    "few_queries",
     is_flag=True,
-    default=False,
     help="Also export the defaults for few queries and many keys; their launches take a workspace.",
 )
 @option(
     "--few-queries-by-size",
     "by_size",
     is_flag=True,
-    default=False,
     help="The same for any number of sequences, heads and keys: some 40 configs for each --dtype "
     "and --d-head.",
 )
-@option(
-    "--kv-e4m3",
-    "kv_e4m3",
-    is_flag=True,
-    default=False,
-    help="The defaults for few queries for K and V in e4m3, too.",
-)
+@option("--kv-e4m3", is_flag=True, help="The defaults for few queries for K and V in e4m3, too.")
 @machine_options("jobs", "compile_timeout_s", "cache_dir")
-@quiet_option()
-def command(
-    folder: Path,
-    registry: Path | None,
-    workloads: tuple[Workload, ...],
-    archs: tuple[str, ...],
-    kernels: str | None,
-    d_heads: tuple[int, ...],
-    d_head_v: int,
-    dtypes: tuple[DType, ...],
-    lse: bool,
-    ptx: bool,
-    few_queries: bool,
-    by_size: bool,
-    kv_e4m3: bool,
-    machine: MachineOptions,
-    quiet: bool,
-) -> None:
+@quiet_option
+@gathered("options", ExportOptions, [field.name for field in fields(ExportOptions)])
+def command(folder: Path, options: ExportOptions, machine: MachineOptions, quiet: bool) -> None:
     """Write the chosen kernels as a C++ library, which needs neither Python nor the CUDA toolkit.
 
     A CMake project with the kernels compiled, the choice by workload as the registry made it,
@@ -152,20 +121,7 @@ def command(
       fa-tune export --to attention --arch sm_90a,sm_80 --d-head 64,128 --ptx
       cmake -S attention -B build && cmake --build build && ctest --test-dir build
     """
-    options = ExportOptions(
-        registry=registry_path(registry),
-        archs=archs,
-        workloads=workloads,
-        kernels=kernels,
-        d_heads=d_heads,
-        d_head_v=d_head_v,
-        dtypes=dtypes,
-        lse=lse,
-        ptx=ptx,
-        few_queries=few_queries,
-        by_size=by_size,
-        kv_e4m3=kv_e4m3,
-    )
+    options = replace(options, registry=registry_path(options.registry))
     with watching(quiet) as progress:
         made = export(folder, options, machine, progress)
         for sentence in made.left_out:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,24 +10,23 @@ from typing import Any
 import click
 
 from fa_tune.commands.shared.grouped_help import GroupedCommand
-from fa_tune.commands.shared.option_groups import machine_options, measure_options, workload_options
-from fa_tune.commands.shared.options import (
-    csv_option,
-    json_option,
-    limit_option,
-    option,
-    quiet_option,
-    refuse_both,
-    wide_option,
+from fa_tune.commands.shared.option_groups import (
+    Output,
+    machine_options,
+    measure_options,
+    output_options,
+    search_options,
+    workload_options,
 )
+from fa_tune.commands.shared.options import option, quiet_option
 from fa_tune.commands.shared.output import rows_as_objects, say, write_json, write_rows_csv
-from fa_tune.commands.shared.parameters import STDOUT, OutputFile
+from fa_tune.commands.shared.parameters import STDOUT, output_file
 from fa_tune.commands.shared.progress import PlainProgress, watching
 from fa_tune.commands.shared.users import check_users
 from fa_tune.commands.views.counters import counter_tables, explains, fitted_counter_tables
 from fa_tune.commands.views.row_table import FITTED_LIMIT, show_rows
 from fa_tune.core.model import Attempt
-from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
+from fa_tune.core.options import SearchOptions
 from fa_tune.profile.profile_json import SCHEMA
 from fa_tune.report.fitted import Legend
 from fa_tune.report.wrap import terminal_width, wrapped
@@ -45,27 +45,21 @@ from fa_tune.tune.session import ready_workers
 )
 @option(
     "--export",
-    "export",
-    type=OutputFile(stdout=False),
+    type=output_file(stdout=False),
     metavar="FILE.ncu-rep",
     help="Keep ncu's report, for the Nsight Compute program.",
 )
-@csv_option()
-@json_option()
-@limit_option(f"{FITTED_LIMIT} beside the references; 20 with --wide")
-@wide_option()
+@output_options(
+    "csv", "limit", "wide", limit=f"{FITTED_LIMIT} beside the references; 20 with --wide"
+)
 @machine_options("arch", "jobs", "compile_timeout_s", "device", "ncu", "recordings", "cache_dir")
-@quiet_option()
+@quiet_option
+@search_options
 def command(
     configs: tuple[str, ...],
-    workloads: WorkloadOptions,
-    measure: MeasureOptions,
-    machine: MachineOptions,
+    options: SearchOptions,
     export: Path | None,
-    csv: Path | None,
-    as_json: bool,
-    limit: int | None,
-    wide: bool,
+    output: Output,
     quiet: bool,
 ) -> None:
     """Measure one config or several beside the reference kernels.
@@ -81,32 +75,30 @@ def command(
       fa-tune profile --metrics explain --export best.ncu-rep \\
           "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles"
     """
-    refuse_both(csv, as_json)
-    if export is not None and measure.profiler in ("events", "replay"):
-        raise click.UsageError(f"--export keeps ncu's report; {measure.profiler} writes none")
+    profiler = options.measure.profiler
+    if export is not None and profiler in ("events", "replay"):
+        raise click.UsageError(f"--export keeps ncu's report; {profiler} writes none")
     if export is not None and export.suffix not in (".ncu-rep", ".ncu-repz"):
         raise click.UsageError("--export needs a file name that ends in .ncu-rep")
 
-    options = SearchOptions(workloads=workloads, kernels="", measure=measure, machine=machine)
-    with watching(quiet) as progress, ready_workers(machine):
+    options = replace(options, kernels="")
+    with watching(quiet) as progress, ready_workers(options.machine):
         result = single.profile(configs, options, progress, export=export)
-    progress.note_once(result.source)
-    for warning in result.warnings:
-        progress.warn_once(warning)
+    progress.tell(result.source, result.warnings)
 
     rows = rows_from_attempts(result.attempts, result.resources)
-    write_rows_csv(rows, csv)
-    if as_json:
+    write_rows_csv(rows, output.csv)
+    if output.as_json:
         write_json(_document(result, rows) | {"stages_s": progress.times.by_stage()})
-    elif csv != STDOUT:
-        legend = show_rows(rows, limit, wide=wide, summed_up=False)
-        if measure.metrics != "rank":
-            _show_counters(result, progress, None if wide else legend)
+    elif output.csv != STDOUT:
+        legend = show_rows(rows, output.limit, wide=output.wide, summed_up=False)
+        if options.measure.metrics != "rank":
+            _show_counters(result, progress, None if output.wide else legend)
         if result.export is not None:
             say(f"Report kept in {result.export}.")
         source = f"Measurements: {result.source}."
-        say(source if wide else wrapped(source, terminal_width()))
-    if as_json or csv == STDOUT:
+        say(source if output.wide else wrapped(source, terminal_width()))
+    if not output.is_table:
         progress.note(f"Measurements: {result.source}.")
     if export is not None and result.export is None:
         progress.warn(f"no report was written to {export}")

@@ -8,21 +8,27 @@ from pathlib import Path
 import click
 
 from fa_tune import families
-from fa_tune.commands.shared.axes import device_limits, expanded
+from fa_tune.commands.shared.axes import device_limits, expanded_of
 from fa_tune.commands.shared.grouped_help import GroupedCommand
-from fa_tune.commands.shared.option_groups import machine_options, measure_options, workload_options
+from fa_tune.commands.shared.option_groups import (
+    machine_options,
+    measure_options,
+    search_options,
+    workload_options,
+)
 from fa_tune.commands.shared.options import (
     axis_option,
     family_option,
     kernels_option,
     option,
     quiet_option,
+    resume_option,
 )
 from fa_tune.commands.shared.output import say
 from fa_tune.commands.shared.parameters import NamedPath, WholeNumber
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
+from fa_tune.core.options import SearchOptions
 from fa_tune.families.selection import choose_configs
 from fa_tune.lab import record_space
 from fa_tune.lab.space_table import SUFFIX
@@ -32,48 +38,31 @@ from fa_tune.tune.candidates import choose_families
 
 @click.command("record-space", cls=GroupedCommand)
 @workload_options()
-@kernels_option()
-@family_option()
-@axis_option()
+@kernels_option
+@family_option
+@axis_option
 @option(
     "--at-most",
-    "at_most",
     type=WholeNumber(1, 1_000_000),
     show_default="all",
     help="Record the default and a random sample of the configs, the same for the same seed.",
 )
 @option(
     "--to",
-    "to",
     type=NamedPath(dir_okay=False),
     metavar="FILE",
     required=True,
     help="The recorded space to write, NAME.space.csv.gz; NAME.space.json goes beside it.",
 )
 @measure_options("profiler", "runs", "clock_control", "inputs", "seed")
-@option(
-    "--resume/--fresh",
-    "resume",
-    default=True,
-    help="Take finished measurements from the journal, or measure everything again.",
-)
+@resume_option
 @machine_options(
     *("arch", "jobs", "compile_timeout_s", "device", "devices", "ray", "ncu", "recordings"),
     "cache_dir",
 )
-@quiet_option()
-def command(
-    workloads: WorkloadOptions,
-    kernels: str,
-    names: tuple[str, ...],
-    axes: tuple[str, ...],
-    at_most: int | None,
-    to: Path,
-    measure: MeasureOptions,
-    resume: bool,
-    machine: MachineOptions,
-    quiet: bool,
-) -> None:
+@quiet_option
+@search_options
+def command(options: SearchOptions, at_most: int | None, to: Path, quiet: bool) -> None:
     """Measure every config of a set, or of axes of your own, and keep the full table.
 
     The table has times, failures, knobs, and what the compiler reports of each kernel, for
@@ -89,33 +78,24 @@ def command(
     """
     if not to.name.endswith(SUFFIX):  # before hours of measuring rather than after
         raise InvalidConfig(f"{to}: a recorded space's name ends in {SUFFIX}")
-    chosen = choose_families(names, device_limits(machine), workloads=workloads.workloads())
-    grid = workloads
-    if axes:
-        configs = expanded(axes, kernels, grid.dtypes, grid.d_heads, chosen, grid.d_head_v)
+    if options.axes:
+        configs = expanded_of(options)
     else:
+        grid, limits = options.workloads, device_limits(options.machine)
+        chosen = choose_families(options.families, limits, workloads=grid.workloads())
         configs = choose_configs(
-            kernels,
-            grid.dtypes,
-            grid.d_heads,
-            chosen,
-            named=bool(names),
+            *(options.kernels, grid.dtypes, grid.d_heads, chosen),
+            named=bool(options.families),
             d_head_v=grid.d_head_v,
         )
     found = sorted({families.of(config).name for config in configs})
     if len(found) > 1:
         several = " or ".join(f"--family {name}" for name in found)
         raise click.UsageError(f"a space has configs of one family: give {several}")
+    options = replace(options, axes=())
     if at_most is not None:  # the sample is drawn by the seed, whoever measures
-        measure = replace(measure, typed=measure.typed - {"seed"})
-    options = SearchOptions(
-        workloads=grid,
-        kernels=kernels,
-        families=names,
-        measure=measure,
-        machine=machine,
-        resume=resume,
-    )
+        typed = options.measure.typed - {"seed"}
+        options = replace(options, measure=replace(options.measure, typed=typed))
     with watching(quiet) as progress:
         made = record_space.record_space(configs, options, to, progress, at_most=at_most)
     ran = sum(bool(row.samples_s) for row in made.rows)

@@ -13,24 +13,18 @@ from fa_tune import families
 from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.groups import HelpfulGroup
 from fa_tune.commands.shared.mask_options import mask_options
-from fa_tune.commands.shared.option_groups import unusual_options
 from fa_tune.commands.shared.options import (
     COUNT,
+    D_HEAD,
     LENGTH,
-    MAX_HEAD_DIM,
+    field_options,
     json_option,
     option,
     registry_option,
     wide_option,
 )
 from fa_tune.commands.shared.output import say, write_json
-from fa_tune.commands.shared.parameters import (
-    DTypeChoice,
-    NamedPath,
-    OutputFile,
-    WholeNumber,
-    WorkloadKey,
-)
+from fa_tune.commands.shared.parameters import DTYPE, WORKLOAD, NamedPath, output_file
 from fa_tune.commands.shared.progress import PlainProgress
 from fa_tune.commands.views.default_check import check_document, check_sentence, check_table
 from fa_tune.commands.views.registry_table import best_document, show_entries, target_of
@@ -72,22 +66,20 @@ def command() -> None:
     """
 
 
-_gpu = option("--gpu", "gpu", metavar="NAME", help='GPU model, like "NVIDIA H200".')
-_method = option(
-    "--method", "method", type=click.Choice(("ncu", "events")), help="How it was measured."
-)
+_gpu = option("--gpu", metavar="NAME", help='GPU model, like "NVIDIA H200".')
+_method = option("--method", type=click.Choice(("ncu", "events")), help="How it was measured.")
 
 
 @command.command("show", short_help="List what is kept.")
-@registry_option()
+@registry_option
 @_gpu
-@option("--workload", "workload", type=WorkloadKey(), metavar="KEY", help="Only this workload.")
-@option("--seq-len", "seq_len", type=LENGTH, help="Only this sequence length.")
-@option("--d-head", "d_head", type=WholeNumber(1, MAX_HEAD_DIM), help="Only this head dimension.")
-@option("--dtype", "dtype", type=DTypeChoice(), metavar="fp16|bf16", help="Only this type.")
+@option("--workload", type=WORKLOAD, metavar="KEY", help="Only this workload.")
+@option("--seq-len", type=LENGTH, help="Only this sequence length.")
+@option("--d-head", type=D_HEAD, help="Only this head dimension.")
+@option("--dtype", type=DTYPE, metavar="fp16|bf16", help="Only this type.")
 @_method
-@json_option()
-@wide_option()
+@json_option
+@wide_option
 def show(
     registry: Path | None,
     gpu: str | None,
@@ -110,8 +102,8 @@ def show(
     Example:
       fa-tune registry show --d-head 128 --dtype fp16
     """
-    path = _path(registry)
-    kept = _load(path)
+    path = registry_path(registry)
+    kept = load(path)
     entries = [
         e
         for e in kept.entries
@@ -140,17 +132,16 @@ def _none_like(gpu: str | None, kept: Registry, path: Path) -> str:
 
 
 @command.command("check", short_help="Say whether any choice is slower than the default.")
-@registry_option()
+@registry_option
 @option(
     "--recordings",
-    "recordings",
     type=NamedPath(file_okay=False),
     metavar="FOLDER",
     help="Check the choices of the searches recorded there instead of the registry.",
 )
 @_gpu
 @_method
-@json_option()
+@json_option
 def check(
     registry: Path | None,
     recordings: Path | None,
@@ -173,8 +164,8 @@ def check(
     if recordings is not None:
         found, where = compare_recordings(recordings), str(recordings)
     else:
-        path = _path(registry)
-        found, where = compare_registry(_load(path).entries), str(path)
+        path = registry_path(registry)
+        found, where = compare_registry(load(path).entries), str(path)
     found = [
         comparison
         for comparison in found
@@ -190,44 +181,28 @@ def check(
 
 
 @command.command("best", cls=GroupedCommand, short_help="Print the config to use for a workload.")
-@registry_option()
+@registry_option
 @_gpu
 @option(
     "--workload",
-    "workload",
-    type=WorkloadKey(),
+    type=WORKLOAD,
     metavar="KEY",
     help="The workload's key, like b16_h16_kv16_q4096_k4096_d128_fp16_full, instead of the other "
     "options of the workload.",
 )
-@option("--seq-len", "seq_len", type=LENGTH, help="Sequence length of the queries.")
+@option("--seq-len", type=LENGTH, help="Sequence length of the queries.")
+@option("--seq-len-kv", type=LENGTH, show_default="as --seq-len", help="That of K and V.")
+@option("--d-head", type=D_HEAD, default=128, help="Head dimension.")
+@option("--dtype", type=DTYPE, default="fp16", metavar="fp16|bf16", help="Element type.")
 @option(
-    "--seq-len-kv", "seq_len_kv", type=LENGTH, show_default="as --seq-len", help="That of K and V."
+    "--batch", type=COUNT, show_default="16 up to 4096, then 65536 / seq_len", help="Batch size."
 )
-@option(
-    "--d-head", "d_head", type=WholeNumber(1, MAX_HEAD_DIM), default=128, help="Head dimension."
-)
-@option(
-    "--dtype",
-    "dtype",
-    type=DTypeChoice(),
-    default="fp16",
-    metavar="fp16|bf16",
-    help="Element type.",
-)
-@option(
-    "--batch",
-    "batch",
-    type=COUNT,
-    show_default="16 up to 4096, then 65536 / seq_len",
-    help="Batch size.",
-)
-@option("--heads", "heads", type=COUNT, default=BENCHMARK_HEADS, help="Heads of the queries.")
-@option("--kv-heads", "kv_heads", type=COUNT, show_default="as --heads", help="Heads of the keys.")
+@option("--heads", type=COUNT, default=BENCHMARK_HEADS, help="Heads of the queries.")
+@option("--kv-heads", type=COUNT, show_default="as --heads", help="Heads of the keys.")
 @mask_options("Causal or full mask", default=False)
-@unusual_options(*CHOICE_DEPENDS_ON)
+@field_options(*CHOICE_DEPENDS_ON)
 @_method
-@json_option()
+@json_option
 def best(
     registry: Path | None,
     gpu: str | None,
@@ -240,9 +215,9 @@ def best(
     heads: int,
     kv_heads: int | None,
     causal: bool,
-    unusual: dict[str, Any],
     method: str | None,
     as_json: bool,
+    **unusual: Any,
 ) -> None:
     """Print the config to use for a workload on a GPU, for scripts.
 
@@ -271,8 +246,8 @@ def best(
             causal=causal,
             **unusual,
         )
-    path = _path(registry)
-    kept = _load(path)
+    path = registry_path(registry)
+    kept = load(path)
     if not kept.entries:
         raise NoUsableVariant(_nothing_in(path))
     found = find_match(kept, target_of(kept, gpu, workload, method), workload)
@@ -305,8 +280,7 @@ def best(
 @option(
     "--output",
     "-o",
-    "output",
-    type=OutputFile(stdout=False),
+    type=output_file(stdout=False),
     required=True,
     metavar="FILE",
     help="Where to write the result; it may be one of the files.",
@@ -362,14 +336,6 @@ def _refuse_beside_key() -> None:
         raise click.UsageError(
             f"--workload says all of the workload; leave out {', '.join(others)}"
         )
-
-
-def _path(registry: Path | None) -> Path:
-    return registry_path(registry)
-
-
-def _load(path: Path) -> Registry:
-    return load(path)
 
 
 def _nothing_in(path: Path) -> str:

@@ -6,33 +6,29 @@ import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
 from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.mask_options import mask_options
-from fa_tune.commands.shared.option_groups import unusual_options
+from fa_tune.commands.shared.option_groups import gathered
 from fa_tune.commands.shared.options import (
     COUNT,
+    D_HEAD,
     LENGTH,
-    MAX_HEAD_DIM,
+    field_options,
+    html_option,
     limit_option,
     option,
     refuse_same_file,
     wide_option,
 )
-from fa_tune.commands.shared.parameters import (
-    STDOUT,
-    DTypeChoice,
-    NamedPath,
-    OutputFile,
-    WholeNumber,
-)
+from fa_tune.commands.shared.parameters import DTYPE, STDOUT, NamedPath
 from fa_tune.commands.shared.progress import PlainProgress
 from fa_tune.commands.views.row_table import FITTED_LIMIT, show_rows
 from fa_tune.core.errors import NoUsableVariant, StorageError
-from fa_tune.core.workload import FIELDS, OPTIONAL, DType
+from fa_tune.core.workload import FIELDS, OPTIONAL
+from fa_tune.core.workload_parts import PARTS
 from fa_tune.profile import profile_json
 from fa_tune.report.formats import write
 from fa_tune.report.load import load_report_source, parse_report_source
@@ -77,47 +73,40 @@ STATED = tuple(name for name in OPTIONAL if FIELDS[name].help)
     help="What to write: text for a terminal, markdown for a document, csv, json or parquet for "
     "programs; parquet is binary and goes into a pipe or a file.",
 )
-@option(
-    "--html",
-    "html",
-    type=OutputFile(stdout=False),
-    metavar="FILE",
-    help="Also write a page of figures and tables: one file that needs no network.",
-)
+@html_option
 @option(
     "--against",
-    "against",
     type=NamedPath(readable=False),
     metavar="PATH",
     help="With --html: another run, whose times the page compares with these.",
 )
 @limit_option(f"{FITTED_LIMIT} beside the references; 20 with --wide")
-@wide_option()
+@wide_option
 @option(
     "--sort",
-    "sort",
     type=click.Choice(tuple(SORTS)),
     show_default="references first, then ours by time",
     help="Order of the rows in each table; rows without the value come last.",
 )
-@option("--seq-len", "seq_len", type=LENGTH, help="Sequence length of the queries.")
-@option("--seq-len-kv", "seq_len_kv", type=LENGTH, help="The keys' length, if it differs.")
-@option("--d-head", "d_head", type=WholeNumber(1, MAX_HEAD_DIM), help="Head dimension.")
-@option("--dtype", "dtype", type=DTypeChoice(), metavar="fp16|bf16", help="Element type.")
-@option("--batch", "batch", type=COUNT, help="Batch size.")
-@option("--heads", "heads", type=COUNT, help="Heads.")
-@option("--kv-heads", "kv_heads", type=COUNT, help="The keys' heads, if they differ.")
+@option("--seq-len", type=LENGTH, help="Sequence length of the queries.")
+@option("--seq-len-kv", type=LENGTH, help="The keys' length, if it differs.")
+@option("--d-head", type=D_HEAD, help="Head dimension.")
+@option("--dtype", type=DTYPE, metavar="fp16|bf16", help="Element type.")
+@option("--batch", type=COUNT, help="Batch size.")
+@option("--heads", type=COUNT, help="Heads.")
+@option("--kv-heads", type=COUNT, help="The keys' heads, if they differ.")
 @mask_options("Mask of the kernels", default=None, show_default="as the kernels' names say")
-@unusual_options(*STATED, default=None)
+@field_options(*STATED, default=None)
 @option(
     "--decimal",
-    "decimal",
     type=click.Choice((".", ",")),
     show_default="detected from the file",
     help="Decimal separator, where ncu's numbers are ambiguous.",
 )
+@gathered("given", PartialWorkload, PARTS)
 def command(
     paths: tuple[Path, ...],
+    given: PartialWorkload,
     form: str,
     html: Path | None,
     against: Path | None,
@@ -125,15 +114,6 @@ def command(
     wide: bool,
     sort: str | None,
     decimal: str | None,
-    seq_len: int | None,
-    seq_len_kv: int | None,
-    d_head: int | None,
-    dtype: DType | None,
-    batch: int | None,
-    heads: int | None,
-    kv_heads: int | None,
-    causal: bool | None,
-    unusual: dict[str, Any],
 ) -> None:
     """Show measurements as tables, with rates and the ratio to FlashAttention 2.
 
@@ -158,17 +138,6 @@ def command(
     if form == PARQUET and sys.stdout.isatty():
         raise click.UsageError("parquet is binary: write it to a file, as in > results.parquet")
     said = PlainProgress()
-    given = PartialWorkload(
-        batch=batch,
-        heads=heads,
-        kv_heads=kv_heads,
-        seq_len=seq_len,
-        seq_len_kv=seq_len_kv,
-        d_head=d_head,
-        dtype=dtype,
-        causal=causal,
-        **unusual,
-    )
 
     def source(path: Path, *, several: bool = False) -> Source:
         if html is not None and path.name.endswith(".json") and path.is_file():

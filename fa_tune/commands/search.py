@@ -2,66 +2,65 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from fa_tune.commands.shared.axes import device_limits, expanded
+from fa_tune.commands.shared.axes import expanded_of
 from fa_tune.commands.shared.grouped_help import GroupedCommand
-from fa_tune.commands.shared.option_groups import machine_options, measure_options, workload_options
+from fa_tune.commands.shared.option_groups import (
+    Output,
+    machine_options,
+    measure_options,
+    output_options,
+    search_options,
+    workload_options,
+)
 from fa_tune.commands.shared.options import (
     axis_option,
-    csv_option,
     family_option,
+    flag,
     folder,
-    json_option,
+    html_option,
     kernels_option,
-    limit_option,
     option,
     quiet_option,
-    refuse_both,
     refuse_same_file,
     registry_option,
-    wide_option,
+    resume_option,
 )
-from fa_tune.commands.shared.output import write_json
+from fa_tune.commands.shared.output import write_json, write_rows_csv
 from fa_tune.commands.shared.parameters import (
+    BUDGET,
     STDOUT,
-    BudgetType,
     NamedPath,
-    OutputFile,
     StrategyName,
     WholeNumber,
 )
-from fa_tune.commands.shared.progress import PlainProgress, watching
+from fa_tune.commands.shared.progress import watching
 from fa_tune.commands.shared.users import check_users
 from fa_tune.commands.views.page import page_source
-from fa_tune.commands.views.search import search_document, show_search, workload_rows
+from fa_tune.commands.views.search import all_rows, search_document, show_search
 from fa_tune.commands.views.staleness import show_staleness
 from fa_tune.core.errors import NoUsableVariant
-from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
-from fa_tune.families.base import Config
+from fa_tune.core.options import SearchOptions
 from fa_tune.lab.strategies import priors_in
-from fa_tune.report.formats import write
 from fa_tune.report.page.render import write_page
 from fa_tune.search.strategies import DEFAULT, STRATEGIES, USES_PRIORS
 from fa_tune.search.strategies.budget import Budget
 from fa_tune.tune import flow, session
-from fa_tune.tune.candidates import choose_families
 from fa_tune.tune.results import SearchResult
 from fa_tune.tune.staleness import why_stale
 
 
 @click.command("search", cls=GroupedCommand)
 @workload_options()
-@kernels_option()
-@family_option()
-@axis_option()
+@kernels_option
+@family_option
+@axis_option
 @option(
     "--strategy",
-    "strategy",
     type=StrategyName(tuple(STRATEGIES)),
     default=DEFAULT,
     metavar="NAME",
@@ -71,8 +70,7 @@ from fa_tune.tune.staleness import why_stale
 )
 @option(
     "--budget",
-    "budget",
-    type=BudgetType(),
+    type=BUDGET,
     metavar="N|Ns|N,Ns",
     show_default="no limit",
     help="Limit for each workload: measurements (60), seconds of measuring (300s), or both "
@@ -80,7 +78,6 @@ from fa_tune.tune.staleness import why_stale
 )
 @option(
     "--audit",
-    "audit",
     type=WholeNumber(0, 100_000),
     default=0,
     help="Also measure N random configs that the strategy skipped, and say how much faster the "
@@ -88,7 +85,6 @@ from fa_tune.tune.staleness import why_stale
 )
 @option(
     "--learn-from",
-    "learn_from",
     multiple=True,
     type=NamedPath(readable=False),
     metavar="PATH",
@@ -98,67 +94,40 @@ from fa_tune.tune.staleness import why_stale
     "for more.",
 )
 @measure_options("profiler", "runs", "references", "users", "clock_control", "inputs", "seed")
-@registry_option()
-@option(
-    "--resume/--fresh",
-    "resume",
-    default=True,
-    help="Take finished measurements from the journal, or measure everything again.",
-)
-@option(
+@registry_option
+@resume_option
+@flag(
     "--why-stale",
     "stale",
-    is_flag=True,
-    show_default=False,
     help="Measure nothing: list the variants without a valid attempt in the journal, and what has "
     "changed since.",
 )
 @option(
     "--confirm/--no-confirm",
-    "confirm",
     default=True,
     help="On a GPU, compare each choice with the default on all built-in inputs, and once more in "
     "a fresh process, launched as a program would (some seconds in all). If it is over 2 % behind "
     "on any inputs, take the next best; if it gains nothing, the default.",
 )
-@folder("--record", "record", help="Keep the measurements as a recording for replay in DIR.")
-@option(
-    "--html",
-    "html",
-    type=OutputFile(stdout=False),
-    metavar="FILE",
-    help="Also write a page of figures and tables: one file that needs no network.",
+@folder("--record", help="Keep the measurements as a recording for replay in DIR.")
+@html_option
+@output_options(
+    *("csv", "limit", "wide"),
+    limit="the 5 fastest configs, the chosen one and the default; all with --wide",
 )
-@csv_option()
-@json_option()
-@limit_option("the 5 fastest configs, the chosen one and the default; all with --wide")
-@wide_option()
 @machine_options(
     *("arch", "jobs", "compile_timeout_s", "device", "devices", "ray", "ncu", "recordings"),
     "cache_dir",
 )
-@quiet_option()
+@quiet_option
+@search_options
 def command(
-    workloads: WorkloadOptions,
-    kernels: str,
-    names: tuple[str, ...],
-    axes: tuple[str, ...],
-    strategy: str,
+    options: SearchOptions,
     budget: Budget | None,
-    audit: int,
     learn_from: tuple[Path, ...],
-    measure: MeasureOptions,
-    machine: MachineOptions,
-    registry: Path | None,
-    resume: bool,
     stale: bool,
-    confirm: bool,
-    record: Path | None,
     html: Path | None,
-    csv: Path | None,
-    as_json: bool,
-    limit: int | None,
-    wide: bool,
+    output: Output,
     quiet: bool,
 ) -> None:
     """Find the fastest kernel for each workload and keep it in the registry.
@@ -184,50 +153,46 @@ def command(
       fa-tune search --strategy learned --budget 24 --audit 8 --axis n_warps=4,8
       fa-tune search --kernels fast --why-stale
     """
-    refuse_both(csv, as_json)
-    refuse_same_file(("--csv", csv), ("--html", html), ("--registry", registry))
-    options = SearchOptions(
-        workloads=workloads,
-        kernels=kernels,
-        families=names,
-        measure=measure,
-        machine=machine,
-        registry=registry,
-        csv=None if csv == STDOUT else csv,
-        record=record,
-        resume=resume,
-        axes=axes,
-        strategy=strategy,
-        measurements=budget.measurements if budget else None,
-        seconds=budget.seconds if budget else None,
-        audit=audit,
-        confirm=confirm,
+    refuse_same_file(("--csv", output.csv), ("--html", html), ("--registry", options.registry))
+    limits = budget or Budget()
+    options = replace(
+        options,
+        csv=None if output.csv == STDOUT else output.csv,
+        measurements=limits.measurements,
+        seconds=limits.seconds,
     )
     _refuse_contradictions(options)
-    if learn_from and strategy not in USES_PRIORS:
+    if learn_from and options.strategy not in USES_PRIORS:
         raise click.UsageError(f"--learn-from needs --strategy {' or '.join(sorted(USES_PRIORS))}")
-    if options.explores:  # the strategy draws by the seed, whoever measures
-        measure = replace(measure, typed=measure.typed - {"seed"})
-        options = replace(options, measure=measure)
-    configs = _of_axes(options) if axes else None
     priors = priors_in(learn_from)
+    if options.explores:  # the strategy draws by the seed, whoever measures
+        typed = options.measure.typed - {"seed"}
+        options = replace(options, measure=replace(options.measure, typed=typed))
+    configs = expanded_of(options) if options.axes else None
     if stale:
         with watching(quiet) as progress:
             found = why_stale(options, progress, configs)
-        show_staleness(found, as_json=as_json, csv=csv, limit=limit)
+        show_staleness(found, output)
         return
     with watching(quiet) as progress, session.ready_workers(options.machine):
         result = flow.search(options, progress, configs, priors)
-    _warn(result, progress)
+    progress.tell(result.source, [*result.warnings, *_without_a_choice(result)])
     if html is not None:
         write_page(html, [page_source(result)])
         progress.note(f"The page is {html}.")
-    _write(result, progress, as_json=as_json, csv=csv, limit=limit, wide=wide)
+    if output.as_json:
+        write_json(search_document(result) | {"stages_s": progress.times.by_stage()})
+    elif output.csv == STDOUT:
+        write_rows_csv(all_rows(result), STDOUT)
+    else:
+        show_search(result, output.limit, wide=output.wide)
+    if not output.is_table:
+        progress.note(f"Measurements: {result.source}.")
     if result.not_kept is not None:
         raise result.not_kept
     if all(found.decision is None for found in result.results):
         raise NoUsableVariant("no workload has a config that can be chosen")
-    check_users([attempt for found in result.results for attempt in found.attempts])
+    check_users(result.attempts)
 
 
 def _refuse_contradictions(options: SearchOptions) -> None:
@@ -240,42 +205,9 @@ def _refuse_contradictions(options: SearchOptions) -> None:
         )
 
 
-def _warn(result: SearchResult, progress: PlainProgress) -> None:
-    """What the search warns of, and the workloads without a choice."""
-    progress.note_once(result.source)
-    for warning in result.warnings:
-        progress.warn_once(warning)
-    for found in result.results:
-        if found.decision is None:
-            problem = found.problem or "nothing could be chosen"
-            progress.warn_once(f"{found.workload.key}: {problem}")
-
-
-def _write(
-    result: SearchResult,
-    progress: PlainProgress,
-    *,
-    as_json: bool,
-    csv: Path | None,
-    limit: int | None,
-    wide: bool,
-) -> None:
-    """The result on standard output, in the form that was asked for."""
-    if as_json:
-        write_json(search_document(result) | {"stages_s": progress.times.by_stage()})
-    elif csv == STDOUT:
-        rows = [row for found in result.results for row in workload_rows(result, found)]
-        write(rows, "csv", sys.stdout)
-    else:
-        show_search(result, limit, wide=wide)
-    if as_json or csv == STDOUT:
-        progress.note(f"Measurements: {result.source}.")
-
-
-def _of_axes(options: SearchOptions) -> list[Config]:
-    chosen = choose_families(
-        options.families, device_limits(options.machine), workloads=options.workloads.workloads()
-    )
-    grid = options.workloads
-    heads = (grid.d_heads, chosen, grid.d_head_v)
-    return expanded(options.axes, options.kernels, grid.dtypes, *heads)
+def _without_a_choice(result: SearchResult) -> list[str]:
+    return [
+        f"{found.workload.key}: {found.problem or 'nothing could be chosen'}"
+        for found in result.results
+        if found.decision is None
+    ]

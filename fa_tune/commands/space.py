@@ -19,9 +19,9 @@ from fa_tune.commands.shared.options import (
     dtype_option,
     family_option,
     field_option,
+    flag,
     json_option,
     kernels_option,
-    option,
 )
 from fa_tune.commands.shared.output import say, write_json
 from fa_tune.core.errors import NoUsableVariant
@@ -42,24 +42,22 @@ Explained = Sequence[tuple["Config", Rejected]]
 
 
 @click.command("space", cls=GroupedCommand)
-@kernels_option()
-@family_option()
-@d_head_option()
+@kernels_option
+@family_option
+@d_head_option
 @field_option("d_head_v")
-@dtype_option()
-@axis_option()
+@dtype_option
+@axis_option
 @machine_options("arch", "device")
-@option(
+@flag(
     "--explain",
-    is_flag=True,
-    show_default=False,
     help="Name the constraint and the reason for every config that cannot run, and the rules "
     "that keep configs out of the tune set.",
 )
-@json_option()
+@json_option
 def command(
     kernels: str,
-    names: tuple[str, ...],
+    families: tuple[str, ...],
     d_heads: tuple[int, ...],
     d_head_v: int,
     dtypes: tuple[DType, ...],
@@ -79,13 +77,13 @@ def command(
       fa-tune space --axis B_r=64,128 --axis n_warps=4,8 --explain
     """
     limits = device_limits(machine)
-    chosen = choose_families(names, limits)
+    chosen = choose_families(families, limits)
     configs: Sequence[Config]
     if axes:
         configs = expanded(axes, kernels, dtypes, d_heads, chosen, d_head_v)
     else:
         configs = choose_configs(
-            kernels, dtypes, d_heads, chosen, named=bool(names), d_head_v=d_head_v
+            kernels, dtypes, d_heads, chosen, named=bool(families), d_head_v=d_head_v
         )
     pruned = prune(configs, limits, constraints)
     of_tune = [(c, why) for c in pruned.kept if (why := of(c).tune_rejection(c))]

@@ -10,7 +10,7 @@ from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.groups import HelpfulGroup
 from fa_tune.commands.shared.options import folder, option
 from fa_tune.commands.shared.output import say
-from fa_tune.commands.shared.parameters import NamedPath, WorkloadKey
+from fa_tune.commands.shared.parameters import WORKLOAD, NamedPath
 from fa_tune.core.paths import profiles_dir
 from fa_tune.core.workload import Workload
 from fa_tune.lab import t4
@@ -68,7 +68,7 @@ def show(paths: tuple[Path, ...]) -> None:
 
 @command.command("export", short_help="Write T4 results and Kernel Tuner caches.")
 @click.argument("paths", nargs=-1, required=True, type=PATH, metavar="PATH…")
-@folder("--to", "to", required=True, help="Where to write; created if necessary.")
+@folder("--to", required=True, help="Where to write; created if necessary.")
 def export(paths: tuple[Path, ...], to: Path) -> None:
     """Write every workload of recorded spaces for other auto-tuners.
 
@@ -90,7 +90,6 @@ def export(paths: tuple[Path, ...], to: Path) -> None:
 @click.argument("path", type=PATH, metavar="FILE")
 @option(
     "--to",
-    "to",
     type=NamedPath(dir_okay=False),
     metavar="FILE",
     required=True,
@@ -98,8 +97,7 @@ def export(paths: tuple[Path, ...], to: Path) -> None:
 )
 @option(
     "--workload",
-    "workload",
-    type=WorkloadKey(),
+    type=WORKLOAD,
     metavar="KEY",
     show_default="the file's name",
     help="What was measured.",

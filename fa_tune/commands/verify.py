@@ -9,20 +9,15 @@ from fa_tune.commands.shared.option_groups import machine_options, users_option,
 from fa_tune.commands.shared.options import (
     INPUTS,
     family_option,
+    flag,
     inputs_list_option,
     json_option,
     kernels_option,
-    option,
     quiet_option,
 )
-from fa_tune.commands.shared.output import say, write_json
+from fa_tune.commands.shared.output import write_json
 from fa_tune.commands.shared.progress import watching
-from fa_tune.commands.views.verdicts import (
-    all_right,
-    verdict_objects,
-    verdict_sentence,
-    verdict_table,
-)
+from fa_tune.commands.views.verdicts import refuse_wrong, show_verdicts, verdict_objects
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.inputs import InputSpec
 from fa_tune.core.options import MachineOptions, WorkloadOptions
@@ -32,14 +27,11 @@ SCHEMA = "fa-tune-verify-1"
 
 
 @click.command("verify", cls=GroupedCommand)
-@kernels_option()
-@family_option()
+@kernels_option
+@family_option
 @workload_options("d_heads", "masks", "common")
-@option(
+@flag(
     "--thorough",
-    "thorough",
-    is_flag=True,
-    show_default=False,
     help="Also try scales from 1e-6 to 1e6, peaked scores and 131072 keys: seconds per kernel.",
 )
 @inputs_list_option(
@@ -48,13 +40,13 @@ SCHEMA = "fa-tune-verify-1"
     help="Also try every case with these, beside the verification's own awkward inputs; all: the "
     f"built-in ones. {INPUTS}",
 )
-@users_option()
-@json_option()
+@users_option
+@json_option
 @machine_options("arch", "jobs", "compile_timeout_s", "device", "devices", "ray", "cache_dir")
-@quiet_option()
+@quiet_option
 def command(
     kernels: str,
-    names: tuple[str, ...],
+    families: tuple[str, ...],
     workloads: WorkloadOptions,
     inputs: tuple[InputSpec, ...],
     users: tuple[str, ...],
@@ -83,23 +75,18 @@ def command(
     """
     with watching(quiet) as progress:
         report = single.verify(
-            kernels,
-            workloads,
-            machine,
-            progress,
-            names=names,
+            *(kernels, workloads, machine, progress),
+            names=families,
             thorough=thorough,
             inputs=inputs,
             users=users,
         )
     for variant, why in report.rejected:
-        progress.note_once(f"not tried: {variant.config}: {why.constraint}: {why.reason}")
+        progress.tell(f"not tried: {variant.config}: {why.constraint}: {why.reason}")
     if as_json:
         write_json({"schema": SCHEMA, **verdict_objects(report)})
-    elif report.verdicts or report.failures:
-        say(verdict_table(report))
-        say(verdict_sentence(report))
+    else:
+        show_verdicts(report)
     if not report.verdicts and not report.failures:
         raise NoUsableVariant("no config can run on this GPU, so none was verified")
-    if not all_right(report):
-        raise NoUsableVariant(verdict_sentence(report).rstrip("."))
+    refuse_wrong(report)

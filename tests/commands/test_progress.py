@@ -102,9 +102,8 @@ def test_no_terminal_gets_lines(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_was_said_is_not_said_again(capsys: pytest.CaptureFixture[str]) -> None:
     progress = PlainProgress()
     progress.warn("mind the clock")
-    progress.warn_once("mind the clock")
-    progress.note_once("the clock")
-    progress.note_once("something else")
+    progress.tell("the clock", ["mind the clock"])
+    progress.tell("something else")
     assert capsys.readouterr().err == "warning: mind the clock\nsomething else\n"
 
 

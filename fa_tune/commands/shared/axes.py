@@ -13,11 +13,12 @@ from fa_tune import families
 from fa_tune.core import devices
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.options import MachineOptions
+from fa_tune.core.options import MachineOptions, SearchOptions
 from fa_tune.core.workload import DType
 from fa_tune.families.axes import check_fields, expand, read_value
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.selection import stated_config
+from fa_tune.tune.candidates import choose_families
 
 MAX_CONFIGS = 1_000_000
 
@@ -66,6 +67,16 @@ def expanded(
 def device_limits(machine: MachineOptions) -> ArchLimits:
     """Those of the architecture asked for, of this machine's GPU, or of the default one."""
     return devices.limits_for(machine.arch, devices.find_device(machine.device))
+
+
+def expanded_of(options: SearchOptions) -> list[Config]:
+    """The configs that a search's axes span, of the families that it names."""
+    grid = options.workloads
+    chosen = choose_families(
+        options.families, device_limits(options.machine), workloads=grid.workloads()
+    )
+    heads = (grid.d_heads, chosen, grid.d_head_v)
+    return expanded(options.axes, options.kernels, grid.dtypes, *heads)
 
 
 def _words(axes: Sequence[str]) -> dict[str, list[str]]:

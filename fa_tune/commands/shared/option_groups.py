@@ -5,38 +5,48 @@ A decorator adds options to a command and hands their values on as one frozen ob
     @workload_options()                    -> workloads: WorkloadOptions
     @measure_options("runs", "seed")       -> measure: MeasureOptions
     @machine_options("arch", "jobs")       -> machine: MachineOptions
+    @output_options("csv", "limit")        -> output: Output
+
+and `gathered` makes one of values that are there already, as SearchOptions of these.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
+from fa_tune.commands.shared import parameters
 from fa_tune.commands.shared.options import (
     COUNT,
     INPUTS,
     MAX_TOKENS,
     Decorator,
+    csv_option,
     d_head_option,
     dtype_option,
     field_option,
     folder,
+    json_option,
+    limit_option,
     option,
+    recordings_option,
+    refuse_both,
+    wide_option,
 )
 from fa_tune.commands.shared.parameters import (
-    Architecture,
-    GpuNumbers,
-    Inputs,
+    STDOUT,
     NamedPath,
-    Names,
     Number,
     WholeNumber,
-    WholeNumbers,
+    names,
+    whole_numbers,
 )
 from fa_tune.core.inputs import DEFAULT
 from fa_tune.core.model import user_subject
@@ -49,33 +59,28 @@ from fa_tune.core.options import (
     REGIMES,
     MachineOptions,
     MeasureOptions,
+    SearchOptions,
     WorkloadOptions,
 )
 from fa_tune.core.workload import BENCHMARK_HEADS, MASKS, USUAL
 from fa_tune.libraries import LABELS, user
 
-SEQ_LENS = WholeNumbers(1, MAX_TOKENS, "1024,4096")
-
-
-def users_option() -> Decorator[Any]:
-    """`--with`, once or more: places of users' kernels."""
-    return option(
-        "--with",
-        "users",
-        multiple=True,
-        metavar="PLACE",
-        show_default=False,
-        callback=lambda _context, _parameter, places: [user.locate(p).place for p in places],
-        help="A kernel of yours to run beside ours, never chosen: module:function, "
-        "file.py:function, file.cu:kernel with launch() in file.py, or a name that a package "
-        "offers. Repeat it for more.",
-    )
-
+users_option = option(
+    "--with",
+    "users",
+    multiple=True,
+    metavar="PLACE",
+    show_default=False,
+    callback=lambda _context, _parameter, places: [user.locate(p).place for p in places],
+    help="A kernel of yours to run beside ours, never chosen: module:function, "
+    "file.py:function, file.cu:kernel with launch() in file.py, or a name that a package "
+    "offers. Repeat it for more.",
+)
+SEQ_LENS = whole_numbers(1, MAX_TOKENS, "1024,4096")
 
 _WORKLOAD: Mapping[str, Decorator[Any]] = {
     "seq_lens": option(
         "--seq-lens",
-        "seq_lens",
         type=SEQ_LENS,
         default="4096",
         metavar="N,N,…",
@@ -83,30 +88,26 @@ _WORKLOAD: Mapping[str, Decorator[Any]] = {
     ),
     "seq_lens_kv": option(
         "--seq-lens-kv",
-        "seq_lens_kv",
         type=SEQ_LENS,
         default=(),
         show_default="as --seq-lens",
         metavar="N,N,…",
         help="Sequence lengths of keys and values; each is combined with every one of --seq-lens.",
     ),
-    "d_heads": d_head_option(),
-    "dtypes": dtype_option(),
+    "d_heads": d_head_option,
+    "dtypes": dtype_option,
     "batches": option(
         "--batch",
         "batches",
-        type=WholeNumbers(1, 65535, "1,16"),
+        type=whole_numbers(1, 65535, "1,16"),
         default=(),
         show_default="16 up to 4096, then 65536 / seq_len",
         metavar="N,N,…",
         help="Batch sizes; the default depends on the longer sequence length.",
     ),
-    "heads": option(
-        "--heads", "heads", type=COUNT, default=BENCHMARK_HEADS, help="Heads of the queries."
-    ),
+    "heads": option("--heads", type=COUNT, default=BENCHMARK_HEADS, help="Heads of the queries."),
     "kv_heads": option(
         "--kv-heads",
-        "kv_heads",
         type=COUNT,
         show_default="as many as heads",
         help="Heads of keys and values; fewer than --heads for grouped queries, 1 for multi-query.",
@@ -114,7 +115,7 @@ _WORKLOAD: Mapping[str, Decorator[Any]] = {
     "masks": option(
         "--mask",
         "masks",
-        type=Names(MASKS),
+        type=names(MASKS),
         default="full",
         metavar="NAME,…",
         help="Masks: full (every query sees every key), causal (query i sees keys 0 to i), "
@@ -126,7 +127,6 @@ _WORKLOAD: Mapping[str, Decorator[Any]] = {
 _MEASURE: Mapping[str, Decorator[Any]] = {
     "profiler": option(
         "--profiler",
-        "profiler",
         type=click.Choice(PROFILERS),
         default="auto",
         help="How to measure: ncu (Nsight Compute), events (CUDA events), replay (recorded "
@@ -134,7 +134,6 @@ _MEASURE: Mapping[str, Decorator[Any]] = {
     ),
     "runs": option(
         "--runs",
-        "runs",
         type=WholeNumber(1, 10_000),
         show_default="chosen by the profiler",
         help="Samples of each kernel; the median is used.",
@@ -142,17 +141,16 @@ _MEASURE: Mapping[str, Decorator[Any]] = {
     "references": option(
         "--ref",
         "references",
-        type=Names(tuple(LABELS), none=True),
+        type=names(tuple(LABELS), alone="none"),
         default=",".join(REFERENCES),
         metavar="NAME,…",
         help="Reference kernels to measure beside ours: fa2, cudnn, flex (torch's FlexAttention), "
         "fa3 and fa4 if their packages are installed, read (a kernel that only reads K and V, the "
         "limit that memory sets), or none.",
     ),
-    "users": users_option(),
+    "users": users_option,
     "metrics": option(
         "--metrics",
-        "metrics",
         type=click.Choice(METRIC_LISTS),
         default="rank",
         help="Counters to collect: rank (time and clocks), explain (what the time is spent "
@@ -160,22 +158,19 @@ _MEASURE: Mapping[str, Decorator[Any]] = {
     ),
     "clock_control": option(
         "--clock-control",
-        "clock_control",
         type=click.Choice(("none", "base")),
         default="none",
         help="Under ncu: leave the GPU's clocks alone, or lock them to the base clock.",
     ),
     "inputs": option(
         "--inputs",
-        "inputs",
-        type=Inputs(),
+        type=parameters.INPUT,
         default=str(DEFAULT),
         metavar="NAME",
         help=f"What Q, K and V hold. {INPUTS}",
     ),
     "regime": option(
         "--regime",
-        "regime",
         type=click.Choice(REGIMES),
         default=REGIMES[0],
         help="isolated: launches with a cold L2, pauses between samples. sustained: each kernel "
@@ -184,7 +179,6 @@ _MEASURE: Mapping[str, Decorator[Any]] = {
     ),
     "seed": option(
         "--seed",
-        "seed",
         type=WholeNumber(0, 2**31 - 1),
         default=0,
         help="Seed of the random inputs and of the measuring order.",
@@ -194,8 +188,7 @@ _MEASURE: Mapping[str, Decorator[Any]] = {
 _MACHINE: Mapping[str, Decorator[Any]] = {
     "arch": option(
         "--arch",
-        "arch",
-        type=Architecture(),
+        type=parameters.ARCHITECTURE,
         metavar="ARCH",
         show_default="this GPU's",
         help="Architecture to compile for, like sm_90; needs no GPU.",
@@ -203,7 +196,6 @@ _MACHINE: Mapping[str, Decorator[Any]] = {
     "jobs": option(
         "--jobs",
         "-j",
-        "jobs",
         type=WholeNumber(1, 1024),
         show_default="one per core",
         help="Compiler processes to run in parallel.",
@@ -216,13 +208,10 @@ _MACHINE: Mapping[str, Decorator[Any]] = {
         metavar="SECONDS",
         help="Time limit for compiling one kernel; a kernel that takes longer is left out.",
     ),
-    "device": option(
-        "--device", "device", type=WholeNumber(0, 1023), default=0, help="Number of the GPU."
-    ),
+    "device": option("--device", type=WholeNumber(0, 1023), default=0, help="Number of the GPU."),
     "devices": option(
         "--devices",
-        "devices",
-        type=GpuNumbers(),
+        type=parameters.GPU_NUMBERS,
         default=(),
         metavar="N,N,…|all",
         show_default="--device alone",
@@ -231,7 +220,6 @@ _MACHINE: Mapping[str, Decorator[Any]] = {
     ),
     "ray": option(
         "--ray",
-        "ray",
         metavar="ADDRESS|auto",
         show_default="this machine's GPUs",
         help="Use every GPU of the Ray cluster at ADDRESS; auto uses the one running here, or "
@@ -239,23 +227,18 @@ _MACHINE: Mapping[str, Decorator[Any]] = {
     ),
     "ncu": option(
         "--ncu",
-        "ncu",
         type=NamedPath(),
         metavar="FILE",
         envvar="FA_TUNE_NCU",
         show_default="searched on PATH and in CUDA's folders",
         help="The ncu program of Nsight Compute.",
     ),
-    "recordings": folder(
-        "--recordings",
-        "recordings",
-        envvar="FA_TUNE_RECORDINGS",
+    "recordings": recordings_option(
         show_default="those that come with fa-tune",
         help="Recordings to replay: a folder with one folder per GPU, or one of those.",
     ),
     "cache_dir": folder(
         "--cache-dir",
-        "cache_dir",
         envvar="FA_TUNE_CACHE_DIR",
         show_default="the user's cache folder",
         help="Where compiled kernels and finished measurements are kept.",
@@ -263,17 +246,11 @@ _MACHINE: Mapping[str, Decorator[Any]] = {
 }
 
 
-def unusual_options(*names: str, **settings: Any) -> Decorator[Any]:
-    """The options of fields of a workload that have a usual value, as `unusual`: a dict."""
-    known = {name: field_option(name, **settings) for name in names}
-    return _gathered(dict, "unusual", known, names)
-
-
 def workload_options(*fields: str) -> Decorator[Any]:
     """Options of the problem (no names: all); `common`: COMMON_FIELDS, d_head_v with d_heads."""
     common = [n for n in COMMON_FIELDS if n != "d_head_v" or "d_heads" in fields]
-    names = [n for name in fields for n in (common if name == "common" else (name,))]
-    return _gathered(_workloads, "workloads", _WORKLOAD, tuple(names))
+    chosen = [n for name in fields for n in (common if name == "common" else (name,))]
+    return _group("workloads", _workloads, _WORKLOAD, chosen)
 
 
 def _workloads(**values: Any) -> WorkloadOptions:
@@ -284,46 +261,85 @@ def _workloads(**values: Any) -> WorkloadOptions:
 
 def measure_options(*fields: str) -> Decorator[Any]:
     """Some of the options that say how to measure."""
-    return _gathered(_measure, "measure", _MEASURE, fields)
+    return _group("measure", _measure, _MEASURE, fields)
 
 
 def _measure(users: Sequence[str] = (), **values: Any) -> MeasureOptions:
-    found = MeasureOptions(**values, typed=_typed(values))
+    found: MeasureOptions = _typed(MeasureOptions, **values)
     return replace(found, references=(*found.references, *map(user_subject, users)))
 
 
 def machine_options(*fields: str) -> Decorator[Any]:
     """Some of the options that say where things are and for which device."""
-    return _gathered(_machine, "machine", _MACHINE, fields)
+    return _group("machine", functools.partial(_typed, MachineOptions), _MACHINE, fields)
 
 
-def _machine(**values: Any) -> MachineOptions:
-    return MachineOptions(**values, typed=_typed(values))
-
-
-def _typed(names: Iterable[str]) -> frozenset[str]:
-    """Those of the running command's options that the user gave on the command line."""
+def _typed(kind: type, **values: Any) -> Any:
+    """The options, with the names of those that the user gave on the command line."""
     source = click.get_current_context().get_parameter_source
-    return frozenset(name for name in names if source(name) is ParameterSource.COMMANDLINE)
+    typed = frozenset(name for name in values if source(name) is ParameterSource.COMMANDLINE)
+    return kind(**values, typed=typed)
 
 
-def _gathered(
-    kind: Callable[..., Any],
+@dataclass(frozen=True)
+class Output:
+    """What standard output and files get: JSON, CSV (None: none; `-` for standard output), or a
+    table of so many rows (None: the command's own number), in full if `wide`."""
+
+    as_json: bool = False
+    csv: Path | None = None
+    limit: int | None = None
+    wide: bool = False
+
+    def __post_init__(self) -> None:
+        refuse_both(self.csv, self.as_json)
+
+    @property
+    def is_table(self) -> bool:
+        """Whether standard output is for people."""
+        return not self.as_json and self.csv != STDOUT
+
+
+def output_options(*fields: str, limit: str = "20") -> Decorator[Any]:
+    """`--json` and some of the other options that say what is written; `limit`: the help's word
+    for its default."""
+    known = {"csv": csv_option, "as_json": json_option, "wide": wide_option}
+    known["limit"] = limit_option(limit)
+    return _group("output", Output, known, [n for n in known if n in (*fields, "as_json")])
+
+
+def _group(
     keyword: str,
+    kind: Callable[..., Any],
     known: Mapping[str, Decorator[Any]],
-    fields: tuple[str, ...],
+    fields: Sequence[str],
 ) -> Decorator[Any]:
-    chosen = fields or tuple(known)
+    chosen = tuple(fields or known)
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(command)
-        def gather(*args: Any, **values: Any) -> Any:
-            own = {name: values.pop(name) for name in chosen}
-            return command(*args, **{keyword: kind(**own)}, **values)
-
-        decorated: Callable[..., Any] = gather
+        decorated: Callable[..., Any] = gathered(keyword, kind, chosen)(command)
         for name in reversed(chosen):
             decorated = known[name](decorated)
         return decorated
 
     return decorate
+
+
+def gathered(keyword: str, kind: Callable[..., Any], names: Iterable[str]) -> Decorator[Any]:
+    """Those of the values that have one of these names, as one argument of the command."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def gather(*args: Any, **values: Any) -> Any:
+            own = {name: values.pop(name) for name in names if name in values}
+            return command(*args, **{keyword: kind(**own)}, **values)
+
+        return gather
+
+    return decorate
+
+
+# Stands below all options: those that are a part of SearchOptions, as `options`.
+search_options = gathered(
+    "options", SearchOptions, [field.name for field in dataclasses.fields(SearchOptions)]
+)

@@ -15,32 +15,26 @@ import click
 from click.core import ParameterSource
 
 from fa_tune import families
+from fa_tune.commands.shared import parameters
 from fa_tune.commands.shared.parameters import (
     ALL_FAMILIES,
     STDOUT,
-    Families,
-    InputsList,
-    Kernels,
     NamedPath,
-    OutputFile,
     WholeNumber,
-    WholeNumbers,
-    dtypes,
-    of_field,
+    output_file,
+    whole_numbers,
 )
 from fa_tune.core.inputs import InputSpec
-from fa_tune.core.options import (
-    DEFAULT_KERNELS,
-)
+from fa_tune.core.options import DEFAULT_KERNELS
 from fa_tune.core.workload import FIELDS, USUAL, DType
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
 MAX_TOKENS = 1 << 20
-MAX_HEAD_DIM = 1024
 LENGTH = WholeNumber(1, MAX_TOKENS)
 COUNT = WholeNumber(1, 65535)  # of heads, or of batch elements
-D_HEADS = WholeNumbers(1, MAX_HEAD_DIM, "64,128")
+D_HEAD = WholeNumber(1, 1024)
+D_HEADS = whole_numbers(1, 1024, "64,128")
 
 
 def option(*names: str, **settings: Any) -> Decorator[Any]:
@@ -49,45 +43,53 @@ def option(*names: str, **settings: Any) -> Decorator[Any]:
     return click.option(*names, show_envvar=True, **settings)
 
 
-def folder(*names: str, **settings: Any) -> Decorator[Any]:
+def flag(*names: str, **settings: Any) -> Decorator[Any]:
+    """An option without a value, off unless it is given."""
+    return option(*names, is_flag=True, show_default=False, **settings)
+
+
+def folder(name: str, **settings: Any) -> Decorator[Any]:
     """An option that takes a folder, which may not exist yet."""
-    kind = NamedPath(file_okay=False)
-    return option(*names, type=kind, metavar="DIR", **settings)
-
-
-def d_head_option(name: str = "d_heads") -> Decorator[Any]:
-    """`--d-head`."""
-    return option(
-        "--d-head", name, type=D_HEADS, default="128", metavar="N,N,…", help="Head dimensions."
-    )
-
-
-def dtype_option() -> Decorator[Any]:
-    """`--dtype`."""
-    return option(
-        "--dtype",
-        "dtypes",
-        type=dtypes(),
-        default="fp16,bf16",
-        metavar="NAME,…",
-        help="Element types: fp16, bf16 or both.",
-    )
+    return option(name, type=NamedPath(file_okay=False), metavar="DIR", **settings)
 
 
 def field_option(name: str, **settings: Any) -> Decorator[Any]:
     """The option of a workload's field that has a usual value, as `core.workload` declares it;
     `settings` replace what it would have."""
     spec, usual = FIELDS[name], USUAL[name]
-    flag = "--" + name.replace("_", "-")
+    words = "--" + name.replace("_", "-")
     given: dict[str, Any] = {"default": usual, "help": spec.help}
     if spec.type is bool:
-        flag += f"/--{spec.off or 'no-' + name.replace('_', '-')}"
+        words += f"/--{spec.off or 'no-' + name.replace('_', '-')}"
     else:
-        given["type"] = of_field(name, spec)
+        given["type"] = parameters.of_field(name, spec)
     if spec.usual_text:
         given["show_default"] = spec.usual_text
-    return option(flag, name, **{**given, **settings})
+    return option(words, name, **{**given, **settings})
 
+
+def field_options(*names: str, **settings: Any) -> Decorator[Any]:
+    """The options of several such fields."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for name in reversed(names):
+            command = field_option(name, **settings)(command)
+        return command
+
+    return decorate
+
+
+d_head_option = option(
+    "--d-head", "d_heads", type=D_HEADS, default="128", metavar="N,N,…", help="Head dimensions."
+)
+dtype_option = option(
+    "--dtype",
+    "dtypes",
+    type=parameters.DTYPES,
+    default="fp16,bf16",
+    metavar="NAME,…",
+    help="Element types: fp16, bf16 or both.",
+)
 
 INPUTS = (
     "Names: trained (heads that differ like those of trained models), normal (random numbers), "
@@ -105,152 +107,114 @@ def inputs_list_option(**settings: Any) -> Decorator[Any]:
     ) -> tuple[InputSpec, ...]:
         return tuple(dict.fromkeys(spec for some in given for spec in some))
 
-    return option(
-        "--inputs",
-        "inputs",
-        type=InputsList(),
-        multiple=True,
-        callback=joined,
-        metavar="NAME,…",
-        **settings,
-    )
+    kind = parameters.INPUTS_LIST
+    given = {"type": kind, "multiple": True, "callback": joined, "metavar": "NAME,…"}
+    return option("--inputs", **given, **settings)
 
 
-def kernels_option() -> Decorator[Any]:
+_kernels = option(
+    "--kernels",
+    "-k",
+    type=parameters.KERNELS,
+    default=DEFAULT_KERNELS,
+    envvar="KERNELS",
+    metavar="KEY|CONFIG",
+    help="Which configs: fast (likely winners), wide (all knobs, thousands), tune (the classic "
+    "40 per dtype), prog (the optimisation steps), prog-all (these steps at every block "
+    "size), all (tune and prog), a block size of tune like 64,32, or one config like "
+    '"(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles". A set includes the configs of every '
+    "family that has a set of that name.",
+)
+
+
+def kernels_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """`--kernels`: which configs; one config is refused beside options that name other kinds."""
-    add: Decorator[Any] = option(
-        "--kernels",
-        "-k",
-        "kernels",
-        type=Kernels(),
-        default=DEFAULT_KERNELS,
-        envvar="KERNELS",
-        metavar="KEY|CONFIG",
-        help="Which configs: fast (likely winners), wide (all knobs, thousands), tune (the classic "
-        "40 per dtype), prog (the optimisation steps), prog-all (these steps at every block "
-        "size), all (tune and prog), a block size of tune like 64,32, or one config like "
-        '"(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles". A set includes the configs of every '
-        "family that has a set of that name.",
-    )
 
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(command)
-        def checked(*args: Any, kernels: str, **values: Any) -> Any:
-            _refuse_another_kind(kernels, click.get_current_context())
-            return command(*args, kernels=kernels, **values)
+    @functools.wraps(command)
+    def checked(*args: Any, kernels: str, **values: Any) -> Any:
+        _refuse_another_kind(kernels, click.get_current_context())
+        return command(*args, kernels=kernels, **values)
 
-        decorated: Callable[..., Any] = add(checked)
-        return decorated
-
-    return decorate
+    decorated: Callable[..., Any] = _kernels(checked)
+    return decorated
 
 
 def _refuse_another_kind(kernels: str, context: click.Context) -> None:
     if not families.is_config(kernels):
         return
     dtype, d_head, _ = families.kind_of(families.parse(kernels, d_head=families.NOT_STATED))
-    for flag, name, own in (("--dtype", "dtypes", dtype), ("--d-head", "d_heads", d_head)):
+    for words, name, own in (("--dtype", "dtypes", dtype), ("--d-head", "d_heads", d_head)):
         typed = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
         if own and typed and set(context.params[name]) != {own}:
             said = own.name.lower() if isinstance(own, DType) else own
             raise click.UsageError(
-                f"the config of --kernels is for {flag} {said}; leave {flag} out"
+                f"the config of --kernels is for {words} {said}; leave {words} out"
             )
 
 
-def family_option(name: str = "names") -> Decorator[Any]:
-    """`--family`: whose configs."""
-    return option(
-        "--family",
-        name,
-        type=Families(),
-        default=ALL_FAMILIES,
-        metavar="NAME,…|all",
-        help="Families to take --kernels from; all: those that run on the device. A config's short "
-        "form already names its family.",
-    )
-
-
-def axis_option() -> Decorator[Any]:
-    """`--axis`: the values of one field; `commands.axes` expands them."""
-    return option(
-        "--axis",
-        "axes",
-        multiple=True,
-        metavar="FIELD=V,V,…",
-        help="Vary one field of the config over these values; repeat it for more fields. The "
-        "other fields come from --kernels if it names one config, else from the default "
-        "config.",
-    )
-
-
-def registry_option() -> Decorator[Any]:
-    """`--registry`: the file that keeps the winners."""
-    return option(
-        "--registry",
-        "registry",
-        type=NamedPath(dir_okay=False, readable=False),
-        metavar="FILE",
-        envvar="FA_TUNE_REGISTRY",
-        show_default="the user's own",
-        help="The registry that keeps the chosen configs.",
-    )
-
-
-def csv_option() -> Decorator[Any]:
-    """`--csv`: the table as a file for machines."""
-    return option(
-        "--csv",
-        "csv",
-        type=OutputFile(),
-        metavar="FILE",
-        help="Also write the whole table as CSV; with - write only that, to standard output.",
-    )
-
-
-def json_option() -> Decorator[Any]:
-    """`--json`: standard output for machines."""
-    return option(
-        "--json",
-        "as_json",
-        is_flag=True,
-        show_default=False,
-        help="Write the result as JSON only.",
-    )
+family_option = option(
+    "--family",
+    "families",
+    type=parameters.FAMILIES,
+    default=ALL_FAMILIES,
+    metavar="NAME,…|all",
+    help="Families to take --kernels from; all: those that run on the device. A config's short "
+    "form already names its family.",
+)
+axis_option = option(
+    "--axis",
+    "axes",
+    multiple=True,
+    metavar="FIELD=V,V,…",
+    help="Vary one field of the config over these values; repeat it for more fields. The "
+    "other fields come from --kernels if it names one config, else from the default "
+    "config.",
+)
+registry_option = option(
+    "--registry",
+    type=NamedPath(dir_okay=False, readable=False),
+    metavar="FILE",
+    envvar="FA_TUNE_REGISTRY",
+    show_default="the user's own",
+    help="The registry that keeps the chosen configs.",
+)
+recordings_option = functools.partial(folder, "--recordings", envvar="FA_TUNE_RECORDINGS")
+csv_option = option(
+    "--csv",
+    type=output_file(),
+    metavar="FILE",
+    help="Also write the whole table as CSV; with - write only that, to standard output.",
+)
+json_option = flag("--json", "as_json", help="Write the result as JSON only.")
+wide_option = flag(
+    "--wide", help="Every config and column, with configs in full, however wide the lines become."
+)
+quiet_option = flag(
+    "--quiet", "-q", help="No progress bar; notes and warnings still appear on standard error."
+)
+resume_option = option(
+    "--resume/--fresh",
+    default=True,
+    help="Take finished measurements from the journal, or measure everything again.",
+)
 
 
 def limit_option(default: str = "20") -> Decorator[Any]:
     """`--limit`: rows for people."""
     return option(
         "--limit",
-        "limit",
         type=WholeNumber(1, 1_000_000),
         show_default=default,
         help="Rows to show per table; CSV and JSON always hold all.",
     )
 
 
-def wide_option() -> Decorator[Any]:
-    """`--wide`: tables in full."""
-    return option(
-        "--wide",
-        "wide",
-        is_flag=True,
-        show_default=False,
-        help="Every config and column, with configs in full, however wide the lines become.",
-    )
-
-
-def quiet_option() -> Decorator[Any]:
-    """`--quiet`: no bar."""
-    return option(
-        "--quiet",
-        "-q",
-        "quiet",
-        is_flag=True,
-        show_default=False,
-        help="No progress bar; notes and warnings still appear on standard error.",
-    )
+html_option = option(
+    "--html",
+    type=output_file(stdout=False),
+    metavar="FILE",
+    help="Also write a page of figures and tables: one file that needs no network.",
+)
 
 
 def refuse_same_file(*named: tuple[str, Path | None]) -> None:

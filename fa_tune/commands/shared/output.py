@@ -15,6 +15,7 @@ import click
 
 from fa_tune.commands.shared.parameters import STDOUT
 from fa_tune.core.files import save_file
+from fa_tune.core.model import Rejected, Variant
 from fa_tune.report.formats import write
 from fa_tune.store.table.rows import Row
 
@@ -33,6 +34,14 @@ def write_json(document: dict[str, Any]) -> None:
     """One JSON document, on standard output."""
     json.dump(document, sys.stdout, indent=1, ensure_ascii=False, allow_nan=False)
     sys.stdout.write("\n")
+
+
+def rejected_objects(rejected: Iterable[tuple[Variant, Rejected]]) -> list[dict[str, str]]:
+    """What cannot run, and why, for JSON."""
+    return [
+        {"variant": variant.key, "constraint": why.constraint, "reason": why.reason}
+        for variant, why in rejected
+    ]
 
 
 def rows_as_objects(rows: Sequence[Row]) -> list[dict[str, Any]]:

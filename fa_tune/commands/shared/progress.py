@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -71,15 +71,11 @@ class PlainProgress:
         self.times.begin(SEVERAL)
         return _PlainLane(self)
 
-    def note_once(self, text: str) -> None:
-        """A note, unless it was part of an earlier one."""
-        if not any(text in said for said in self.said):
-            self.note(text)
-
-    def warn_once(self, text: str) -> None:
-        """A warning, unless it was part of an earlier line."""
-        if not any(text in said for said in self.said):
-            self.warn(text)
+    def tell(self, note: str = "", warnings: Sequence[str] = ()) -> None:
+        """A note and warnings, but for what was part of an earlier line."""
+        for text, prefix in ((note, ""), *((warning, "warning: ") for warning in warnings)):
+            if text and not any(text in said for said in self.said):
+                self._say(text, prefix)
 
     def _say(self, text: str, prefix: str) -> None:
         line = " ".join(text.split())

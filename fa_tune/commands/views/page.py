@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fa_tune.commands.views.search import workload_rows
+from fa_tune.commands.views.search import all_rows
 from fa_tune.core.model import Outcome
 from fa_tune.report.page.source import Source
 from fa_tune.tune.results import SearchResult
@@ -21,7 +21,7 @@ def page_source(result: SearchResult) -> Source:
     measured = [a.measurement for a in result.attempts if a.outcome is Outcome.OK]
     return Source(
         name="fa-tune search",
-        rows=[row for found in result.results for row in workload_rows(result, found)],
+        rows=all_rows(result),
         gpu=device.name if device else "",
         chosen={
             found.workload.key: found.decision.chosen.subject

@@ -208,10 +208,7 @@ def target_of(
     device = devices.find_device()
     if device is not None and asked in (None, device.name):
         return Target(
-            device.name,
-            method=method,
-            driver=device.driver,
-            multiprocessors=device.multiprocessors,
+            device.name, method=method, driver=device.driver, multiprocessors=device.multiprocessors
         )
     if asked is not None:
         return Target(asked, method=method)

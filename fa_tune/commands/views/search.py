@@ -39,6 +39,11 @@ def workload_rows(result: SearchResult, found: WorkloadResult) -> list[Row]:
     return rows_from_attempts(found.attempts, result.resources)
 
 
+def all_rows(result: SearchResult) -> list[Row]:
+    """The tables of all workloads."""
+    return [row for found in result.results for row in workload_rows(result, found)]
+
+
 def show_search(result: SearchResult, limit: int | None, *, wide: bool = False) -> None:
     """A table and a summary for each workload on standard output: fitted to the terminal, or with
     every column and config."""

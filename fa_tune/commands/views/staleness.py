@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 from fa_tune.commands.shared.fitted_table import fitted_table
+from fa_tune.commands.shared.option_groups import Output
 from fa_tune.commands.shared.output import say, write_json, write_table_csv
-from fa_tune.commands.shared.parameters import STDOUT
 from fa_tune.core.model import Variant
 from fa_tune.tune.staleness import Staleness
 
@@ -17,9 +16,9 @@ SHOWN = 24  # characters of a value
 HEADINGS = ("workload", "config", "field", "was", "is")
 
 
-def show_staleness(found: Staleness, *, as_json: bool, csv: Path | None, limit: int | None) -> None:
+def show_staleness(found: Staleness, output: Output) -> None:
     """What a search would measure again, and why, on standard output and in a CSV file."""
-    if as_json:
+    if output.as_json:
         standings = [dataclasses.asdict(standing) for standing in found.standings]
         write_json({"schema": SCHEMA, "standings": standings})
         return
@@ -28,12 +27,12 @@ def show_staleness(found: Staleness, *, as_json: bool, csv: Path | None, limit: 
         for standing in found.stale
         for d in standing.differences
     ]
-    if csv is not None:
-        write_table_csv(HEADINGS, rows, csv)
-    if csv == STDOUT:
+    if output.csv is not None:
+        write_table_csv(HEADINGS, rows, output.csv)
+    if not output.is_table:
         return
     if rows:
-        some = [[*r[:3], *(_short(v) for v in r[3:])] for r in rows[: limit or ROWS]]
+        some = [[*r[:3], *(_short(v) for v in r[3:])] for r in rows[: output.limit or ROWS]]
         say(fitted_table(HEADINGS, some, set(HEADINGS), configs="config"))
         if len(rows) > len(some):
             say(f"{len(rows) - len(some)} more; --csv has all.")

@@ -5,11 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from fa_tune.commands.shared.option_groups import Output
 from fa_tune.commands.shared.output import one_line, say, text_table, write_json, write_rows_csv
-from fa_tune.commands.shared.parameters import STDOUT
 from fa_tune.commands.views.row_table import gigabytes
 from fa_tune.core import units
 from fa_tune.core.model import Attempt, Outcome
@@ -18,6 +17,7 @@ from fa_tune.report.fitted import Legend, fitted
 from fa_tune.report.formats import DEFAULT_LIMIT
 from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.store.table.from_attempts import rows_from_attempts, workload_text
+from fa_tune.store.table.rows import Row
 from fa_tune.tune.results import ProfileResult
 
 SCHEMA = "fa-tune-bench-1"
@@ -29,89 +29,62 @@ _RATES = ("n", "TFLOP/s", "GB/s", "launch (µs)")
 
 @dataclass(frozen=True)
 class Timing:
-    """One kernel's times in seconds, None where nothing was measured; `sd_s` needs two
-    samples.  `tflops` counts 4·s²·d over the median; `gigabytes` are those of a second, as text;
-    `host_s` is what a launch takes the process that makes it; `inputs` what it was measured on,
-    `method` how."""
+    """One kernel's attempt and what it came to as a row, whose times are None where nothing was
+    measured."""
 
-    kernel: str
-    subject: str
-    is_reference: bool
-    workload: str
-    outcome: Outcome
-    reason: str
-    samples_s: tuple[float, ...] = ()
-    mean_s: float | None = None
-    median_s: float | None = None
-    min_s: float | None = None
-    max_s: float | None = None
-    sd_s: float | None = None
-    tflops: float | None = None
-    gigabytes: str = ""
-    bytes_per_s: float | None = None
-    host_s: float | None = None
-    inputs: str = ""
-    method: str = ""
+    attempt: Attempt
+    row: Row
 
     @classmethod
     def of(cls, attempt: Attempt) -> Timing:
         """The timing of an attempt; a failed one has no times."""
         (row,) = rows_from_attempts([attempt])
-        facts = (
-            row.kernel,
-            attempt.subject,
-            row.is_reference,
-            attempt.workload,
-            attempt.outcome,
-            attempt.reason,
-        )
-        if not row.samples_s:
-            return cls(*facts)
-        return cls(
-            *facts,
-            samples_s=row.samples_s,
-            mean_s=row.duration_s,
-            median_s=row.median_s,
-            min_s=row.min_s,
-            max_s=row.max_s,
-            sd_s=statistics.stdev(row.samples_s) if len(row.samples_s) > 1 else None,
-            tflops=row.matmul_tflops,
-            gigabytes=gigabytes(row),
-            bytes_per_s=row.bytes_per_s,
-            host_s=attempt.measurement.host_launch_s if attempt.measurement else None,
-            inputs=row.inputs,
-            method=row.method,
-        )
+        return cls(attempt, row)
 
-    def cells(self) -> list[str]:
-        """The table's cells; what is missing stays empty."""
-        return [self.kernel, *self.figures()]
+    @property
+    def times_s(self) -> dict[str, float | None]:
+        """By name, in seconds; the deviation needs two samples."""
+        row, samples = self.row, self.row.samples_s or ()
+        sd = statistics.stdev(samples) if len(samples) > 1 else None
+        times = (row.duration_s, row.median_s, row.min_s, row.max_s, sd)
+        return dict(zip(_TIMES, times, strict=True))
+
+    @property
+    def host_s(self) -> float | None:
+        """What a launch takes the process that makes it."""
+        measured = self.attempt.measurement if self.row.samples_s else None
+        return measured.host_launch_s if measured else None
+
+    @property
+    def problem(self) -> tuple[str, str]:
+        """The outcome in words, and the reason."""
+        return self.row.outcome.replace("_", " "), self.row.reason
 
     def figures(self) -> list[str]:
-        """The cells after the kernel's name."""
-        times = (getattr(self, f"{name}_s") for name in _TIMES)
+        """The cells after the kernel's name; what is missing stays empty."""
+        tflops = self.row.matmul_tflops
         return [
-            *("" if t is None else units.format_fixed(t / MILLISECOND_S, 4) for t in times),
-            str(len(self.samples_s)) if self.samples_s else "",
-            "" if self.tflops is None else f"{self.tflops:.1f}",
-            self.gigabytes,
+            *(
+                "" if t is None else units.format_fixed(t / MILLISECOND_S, 4)
+                for t in self.times_s.values()
+            ),
+            str(self.row.n or ""),
+            "" if tflops is None else f"{tflops:.1f}",
+            gigabytes(self.row),
             "" if self.host_s is None else f"{self.host_s / MICROSECOND_S:.0f}",
         ]
 
 
-def show_timings(
-    result: ProfileResult, *, csv: Path | None, as_json: bool, limit: int | None, wide: bool
-) -> None:
+def show_timings(result: ProfileResult, output: Output) -> None:
     """The result on standard output, as a table per workload or for machines."""
-    timings = [Timing.of(attempt) for attempt in result.attempts]
-    if csv is not None:
-        write_rows_csv(rows_from_attempts(result.attempts, result.resources), csv)
-    if as_json:
+    write_rows_csv(rows_from_attempts(result.attempts, result.resources), output.csv)
+    if output.as_json:
         write_json(document(result))
-    elif csv != STDOUT:
-        width, legend = None if wide else terminal_width(), Legend()
+    elif output.is_table:
+        width, legend = None if output.wide else terminal_width(), Legend()
+        timings = [Timing.of(attempt) for attempt in result.attempts]
         for (workload, inputs), members in _grouped(timings).items():
-            say(_table(workload, inputs, members, limit, legend, width))
+            say(_table(workload, inputs, members, output.limit, legend, width))
             say()
         source = f"Measurements: {result.source}."
         if width is not None:
@@ -131,31 +104,33 @@ def document(result: ProfileResult) -> dict[str, Any]:
 
 
 def _object(timing: Timing) -> dict[str, Any]:
+    row = timing.row
     return {
-        "kernel": timing.kernel,
-        "reference": timing.is_reference,
-        "workload": timing.workload,
-        "inputs": timing.inputs or None,
-        "method": timing.method or None,
-        "outcome": str(timing.outcome),
-        "reason": timing.reason or None,
-        **{f"{name}_s": getattr(timing, f"{name}_s") for name in _TIMES},
-        "n": len(timing.samples_s),
-        "tflops": timing.tflops,
-        "bytes_per_s": timing.bytes_per_s,
+        "kernel": row.kernel,
+        "reference": row.is_reference,
+        "workload": timing.attempt.workload,
+        "inputs": row.inputs or None,
+        "method": row.method or None,
+        "outcome": str(row.outcome),
+        "reason": row.reason or None,
+        **{f"{name}_s": value for name, value in timing.times_s.items()},
+        "n": row.n or 0,
+        "tflops": row.matmul_tflops,
+        "bytes_per_s": row.bytes_per_s,
         "host_launch_s": timing.host_s,
-        "samples_s": list(timing.samples_s),
+        "samples_s": list(row.samples_s or ()),
     }
 
 
 def _grouped(timings: Sequence[Timing]) -> dict[tuple[str, str], list[Timing]]:
     """Timings by workload and inputs.  Without a time, one belongs to the inputs that all others
     have, or to none."""
-    known = {t.inputs for t in timings if t.inputs}
+    known = {t.row.inputs for t in timings if t.row.inputs}
     shared = next(iter(known)) if len(known) == 1 else ""
     found: dict[tuple[str, str], list[Timing]] = {}
     for timing in timings:
-        found.setdefault((timing.workload, timing.inputs or shared), []).append(timing)
+        key = (timing.attempt.workload, timing.row.inputs or shared)
+        found.setdefault(key, []).append(timing)
     return found
 
 
@@ -168,14 +143,11 @@ def _table(
     width: int | None,
 ) -> str:
     """References first, then ours by median; what has no time last, with its reason."""
-    ordered = sorted(
-        timings,
-        key=lambda t: (t.median_s is None, not t.is_reference, t.median_s or 0.0, t.kernel),
-    )
+    ordered = sorted(timings, key=_place)
     shown = ordered[: DEFAULT_LIMIT if limit is None else limit]
     title = workload_text(Workload.from_key(workload))
     title += f", {inputs} inputs" if inputs else ""
-    methods = ", ".join(dict.fromkeys(t.method for t in timings if t.method))
+    methods = ", ".join(dict.fromkeys(t.row.method for t in timings if t.row.method))
     title += f"; {methods}" if methods else ""
     rest = f"… {len(ordered) - len(shown)} more" if len(ordered) > len(shown) else ""
     if width is not None:
@@ -184,27 +156,31 @@ def _table(
     return "\n".join(part for part in (title, table, rest) if part)
 
 
+def _place(timing: Timing) -> tuple[bool, bool, float, str]:
+    row = timing.row
+    return row.median_s is None, not row.is_reference, row.median_s or 0.0, row.kernel
+
+
 def _in_full(timings: Sequence[Timing]) -> str:
     headings = ["Kernel Name", *(f"{n} (ms)" for n in _TIMES), *_RATES]
-    rows = [t.cells() for t in timings]
-    if any(t.outcome is not Outcome.OK for t in timings):
+    rows = [[t.row.kernel, *t.figures()] for t in timings]
+    if any(t.row.outcome is not Outcome.OK for t in timings):
         headings += ["outcome", "reason"]
-        rows = [
-            [*cells, t.outcome.replace("_", " "), t.reason]
-            for cells, t in zip(rows, timings, strict=True)
-        ]
+        rows = [[*cells, *t.problem] for cells, t in zip(rows, timings, strict=True)]
     return text_table(headings, rows, {"Kernel Name", "outcome", "reason"})
 
 
 def _fitted(timings: Sequence[Timing], legend: Legend, width: int) -> str:
     """Configs by number and times in milliseconds; what went wrong under the table."""
     headings = ("ms", *_TIMES, *_RATES)
-    names = [t.kernel if t.is_reference else legend.number(t.subject) for t in timings]
+    names = [
+        t.row.kernel if t.row.is_reference else legend.number(t.attempt.subject) for t in timings
+    ]
     rows = [[name, *t.figures()] for name, t in zip(names, timings, strict=True)]
     why = [
-        wrapped(f"{name}: {t.outcome.replace('_', ' ')}: {one_line(t.reason)}", width)
+        wrapped(": ".join((name, *map(one_line, t.problem))), width)
         for name, t in zip(names, timings, strict=True)
-        if t.outcome is not Outcome.OK
+        if t.row.outcome is not Outcome.OK
     ]
     spare = ("n", "sd", "max", "min", "launch (µs)")
     return "\n".join([*fitted(headings, rows, width, left=("ms",), spare=spare), *why])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from dataclasses import asdict
 from typing import Any
 
 from fa_tune.commands.shared.fitted_table import fitted_table
+from fa_tune.commands.shared.output import rejected_objects, say
+from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import Variant, Verdict
 from fa_tune.tune.results import VerifyReport
 
@@ -14,21 +17,28 @@ _FIGURES = ("rms error", "rms limit", "largest error", "limit")  # of the case n
 _HEADINGS = ("", "Kernel Name", "cases", *_FIGURES, "of limit", "problem")
 
 
-def all_right(report: VerifyReport) -> bool:
-    """Whether every variant that can run gave a right result."""
-    return not report.failures and all(v.correct for v in report.verdicts.values())
+def show_verdicts(report: VerifyReport) -> None:
+    """A line per variant and a sentence, on standard output; nothing where nothing ran."""
+    if report.verdicts or report.failures:
+        say(verdict_table(report))
+        say(verdict_sentence(report))
+
+
+def refuse_wrong(report: VerifyReport) -> None:
+    """Raise NoUsableVariant unless every variant that can run gave a right result."""
+    if report.failures or not all(v.correct for v in report.verdicts.values()):
+        raise NoUsableVariant(verdict_sentence(report).rstrip("."))
 
 
 def verdict_table(report: VerifyReport) -> str:
     """One line per variant: wrong ones first, then those without a verdict, then the rest."""
-    rows = [_row(key, verdict) for key, verdict in _by_correctness(report.verdicts)]
     none = [""] * (len(_FIGURES) + 2)
     failures = [
         [WRONG, _name(f.subject), *none, f"{f.outcome.replace('_', ' ')}: {f.reason}"]
         for f in report.failures
     ]
-    wrong = [row for row in rows if row[0] == WRONG]
-    right = [row for row in rows if row[0] == RIGHT]
+    rows = [_row(key, verdict) for key, verdict in sorted(report.verdicts.items())]
+    wrong, right = ([row for row in rows if row[0] == mark] for mark in (WRONG, RIGHT))
     left = {"", "Kernel Name", "problem"}
     return fitted_table(_HEADINGS, [*wrong, *failures, *right], left, configs="Kernel Name")
 
@@ -36,17 +46,14 @@ def verdict_table(report: VerifyReport) -> str:
 def verdict_sentence(report: VerifyReport) -> str:
     """`78 of 80 right, 1 wrong, 1 without a verdict; 2 not tried.`"""
     right = sum(v.correct for v in report.verdicts.values())
-    wrong = len(report.verdicts) - right
-    total = len(report.verdicts) + len(report.failures)
-    parts = [f"{right} of {total} right"]
-    if wrong:
-        parts.append(f"{wrong} wrong")
+    text = f"{right} of {len(report.verdicts) + len(report.failures)} right"
+    if wrong := len(report.verdicts) - right:
+        text += f", {wrong} wrong"
     if report.failures:
-        parts.append(f"{len(report.failures)} without a verdict")
-    text = ", ".join(parts)
+        text += f", {len(report.failures)} without a verdict"
     if report.rejected:
         text += f"; {len(report.rejected)} cannot run on this GPU"
-    return text + "."
+    return f"{text}."
 
 
 def verdict_objects(report: VerifyReport) -> dict[str, Any]:
@@ -59,14 +66,7 @@ def verdict_objects(report: VerifyReport) -> dict[str, Any]:
                 "reason": verdict.reason or None,
                 "cases": [
                     {
-                        "workload": case.workload,
-                        "max_abs_error": _finite(case.max_abs_error),
-                        "reference_max_abs_error": _finite(case.reference_max_abs_error),
-                        "limit": case.limit,
-                        "rms_error": _finite(case.rms_error),
-                        "reference_rms_error": _finite(case.reference_rms_error),
-                        "rms_limit": _finite(case.rms_limit),
-                        "inputs": case.inputs,
+                        **{n: _finite(value) for n, value in asdict(case).items() if n != "ok"},
                         "ok": case.ok,
                     }
                     for case in verdict.cases
@@ -78,10 +78,7 @@ def verdict_objects(report: VerifyReport) -> dict[str, Any]:
             {"variant": f.subject, "outcome": str(f.outcome), "reason": f.reason}
             for f in report.failures
         ],
-        "rejected": [
-            {"variant": variant.key, "constraint": why.constraint, "reason": why.reason}
-            for variant, why in report.rejected
-        ],
+        "rejected": rejected_objects(report.rejected),
     }
 
 
@@ -97,13 +94,9 @@ def _row(key: str, verdict: Verdict) -> list[str]:
     return [mark, _name(key), str(len(verdict.cases)), *figures, problem]
 
 
-def _finite(value: float | None) -> float | str | None:
+def _finite(value: Any) -> Any:
     """JSON has no NaN and no infinity: these are their names."""
-    return value if value is None or abs(value) < float("inf") else str(value)
-
-
-def _by_correctness(verdicts: Mapping[str, Verdict]) -> list[tuple[str, Verdict]]:
-    return sorted(verdicts.items(), key=lambda item: (item[1].correct, item[0]))
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _name(subject: str) -> str:
