@@ -267,7 +267,8 @@ def _from_flat(raw: Any) -> Any:
     parts = {name: _from_flat(part) for name, part in raw.items() if name != "extra"}
     if {"ratio", "interval"} <= parts.keys():
         ratio, interval = parts.pop("ratio"), parts.pop("interval")
-        whole = None if ratio is None else {"value": ratio, "interval": interval}
+        known = (ratio, interval) != (None, None)
+        whole = {"value": ratio, "interval": interval} if known else None
         parts["ratio" if "n" in parts else "to_default"] = whole
     if isinstance(device := parts.get("device"), dict):
         parts["device"] = {n: part for n, part in device.items() if n not in _GONE_FROM_DEVICE}

@@ -92,7 +92,7 @@ MUTANTS = {
         ALONE, "beside", "lse", SOFTMAX, r"growth <= kWholeGrowth \? m \+ whole : next", "next",
     ),
     "the largest weight is not looked for behind a mask": (
-        ALONE, "sink", "causal", SOFTMAX,
+        ALONE, "sink", "causal+ragged", SOFTMAX,
         r"fmaxf\(largest\[i\] \* a\[i\], one\)", "largest[i] * a[i]",
     ),
     "m of a row that overflowed has room above it": (
@@ -107,15 +107,15 @@ MUTANTS = {
         FP16[0], "worthless at first", "lse", SOFTMAX, r"row_sum\[i\] \*= factor\[i\];", "",
     ),
     "m of a tile's only block has room above it": (
-        FP16[0], "worthless alone", "causal", CONSUMER,
+        FP16[0], "worthless alone", "causal+ragged", CONSUMER,
         r"(update<true, kRaise>\(products\.s, a, )block == 0", r"\1false",
     ),
     "m of a tile's only block is raised": (
-        FP16[0], "worthless alone", "causal", SOFTMAX,
+        FP16[0], "worthless alone", "causal+ragged", SOFTMAX,
         r"if \(!kFinalIsExact \|\| !last\) \{", "{",
     ),
     "m of a first block with a mask that is one key's has room above it": (
-        LONG, "worthless on the diagonal", "causal", SOFTMAX,
+        LONG, "worthless on the diagonal", "causal+ragged", SOFTMAX,
         r"= last \? 0\.f : kHeadroom \+ raise\[i\];", "= 0.f;",
     ),
     "the rounding of a weight is taken for an error where V is 0": (
@@ -123,7 +123,7 @@ MUTANTS = {
         r"if \(kBf16 && (weight\[i\]\.has_no)", r"if (false && \1",
     ),
     "m of a last block with a mask has room above it": (
-        FP16[2], "worthless", "causal", CONSUMER,
+        FP16[2], "worthless", "causal+ragged", CONSUMER,
         r"(update<false>\(products\.s, a, )block == 0(\);\s*ptx)", r"\1false\2",
     ),
     "m that comes first in the last block has room above it": (
@@ -234,7 +234,7 @@ def test_own_keys_of_fp16_are_exact_among_noise(libraries: Path) -> None:
 
 
 def test_a_sink_behind_a_mask_is_exact(libraries: Path) -> None:
-    assert _heights_off(build_changed(ALONE, "causal", libraries), "sink") == []
+    assert _heights_off(build_changed(ALONE, "causal+ragged", libraries), "sink") == []
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -251,7 +251,7 @@ def test_what_small_weights_leave_is_right(short_form: str, kind: str, libraries
 
 @pytest.mark.parametrize("short_form", [*CONFIGS, *FP16[1:]])
 def test_what_small_weights_leave_is_right_behind_a_mask(short_form: str, libraries: Path) -> None:
-    kernel = build_changed(short_form, "causal", libraries)
+    kernel = build_changed(short_form, "causal+ragged", libraries)
     assert _heights_off(kernel, "worthless") == []
     if kernel.config.dtype == DType.FP16:  # in bf16 a weight's rounding shows where keys are few
         assert _heights_off(kernel, "worthless alone") == []
@@ -261,7 +261,7 @@ def test_what_small_weights_leave_is_right_behind_a_mask(short_form: str, librar
 def test_what_small_weights_leave_is_right_on_the_diagonal(
     short_form: str, libraries: Path
 ) -> None:
-    assert _heights_off(build_changed(short_form, "causal", libraries), ON_THE_DIAGONAL) == []
+    assert _heights_off(build_changed(short_form, "causal+ragged", libraries), ON_THE_DIAGONAL) == []
 
 
 def _lost_beside_peaked_rows(kernel: Emulated) -> float:
@@ -286,13 +286,13 @@ def _lost_beside_peaked_rows(kernel: Emulated) -> float:
 
 
 def test_rows_keep_their_digits_beside_peaked_rows(libraries: Path) -> None:
-    kept = _lost_beside_peaked_rows(build_changed(LONG, "causal", libraries))
+    kept = _lost_beside_peaked_rows(build_changed(LONG, "causal+ragged", libraries))
     change = (
         FIRST_BLOCK,
         r"fminf\(raise\[i\], floorf\(row_spread\(s, scale_log2, i\)\)\)",
         "raise[i]",
     )
-    lost = _lost_beside_peaked_rows(build_changed(LONG, "causal", libraries, *change))
+    lost = _lost_beside_peaked_rows(build_changed(LONG, "causal+ragged", libraries, *change))
     assert kept < MOST_LOST < lost
 
 
