@@ -261,7 +261,8 @@ def test_what_small_weights_leave_is_right_behind_a_mask(short_form: str, librar
 def test_what_small_weights_leave_is_right_on_the_diagonal(
     short_form: str, libraries: Path
 ) -> None:
-    assert _heights_off(build_changed(short_form, "causal+ragged", libraries), ON_THE_DIAGONAL) == []
+    kernel = build_changed(short_form, "causal+ragged", libraries)
+    assert _heights_off(kernel, ON_THE_DIAGONAL) == []
 
 
 def _lost_beside_peaked_rows(kernel: Emulated) -> float:
