@@ -234,8 +234,8 @@ Status fa_tune_kernel::workspace_bytes(const fa_tune_problem& problem, const Dev
     *bytes = 0;
     for (std::size_t i = 0; status.ok() && i < launches_.size(); ++i) {
         std::int64_t needed = 0;
-        status = fa_tune::core::workspace_bytes(launches_[i].plan, problem, multiprocessors_of(device),
-                                                &needed);
+        status = fa_tune::core::workspace_bytes(launches_[i].plan, problem,
+                                                multiprocessors_of(device), &needed);
         *bytes = std::max(*bytes, static_cast<std::size_t>(needed));
     }
     return status;

@@ -19,11 +19,11 @@ namespace fa_tune::core {
 struct Sizes {
     double seq_len_q;
     double seq_len_kv;
-    double work;    // batch times heads
-    double group;   // heads that share a kv head
-    double tiles;   // batch times kv heads
-    double keys;    // that some query sees
-    double rows;    // that share a head of K and V, 16 at least
+    double work;        // batch times heads
+    double group;       // heads that share a kv head
+    double tiles;       // batch times kv heads
+    double keys;        // that some query sees
+    double rows;        // that share a head of K and V, 16 at least
     bool decode_shape;  // so few that reading K and V takes the time
 };
 

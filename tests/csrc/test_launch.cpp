@@ -305,7 +305,8 @@ void adopted_functions_are_launched_on_their_device_alone() {
     fa_tune_kernel_destroy(made);
     CHECK(launch(loaded, problem()) == FA_TUNE_OK);  // what it was made of is still there
     function = nullptr;
-    CHECK_FAILS(fa_tune_kernel_adopt(&info, &function, 1, 0, &made), FA_TUNE_INVALID, "no function");
+    CHECK_FAILS(fa_tune_kernel_adopt(&info, &function, 1, 0, &made), FA_TUNE_INVALID,
+                "no function");
 }
 
 // A launch passes what is described.
