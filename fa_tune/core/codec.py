@@ -202,12 +202,13 @@ def _exact(kind: type, what: str) -> Reader:
 
 
 def _one_of(values: Collection[Any]) -> Reader:
-    known = values if isinstance(values, Mapping) else {value: value for value in values}
+    named = values if isinstance(values, Mapping) else {value: value for value in values}
+    known = {(type(name), name): value for name, value in named.items()}  # 1 is not True
 
     def read(raw: Any) -> Any:
-        if type(raw) not in (str, int, bool) or raw not in known:
-            raise ValueError(f"{_shown(raw)} is none of {', '.join(map(str, known))}")
-        return known[raw]
+        if type(raw) not in (str, int, bool) or (type(raw), raw) not in known:
+            raise ValueError(f"{_shown(raw)} is none of {', '.join(map(str, named))}")
+        return known[type(raw), raw]
 
     return read
 

@@ -244,7 +244,7 @@ def load_meta(path: Path) -> Meta:
     except ValueError as error:
         raise ProfileFormatError(f"{meta_path}: Invalid JSON: {error}") from None
     schema = raw.get("schema") if isinstance(raw, dict) else None
-    if schema not in (FLAT, SCHEMA):
+    if type(schema) is not int or schema not in (FLAT, SCHEMA):
         raise ProfileFormatError(
             f"{meta_path}: schema {schema} is not the one this fa-tune reads ({SCHEMA})"
         )

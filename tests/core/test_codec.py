@@ -136,6 +136,7 @@ GOOD: Mapping[str, Any] = {
         ("colour", "blue", "colour: 'blue' is none of red"),
         ("kind", 5, "kind: 5 is none of HALF"),
         ("word", [], "word: [] is none of a, 1"),
+        ("word", True, "word: True is none of a, 1"),
         ("maybe", {}, "maybe.number: the field is missing"),
         ("either", 1.5, "either: 1.5 is not a text"),
         ("place", [1, 2, 3], "place: [1, 2, 3] has not 2 values"),

@@ -321,6 +321,7 @@ def test_a_provenance_that_is_no_json(path: Path, text: bytes, said: str) -> Non
         ({"provenance": None}, "provenance: "),
         ({"device": {"name": "NVIDIA H200"}}, "device.compute_capability: "),
         ({"schema": "first"}, "schema first is not the one"),
+        ({"schema": True}, "schema True is not the one"),
         ({"schema": recordings.SCHEMA + 1}, f"schema {recordings.SCHEMA + 1} is not the one"),
     ],
 )
