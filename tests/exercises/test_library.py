@@ -66,9 +66,10 @@ kernel = identify("void my_kernel_64x32<half>(int)")
 assert (kernel.label, kernel.family, kernel.blocks) == ("Mine", "ref", (64, 32))
 (row,) = rows_from_attempts([Attempt("ref:mine", workload.key, Outcome.CRASHED, "why")])
 assert (row.kernel, row.is_reference) == ("Mine", True)
-for name, status in (("mine", 3), ("nobody", 2)):  # 3: there is no GPU
-    asked = ["bench", "--ref", name, "--device", "1023"]
-    assert CliRunner().invoke(main, asked).exit_code == status
+for name, known in (("mine", True), ("nobody", False)):
+    done = CliRunner().invoke(main, ["bench", "--ref", name, "--device", "1023"])
+    assert done.exit_code != 0  # there is no such GPU, if any
+    assert (repr(name) in done.output) == (not known), done.output
 print(libraries.ALL["mine"].label)
 """
 
