@@ -79,18 +79,19 @@ def _taken(fd: int) -> bool | None:
 
 
 def _made(mark: Path) -> bool:
-    """Whether the mark is ours now; that of a process of this machine that is gone is removed."""
+    """Whether the mark is ours now; that of a process of this machine that is gone is removed.
+
+    A link that points nowhere: it is there with its owner's name at once, also for whoever is
+    killed in the middle."""
     here = socket.gethostname()
     try:
-        fd = os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+        os.symlink(f"{here} {os.getpid()}", mark)
     except FileExistsError:
         with contextlib.suppress(OSError, ValueError):
-            host, _, pid = mark.read_text().partition(" ")
+            host, _, pid = os.readlink(mark).partition(" ")
             if host == here and not Path(f"/proc/{int(pid)}").exists():
                 mark.unlink(missing_ok=True)
         return False
-    with os.fdopen(fd, "w") as file:
-        file.write(f"{here} {os.getpid()}")
     return True
 
 
