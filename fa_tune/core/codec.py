@@ -316,7 +316,8 @@ class Misfit(ValueError):
     """What does not fit: `place` as `measurement.samples_s[3]`, `what` is wrong with it."""
 
     def __init__(self, place: str, what: str) -> None:
-        super().__init__(f"{place}: {what}")
+        shown = place if place.isprintable() else repr(place)[1:-1]  # a key may be any text
+        super().__init__(f"{shown}: {what}")
         self.place, self.what = place, what
 
 

@@ -62,7 +62,9 @@ def _shares(text: str, batch: int) -> Sequence[float]:
     dice = random.Random(seed)
     points = [(dice.randrange(2**30) + 0.5) / 2**30 for _ in range(batch)]
     if kind == "uniform":
-        return [x / max(points) for x in points]
+        largest = max(points)
+        return [x / largest for x in points]
     sigma = float(numbers[0]) if numbers else 1.0
     normal = [NormalDist().inv_cdf(x) for x in points]
-    return [math.exp(sigma * (x - max(normal))) for x in normal]
+    largest = max(normal)
+    return [math.exp(sigma * (x - largest)) for x in normal]

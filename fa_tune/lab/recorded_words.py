@@ -35,6 +35,10 @@ def present_key(key: str) -> str | None:
 
 
 def present_words(key: str) -> tuple[dict[str, Knob], dict[str, float]]:
-    """Knobs and facts that a variant's key of today says of it."""
-    config = families.parse(Variant.from_key(key).config)
+    """Knobs and facts that a variant's key of today says of it; nothing of one that no family
+    knows."""
+    try:
+        config = families.config_of(Variant.from_key(key))
+    except (InvalidConfig, ValueError):
+        return {}, {}
     return knobs_of(config), tile_facts(config)

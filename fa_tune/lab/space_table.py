@@ -2,7 +2,7 @@
 
     <name>.space.csv.gz       the rows, described below
     <name>.space.json         whose they are: GPU, provenance, the knobs' types, the counters'
-                              units, the default variant of every workload
+                              units, the default variant of every workload, the hash of the rows
 
     variant, workload, outcome, reason, samples_s     samples separated by spaces
     soft_rules                names of the rules that objected, separated by spaces
@@ -19,9 +19,11 @@ from __future__ import annotations
 import csv
 import dataclasses
 import gzip
+import hashlib
 import io
 import json
 import math
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,7 +32,7 @@ from typing import Literal
 
 from fa_tune.core import codec
 from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError
-from fa_tune.core.files import replace_files
+from fa_tune.core.files import read_bytes, replace_files
 from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import DeviceInfo, Outcome, Provenance
 from fa_tune.core.stats import median
@@ -43,6 +45,8 @@ META_SUFFIX = ".space.json"
 SCHEMA = 1
 _FIXED = ("variant", "workload", "outcome", "reason", "samples_s", "soft_rules")
 _KNOB, _FACT, _COUNTER = "knob.", "fact.", "counter."
+MAX_TEXT_BYTES = 1 << 28  # of the rows unpacked; those that come with fa-tune have 1 MB
+_DECIMAL = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?")
 
 KnobType = Literal["bool", "int", "float", "str"]
 
@@ -51,7 +55,8 @@ KnobType = Literal["bool", "int", "float", "str"]
 class SpaceMeta:
     """Whose measurements a table holds.  `knobs` are their types in the config's order,
     `units` those of the counters, `defaults` the default variant by workload, `inputs` the text
-    of what Q, K and V held."""
+    of what Q, K and V held.  `table_sha256` is of the rows' file, so that the two are known to
+    belong together; `save` fills it in, old ones have none."""
 
     knobs: Mapping[str, KnobType]
     device: DeviceInfo | None = None
@@ -61,6 +66,7 @@ class SpaceMeta:
     note: str = ""
     schema: int = SCHEMA
     inputs: str = str(NORMAL)
+    table_sha256: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -136,8 +142,11 @@ def recorded(table: SpaceTable, *, with_default: bool = True) -> list[RecordedWo
     """The table's workloads as spaces; with `with_default` the default config, where it was
     recorded, is the start point.  Raises ProfileFormatError where nothing ran."""
     found = []
-    for workload in table.workloads:
-        rows = tuple(row for row in table.rows if row.workload == workload)
+    by_workload: dict[str, list[SpaceRow]] = {}
+    for row in table.rows:
+        by_workload.setdefault(row.workload, []).append(row)
+    for workload, listed in by_workload.items():
+        rows = tuple(listed)
         if all(row.time_s is None for row in rows):
             raise ProfileFormatError(f"{table.path}: nothing ran on {workload}")
         known = workload_of(workload)
@@ -175,7 +184,8 @@ def save(path: Path, rows: Sequence[SpaceRow], meta: SpaceMeta) -> None:
     """Write a table; the same rows give the same bytes.  Where a file cannot be written, both are
     as they were.
 
-    Raises InvalidConfig for a name without the suffix, and StorageError.
+    Raises InvalidConfig for a name without the suffix and for rows that `load` would not give
+    back, and StorageError.
     """
     if not path.name.endswith(SUFFIX):
         raise InvalidConfig(f"{path}: a recorded space's name ends in {SUFFIX}")
@@ -197,7 +207,14 @@ def save(path: Path, rows: Sequence[SpaceRow], meta: SpaceMeta) -> None:
             + [_cell(row.facts.get(name)) for name in facts]
             + [_cell(row.counters.get(name)) for name in counters]
         )
+    try:
+        is_whole = tuple(_rows(path, text.getvalue(), meta)) == tuple(rows)
+    except ProfileFormatError as error:
+        raise InvalidConfig(f"cannot be written as a recorded space: {error}") from None
+    if not is_whole:
+        raise InvalidConfig(f"{path}: these rows cannot be written as a recorded space")
     packed = gzip.compress(text.getvalue().encode(), mtime=0)
+    meta = replace(meta, table_sha256=hashlib.sha256(packed).hexdigest())
     about = json.dumps(dataclasses.asdict(meta), indent=1, default=str)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -212,18 +229,32 @@ def meta_path(path: Path) -> Path:
 
 
 def load(path: Path) -> SpaceTable:
-    """Read a table; raises ProfileFormatError, with the line, for anything that does not fit."""
+    """Read a table; raises ProfileFormatError, with the line, for anything that does not fit, and
+    for two files that do not belong together."""
     meta = _load_meta(path)
     try:
-        text = gzip.decompress(path.read_bytes()).decode()
+        packed = read_bytes(path)
+        with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
+            data = file.read(MAX_TEXT_BYTES + 1)
+        text = data.decode()
+    except FileNotFoundError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from None
     except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise ProfileFormatError(f"{path} cannot be read: {error}") from None
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror or error}") from None
+    if len(data) > MAX_TEXT_BYTES:
+        raise ProfileFormatError(f"{path} unpacks to more than {MAX_TEXT_BYTES >> 20} MiB")
     recorded_rows = tuple(_rows(path, text, meta))
     if not recorded_rows:
         raise ProfileFormatError(f"{path} has no rows")
-    rows = tuple(row for row in map(_present, recorded_rows) if row is not None)
+    if meta.table_sha256 not in ("", hashlib.sha256(packed).hexdigest()):
+        raise ProfileFormatError(
+            f"{path} is not the table that {meta_path(path).name} belongs to: one of them was "
+            "changed or replaced without the other; bring back both, or record it again"
+        )
+    try:
+        rows = tuple(row for row in map(_present, recorded_rows) if row is not None)
+    except ValueError as error:
+        raise ProfileFormatError(f"{path}: {error}") from None
     if not rows:
         raise ProfileFormatError(f"{path}: every config has a knob that was removed")
     if rows != recorded_rows:
@@ -232,13 +263,18 @@ def load(path: Path) -> SpaceTable:
 
 
 def _present(row: SpaceRow) -> SpaceRow | None:
-    """The row with the words of today; None if a knob of it was removed."""
+    """The row with the words of today; None if a knob of it was removed.  Raises ValueError for a
+    knob that contradicts the variant's name."""
     now = present_key(row.variant)
     if now is None:
         return None
-    if now == row.variant:
-        return row
     knobs, facts = present_words(now)
+    if now == row.variant:
+        for name in knobs.keys() & row.knobs.keys():
+            if knobs[name] != row.knobs[name]:
+                text = f"{row.variant} has {_KNOB}{name} {row.knobs[name]}"
+                raise ValueError(f"{text}, where its name says {knobs[name]}")
+        return row
     return replace(row, variant=now, knobs=knobs, facts=facts | dict(row.facts))
 
 
@@ -272,11 +308,9 @@ def find(places: Iterable[Path]) -> list[Path]:
 def _load_meta(path: Path) -> SpaceMeta:
     about = meta_path(path)
     try:
-        meta = codec.load(SpaceMeta, codec.parse(about.read_bytes()))
-    except OSError as error:
-        raise ProfileFormatError(
-            f"{path} has no readable {about.name}: {error.strerror or error}"
-        ) from None
+        meta = codec.load(SpaceMeta, codec.parse(read_bytes(about)))
+    except FileNotFoundError as error:
+        raise ProfileFormatError(f"{path} has no readable {about.name}: {error.strerror}") from None
     except ValueError as error:
         raise ProfileFormatError(f"{about}: {error}") from None
     if meta.schema != SCHEMA:
@@ -290,9 +324,14 @@ def _rows(path: Path, text: str, meta: SpaceMeta) -> Iterator[SpaceRow]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = next(reader, [])
-        missing = [c for c in (*_FIXED, *(_KNOB + n for n in meta.knobs)) if c not in header]
-        if missing:
+        if twice := next((name for name in header if header.count(name) > 1), None):
+            raise ValueError(f"column {twice!r} is given twice")
+        needed = [*_FIXED, *(_KNOB + name for name in meta.knobs)]
+        if missing := [name for name in needed if name not in header]:
             raise ValueError(f"column {missing[0]!r} is missing")
+        known = [n for n in header if n in needed or n.startswith((_FACT, _COUNTER))]
+        if unknown := [name for name in header if name not in known]:
+            raise ValueError(f"there is no such column as {unknown[0]!r}")
         for cells in reader:
             if len(cells) != len(header):
                 raise ValueError(f"{len(cells)} fields under {len(header)} columns")
@@ -330,9 +369,9 @@ def _numbers(cells: Mapping[str, str], prefix: str) -> dict[str, float]:
 
 
 def _number(name: str, text: str) -> float:
-    value = float(text)
+    value = float(text) if _DECIMAL.fullmatch(text) else math.nan
     if not math.isfinite(value):
-        raise ValueError(f"{name}: {text} is not a finite number")
+        raise ValueError(f"{name}: {text[:40]!r} is not a finite number")
     return value
 
 
@@ -343,7 +382,8 @@ def _knob(name: str, text: str, kind: KnobType) -> Knob:
         if text not in ("true", "false"):
             raise ValueError(f"{_KNOB}{name}: {text!r} is neither true nor false")
         return text == "true"
-    return int(text) if kind == "int" else _number(_KNOB + name, text)
+    number = _number(_KNOB + name, text)  # what no double holds, no strategy can take
+    return int(text) if kind == "int" else number
 
 
 def _written(value: Knob, kind: KnobType) -> str:

@@ -10,13 +10,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError
-from fa_tune.core.files import read_json, replace_files
+from fa_tune.core import codec
+from fa_tune.core.codec import Rule
+from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError, UnknownUnit
+from fa_tune.core.files import read_bytes, replace_files
 from fa_tune.core.model import Outcome
+from fa_tune.core.units import to_seconds
 from fa_tune.lab.space_table import RecordedWorkload, SpaceMeta, SpaceRow, SpaceTable, knob_types
 from fa_tune.search.strategies.base import Knob
 
@@ -24,6 +29,10 @@ T4_VERSION = "1.0.0"
 T4_SUFFIX = ".t4.json"
 CACHE_SUFFIX = ".kernel_tuner.json"
 OBJECTIVE = "time"
+UNIT_SLIP = 30.0  # between a time and its runtimes; whatever else a tuner counts in is less
+# Words for what `core.units` writes shortly; files in use have both spellings of the third.
+_TIME_UNITS = {"microseconds": "us", "milliseconds": "ms", "miliseconds": "ms"}
+_TIME_UNITS |= {"nanoseconds": "ns"}
 
 # T4 names the reasons why a configuration gives no time.
 _INVALIDITY = {
@@ -112,75 +121,134 @@ def export(recorded: RecordedWorkload, meta: SpaceMeta, folder: Path) -> tuple[P
     return results, cache
 
 
+def _is_number(value: Any) -> bool:
+    """Whether a double holds it: JSON has longer integers, and 1e999."""
+    return type(value) in (int, float) and -sys.float_info.max <= value <= sys.float_info.max
+
+
+_KNOB = Rule(
+    lambda value: isinstance(value, bool | str) or _is_number(value),
+    "is neither a number nor a word",
+    {},
+)
+
+
+@dataclass(frozen=True)
+class _Measurement:
+    name: str
+    value: Any  # the schema allows words and lists; they are no counters
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class _Times:
+    runtimes: tuple[float, ...] = ()
+    compilation_time: Any = None
+    framework: Any = None
+    search_algorithm: Any = None
+    validation: Any = None
+
+
+@dataclass(frozen=True)
+class _Result:
+    configuration: Mapping[str, Annotated[Any, _KNOB]]
+    times: _Times = _Times()
+    invalidity: str = ""
+    correctness: Any = None
+    measurements: tuple[_Measurement, ...] = ()
+    objectives: tuple[str, ...] = ()
+    timestamp: Any = None
+
+
+@dataclass(frozen=True)
+class _Document:
+    results: Annotated[tuple[_Result, ...], Rule(bool, "has no T4 results", {})]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    schema_version: str = T4_VERSION
+
+
 def read_t4(path: Path, workload: str) -> SpaceTable:
-    """A T4 results file as a table with one workload; raises ProfileFormatError."""
-    document = read_json(path)
-    results = document.get("results") if isinstance(document, dict) else None
-    if not isinstance(results, list) or not results:
-        raise ProfileFormatError(f"{path} has no T4 results")
-    to_seconds = _to_seconds(document, path)
-    rows = []
-    for number, result in enumerate(results):
-        try:
-            rows.append(_row(result, workload, to_seconds))
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            what = f"{error} is missing" if isinstance(error, KeyError) else error
-            raise ProfileFormatError(f"{path}: result {number}: {what}") from None
+    """A T4 results file as a table with one workload.  Times are taken from the runtimes, else from
+    an objective that is a time; raises ProfileFormatError, also for unknown fields."""
     try:
+        raw = codec.parse(read_bytes(path))
+        json.dumps(raw, ensure_ascii=False).encode()  # JSON can say what no text can hold
+        document = codec.load(_Document, raw)
+        if document.schema_version.split(".")[0] != T4_VERSION.split(".")[0]:
+            raise ValueError(f"schema_version {document.schema_version} is not 1.x")
+        unit_s = _seconds(1.0, document.metadata.get("timeunit", "milliseconds"))
+        rows, units = [], dict[str, str]()
+        for number, result in enumerate(document.results):
+            try:
+                rows.append(_row(result, workload, unit_s, units))
+            except ValueError as error:
+                raise ValueError(f"results[{number}]: {error}") from None
         knobs = knob_types(row.knobs for row in rows)
-    except InvalidConfig as error:
+    except FileNotFoundError:
+        raise StorageError(f"cannot read {path}: there is no such file") from None
+    except (ValueError, UnknownUnit, InvalidConfig) as error:
         raise ProfileFormatError(f"{path}: {error}") from None
-    units = {m.get("name"): m.get("unit", "") for r in results for m in _measurements(r)}
-    counted = {name for row in rows for name in row.counters}
-    kept = {str(n): str(u) for n, u in units.items() if n in counted}
-    return SpaceTable(path, SpaceMeta(knobs, units=kept, note=f"from {path.name}"), tuple(rows))
+    return SpaceTable(path, SpaceMeta(knobs, units=units, note=f"from {path.name}"), tuple(rows))
 
 
-def _to_seconds(document: Mapping[str, Any], path: Path) -> float:
-    metadata = document.get("metadata")
-    unit = metadata.get("timeunit", "milliseconds") if isinstance(metadata, dict) else None
-    known = {None: 1e-3, "seconds": 1.0, "microseconds": 1e-6}
-    known |= dict.fromkeys(("milliseconds", "miliseconds"), 1e-3)  # files in use have both
-    if unit not in known:
-        raise ProfileFormatError(f"{path}: unknown time unit {unit!r}")
-    return known[unit]
+def _seconds(value: float, unit: Any) -> float:
+    """A time of T4; raises ValueError and UnknownUnit."""
+    if not isinstance(unit, str):
+        raise ValueError(f"{unit!r} is no unit of time")
+    return to_seconds(value, _TIME_UNITS.get(unit, unit))
 
 
-def _row(result: Mapping[str, Any], workload: str, to_seconds: float) -> SpaceRow:
-    configuration = result["configuration"]
-    for name, value in configuration.items():
-        if not isinstance(value, bool | int | float | str):
-            raise ValueError(f"{name} is {value!r}, neither a number nor a word")
-    invalidity = result.get("invalidity", "")
-    if invalidity not in _OUTCOME:
-        raise ValueError(f"unknown invalidity {invalidity!r}")
-    outcome = _OUTCOME[invalidity]
-    objective = (result.get("objectives") or [OBJECTIVE])[0]
-    facts, counters = {}, {}
-    time = None
-    for measurement in _measurements(result):
-        name, value = str(measurement["name"]), measurement["value"]
-        if not isinstance(value, int | float) or not math.isfinite(value):
-            continue  # the schema allows words and lists; they are no counters
-        if name == objective:
-            time = float(value) * to_seconds
-        elif name.startswith("fact."):
-            facts[name.removeprefix("fact.")] = float(value)
-        else:
-            counters[name] = float(value)
+def _row(result: _Result, workload: str, unit_s: float, counter_units: dict[str, str]) -> SpaceRow:
+    """A result's row; the units of its counters are added to `counter_units`."""
+    if result.invalidity not in _OUTCOME:
+        raise ValueError(f"unknown invalidity {result.invalidity!r}")
+    outcome = _OUTCOME[result.invalidity]
+    numbers = {m.name: m for m in result.measurements if _is_number(m.value)}
+    if len({m.name for m in result.measurements}) < len(result.measurements):
+        raise ValueError("a measurement is given twice")
+    times = [n for n in (*result.objectives, OBJECTIVE) if n in numbers and _is_time(numbers[n])]
     samples: tuple[float, ...] = ()
     if outcome is Outcome.OK:
-        samples = tuple(float(s) * to_seconds for s in result["times"].get("runtimes", ()))
-        samples = samples or ((time,) if time is not None else ())
+        samples = tuple(s * unit_s for s in result.times.runtimes)
+        objective = _time(numbers[times[0]], unit_s) if times else None
+        if samples and objective is not None and not _agree(samples, objective):
+            raise ValueError(f"{times[0]} is {objective:g} s, and its runtimes are not")
+        samples = samples or ((objective,) if objective is not None else ())
         if not samples or not all(0 < s < math.inf for s in samples):
-            raise ValueError("a correct result has no positive time")
-    name = ", ".join(f"{n}={v}" for n, v in configuration.items())
-    return SpaceRow(f"t4:{name}", workload, outcome, configuration, samples, facts=facts,
+            named = " or ".join(dict.fromkeys(result.objectives)) or OBJECTIVE
+            raise ValueError(f"a correct result has no positive time: no runtimes, and no {named} "
+                             "in a unit of time")  # fmt: skip
+    facts, counters = {}, {}
+    for name, found in numbers.items():
+        if name.startswith("fact."):
+            facts[name.removeprefix("fact.")] = float(found.value)
+        elif name not in times:
+            counters[name] = float(found.value)
+            if counter_units.setdefault(name, found.unit) != found.unit:
+                raise ValueError(f"{name} is in {found.unit!r} here and in another unit above")
+    name = ", ".join(f"{n}={v}" for n, v in result.configuration.items())
+    return SpaceRow(f"t4:{name}", workload, outcome, result.configuration, samples, facts=facts,
                counters=counters)  # fmt: skip
 
 
-def _measurements(result: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
-    return result.get("measurements") or ()
+def _is_time(measurement: _Measurement) -> bool:
+    """Whether it is a duration: by its unit, or where it has none by its name."""
+    if not measurement.unit:
+        return measurement.name == OBJECTIVE
+    try:
+        return _seconds(1.0, measurement.unit) > 0
+    except UnknownUnit:
+        return False
+
+
+def _time(measurement: _Measurement, unit_s: float) -> float:
+    value = float(measurement.value)
+    return _seconds(value, measurement.unit) if measurement.unit else value * unit_s
+
+
+def _agree(samples: Sequence[float], objective: float) -> bool:
+    """Whether they may be the same time: a unit that is wrong is off by a thousand."""
+    return min(samples) / UNIT_SLIP < objective < max(samples) * UNIT_SLIP
 
 
 def _plain(value: Knob) -> int | float | str:

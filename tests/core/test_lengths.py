@@ -28,6 +28,13 @@ def test_drawn_lengths_have_the_longest_and_no_zero(text: str) -> None:
     assert found == lengths_of(text, 50, 1000, 500)
 
 
+@pytest.mark.parametrize("text", ["uniform-5", "lognormal-1-5"])
+def test_a_hundred_thousand_lengths_take_no_minutes(text: str) -> None:
+    """The longest is looked for once: done for each sequence this would take most of an hour."""
+    found = lengths_of(text, 100_000, 1, 977)
+    assert (len(found), max(found)[1]) == (100_000, 977)
+
+
 def test_a_seed_draws_others() -> None:
     assert lengths_of("uniform-1", 20, 1000, 1000) != lengths_of("uniform-2", 20, 1000, 1000)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 from fa_tune.core.errors import FaTuneError, InvalidConfig, ProfileFormatError, StorageError
 from fa_tune.core.model import DeviceInfo, Outcome
+from fa_tune.lab import space_table
 from fa_tune.lab.space_table import (
     SUFFIX,
     SpaceMeta,
@@ -138,14 +141,18 @@ def _damaged(tmp_path: Path, old: str, new: str) -> Path:
     [
         ("v1,", "v1,,", ":3: 10 fields under 9 columns"),
         (",ok,", ",fine,", ":2: 'fine' is not a valid Outcome"),
-        (",2.0,", ",inf,", ":2: samples_s: inf is not a finite number"),
+        (",2.0,", ",inf,", ":2: samples_s: 'inf'"),
         (",2.0,", ",-2.0,", ":2: a sample is not positive"),
         (",2.0,", ",,", ":2: outcome ok with 0 samples"),
         (",true,", ",yes,", ":2: knob.flag: 'yes' is neither true nor false"),
-        (",1,false", ",one,false", ":3: invalid literal"),
-        (",101.0", ",many", ":3: could not convert"),
+        (",1,false", ",one,false", ":3: knob.n: 'one'"),
+        (",101.0", ",many", ":3: fact.registers: 'many'"),
         ("knob.n", "knob.m", ":1: column 'knob.n' is missing"),
         ("workload", "problem", ":1: column 'workload' is missing"),
+        ("soft_rules", "samples_s", ":1: column 'samples_s' is given twice"),
+        (",1,false", ",1_0,false", ":3: knob.n: '1_0'"),
+        (",1,false", f",{10**400},false", ":3: knob.n"),
+        (",2.0,", ",2_0.0,", ":2: samples_s: '2_0.0'"),
     ],
 )
 def test_damage_is_named_with_its_line(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -178,6 +185,74 @@ def test_files_that_are_no_tables_are_one_line(tmp_path: Path) -> None:
     meta_path(path).unlink()
     with pytest.raises(ProfileFormatError, match=r"no readable x\.space\.json"):
         load(path)
+
+
+@pytest.mark.parametrize("first", [Path, meta_path])
+def test_a_kill_between_the_two_files_is_noticed(
+    tmp_path: Path, first: Callable[[Path], Path]
+) -> None:
+    """Whichever of a new table's files took its place alone: the other is of the old one."""
+    path, other = tmp_path / f"x{SUFFIX}", tmp_path / f"y{SUFFIX}"
+    save(path, simple([2.0]), META)
+    save(other, simple([3.0]), META)
+    first(path).write_bytes(first(other).read_bytes())
+    with pytest.raises(ProfileFormatError, match="belongs to"):
+        load(path)
+
+
+def test_a_gzip_that_never_ends_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / f"x{SUFFIX}"
+    save(path, simple([2.0] * 9), META)
+    monkeypatch.setattr(space_table, "MAX_TEXT_BYTES", 300)
+    with pytest.raises(ProfileFormatError, match="unpacks to more"):
+        load(path)
+
+
+def test_a_knob_that_contradicts_the_name_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / f"x{SUFFIX}"
+    name = "sm90:sm90(FP16, 128, 128x128): stages_2+overlap"
+    row = replace(simple([2.0])[0], variant=name, knobs={"B_c": 128})
+    save(path, [row], replace(META, knobs={"B_c": "int"}))
+    assert load(path).rows == (row,)
+    save(path, [replace(row, knobs={"B_c": 64})], replace(META, knobs={"B_c": "int"}))
+    with pytest.raises(ProfileFormatError, match=r"knob\.B_c 64"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"samples_s": (1.0,) * 40_000},
+        {"reason": "\0\n" * 70_000},
+        {"knobs": {"n": 1.5, "flag": True}},
+    ],
+)
+def test_what_could_not_be_read_is_not_written(tmp_path: Path, change: dict[str, Any]) -> None:
+    path = tmp_path / f"x{SUFFIX}"
+    save(path, simple([2.0]), META)
+    before = load(path)
+    (row,) = simple([3.0])
+    with pytest.raises(InvalidConfig, match="recorded space"):
+        save(path, [replace(row, **change)], META)
+    assert load(path) == before
+
+
+def test_many_workloads_take_no_square_of_the_time(tmp_path: Path) -> None:
+    """Each row is looked at once, however many workloads there are."""
+    looked = 0
+
+    class Row(SpaceRow):
+        def __getattribute__(self, name: str) -> Any:
+            nonlocal looked
+            looked += name == "workload"
+            return super().__getattribute__(name)
+
+    rows = [Row(**vars(row)) for n in range(50) for row in simple([1.0], f"w{n}")]
+    looked = 0
+    assert len(recorded(SpaceTable(tmp_path / f"x{SUFFIX}", META, tuple(rows)))) == 50
+    assert looked <= 2 * 50
 
 
 def test_what_cannot_be_written_is_one_line(tmp_path: Path) -> None:

@@ -101,28 +101,54 @@ def test_t4_times_are_milliseconds() -> None:
     assert document["results"][2]["correctness"] == 0
 
 
+MEASURED = {"name": "time", "value": 5, "unit": "s"}
+
+
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "place"),
     [
-        ({"invalidity": "tired"}, "result 0: unknown invalidity 'tired'"),
-        ({"times": {"runtimes": [-1.0]}}, "result 0: a correct result has no positive time"),
-        ({"configuration": {"a": [1]}}, "result 0: a is [1], neither a number nor a word"),
-        ({"configuration": None}, "result 0: "),
-        ({"times": None}, "result 0: "),
+        ({"invalidity": "tired"}, "results[1]"),
+        ({"times": {"runtimes": [-1.0]}}, "results[1]"),
+        ({"times": {"runtimes": "123"}}, "results[1].times.runtimes"),
+        ({"times": {"runtimes": {"1": 2}}}, "results[1].times.runtimes"),
+        ({"times": {"runtimes": [True]}}, "results[1].times.runtimes[0]"),
+        ({"times": {"runtimes": [10**400]}}, "results[1].times.runtimes[0]"),
+        ({"times": {"runtime": [1.0]}}, "results[1].times.runtime"),
+        ({"times": None}, "results[1].times"),
+        ({"configuration": {"a": [1]}}, "results[1].configuration.a"),
+        ({"configuration": {"a": 10**400}}, "results[1].configuration.a"),
+        ({"configuration": {"a": "\ud800"}}, "surrogates"),
+        ({"configuration": None}, "results[1].configuration"),
+        ({"objectives": "time"}, "results[1].objectives"),
+        ({"objective": ["time"]}, "results[1].objective"),
+        ({"measurements": [MEASURED, MEASURED]}, "results[1]"),
+        ({"measurements": [MEASURED | {"units": "s"}]}, "results[1].measurements[0].units"),
+        ({"measurements": [MEASURED]}, "results[1]"),  # its runtimes are of milliseconds
+        ({"measurements": [{"name": "l2", "value": 5, "unit": "byte"}]}, "results[1]"),
     ],
 )
-def test_damaged_t4_is_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_damaged_t4_is_named(tmp_path: Path, change: dict[str, Any], place: str) -> None:
     document = to_t4(small(), {})
-    document["results"] = document["results"][10:]
-    document["results"][0] |= change
+    document["results"] = document["results"][9:]
+    document["results"][1] |= change
     path = tmp_path / "x.json"
     path.write_text(json.dumps(document))
     with pytest.raises(ProfileFormatError) as caught:
         read_t4(path, WORKLOAD)
-    assert message in str(caught.value)
+    assert place in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"results": []}', "\xff", '{"results": 3}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "{}", '{"results": []}', "\xff", '{"results": 3}', "[" * 5000, "9" * 5000),
+        '{"results": [{"configuration": {"a": 1, "a": 2}}]}',
+        '{"metdata": {"timeunit": "seconds"}, "results": [{"configuration": {}}]}',
+        '{"metadata": {"timeunit": []}, "results": [{"configuration": {}}]}',
+        '{"schema_version": "2.0.0", "results": [{"configuration": {}}]}',
+    ],
+)
 def test_what_is_no_t4_is_one_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.json"
     path.write_text(text)
@@ -130,16 +156,58 @@ def test_what_is_no_t4_is_one_line(tmp_path: Path, text: str) -> None:
         read_t4(path, WORKLOAD)
 
 
-def test_units_other_than_milliseconds_are_converted_or_refused(tmp_path: Path) -> None:
-    document = to_t4(small(), {})
+def objective(tmp_path: Path, name: str, value: float, unit: str, timeunit: str) -> float:
+    """The seconds of a result without runtimes."""
+    measured = {"name": name, "value": value, "unit": unit}
+    result = {"configuration": {"a": 1}, "objectives": [name], "measurements": [measured]}
     path = tmp_path / "x.json"
+    path.write_text(json.dumps({"metadata": {"timeunit": timeunit}, "results": [result]}))
+    (seconds,) = read_t4(path, WORKLOAD).rows[0].samples_s
+    return seconds
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "timeunit", "seconds"),
+    [
+        ("time", "s", "milliseconds", 5.0),
+        ("time", "us", "seconds", 5e-6),
+        ("time", "", "seconds", 5.0),
+        ("time", "", "miliseconds", 5e-3),
+        ("time", "", "microseconds", 5e-6),
+        ("elapsed", "milliseconds", "seconds", 5e-3),
+    ],
+)
+def test_a_time_has_its_own_unit_or_the_file_s(
+    tmp_path: Path, name: str, unit: str, timeunit: str, seconds: float
+) -> None:
+    assert objective(tmp_path, name, 5, unit, timeunit) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "timeunit"),
+    [
+        ("GFLOP/s", "GFLOP/s", "milliseconds"),
+        ("GFLOP/s", "", "milliseconds"),
+        ("rate", "1/s", "milliseconds"),
+        ("time", "fortnights", "milliseconds"),
+        ("time", "", "fortnights"),
+    ],
+)
+def test_what_is_no_time_is_not_taken_for_one(
+    tmp_path: Path, name: str, unit: str, timeunit: str
+) -> None:
+    with pytest.raises(ProfileFormatError):
+        objective(tmp_path, name, 5, unit, timeunit)
+
+
+def test_runtimes_are_in_the_file_s_unit(tmp_path: Path) -> None:
+    document = to_t4(small(), {})
     document["metadata"]["timeunit"] = "seconds"
+    for result in document["results"]:
+        result["measurements"] = []
+    path = tmp_path / "x.json"
     path.write_text(json.dumps(document))
-    assert read_t4(path, WORKLOAD).rows[10].samples_s[0] == pytest.approx(1.1)
-    document["metadata"]["timeunit"] = "fortnights"
-    path.write_text(json.dumps(document))
-    with pytest.raises(ProfileFormatError, match="unknown time unit 'fortnights'"):
-        read_t4(path, WORKLOAD)
+    assert read_t4(path, WORKLOAD).rows[10].samples_s == pytest.approx((1.1, 1.2, 1.3))
 
 
 def test_kernel_tuner_cache_has_every_point_under_its_key() -> None:
