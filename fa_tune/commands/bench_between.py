@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import click
 
+from fa_tune.commands.shared.documents import write_document
 from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.options import json_option, recordings_option, wide_option
-from fa_tune.commands.shared.output import say, text_table, write_json
+from fa_tune.commands.shared.output import say, text_table
 from fa_tune.commands.views.registry_table import workload_text
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.paths import profiles_dir
 from fa_tune.lab.between import Losses, Single, losses_of
 from fa_tune.report.wrap import terminal_width, wrapped
 
-SCHEMA = "fa-tune-bench-between-1"
 MOST = 0.03  # that the rule may lose, where it was not tuned
 _SHORT = ("workload", "rule", "nearest", "default", "single")
 _WIDE = ("GPU", "method", *_SHORT, "config of the rule", "tuned", "near")
@@ -29,6 +29,15 @@ _KEY = (
     "gives without that tuning, that of the nearest workload, the default, and the single config "
     "that loses least overall."
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchBetween:
+    """`fa-tune bench-between --json`"""
+
+    schema: Literal["fa-tune-bench-between-1"]
+    losses: Sequence[Losses]
+    single: Sequence[Single]
 
 
 @click.command("bench-between", cls=GroupedCommand)
@@ -56,7 +65,7 @@ def command(recordings: Path | None, as_json: bool, wide: bool) -> None:
             "search --record or tools/record_decode.sh, and pass their folder with --recordings"
         )
     if as_json:
-        write_json(_document(found, singles))
+        write_document(BenchBetween, losses=found, single=singles)
         return
     if wide:
         say(text_table(_WIDE, [_row(loss) for loss in found], set(_WIDE) - {*_SHORT[1:]}))
@@ -99,14 +108,3 @@ def _sentences(found: Sequence[Losses], singles: Sequence[Single]) -> list[str]:
 
 def _figures(lost: Sequence[float]) -> str:
     return f"{100 * statistics.fmean(lost):.1f} % on average and {100 * max(lost):.1f} % at worst"
-
-
-def _document(found: Sequence[Losses], singles: Sequence[Single]) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "losses": [
-            {**dataclasses.asdict(loss), "workload": loss.workload.key, "near": loss.near.key}
-            for loss in found
-        ],
-        "single": [dataclasses.asdict(single) for single in singles],
-    }

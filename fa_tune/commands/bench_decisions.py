@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import click
 
+from fa_tune.commands.shared.documents import write_document
 from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.option_groups import (
@@ -26,7 +27,7 @@ from fa_tune.commands.shared.options import (
     option,
     quiet_option,
 )
-from fa_tune.commands.shared.output import say, write_json, write_table_csv
+from fa_tune.commands.shared.output import say, write_table_csv
 from fa_tune.commands.shared.parameters import NamedPath, WholeNumber
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core import devices
@@ -37,7 +38,15 @@ from fa_tune.lab import repeat
 from fa_tune.lab.repeatability import Agreement, Tuning, agreement, simulated
 from fa_tune.lab.repeatability_file import RecordedTunings, load
 
-SCHEMA = "fa-tune-bench-decisions-1"
+
+@dataclass(frozen=True, kw_only=True)
+class BenchDecisions:
+    """`fa-tune bench-decisions --json`"""
+
+    schema: Literal["fa-tune-bench-decisions-1"]
+    whose: str
+    workloads: tuple[Agreement, ...]
+    tunings: Annotated[tuple[Mapping[str, Any], ...], "As the columns of its CSV."]
 
 
 @click.command("bench-decisions", cls=GroupedCommand)
@@ -125,11 +134,17 @@ def command(
     for tuning in recorded.tunings:
         by_workload.setdefault(tuning.workload, []).append(tuning)
     found = {key: agreement(tunings) for key, tunings in by_workload.items()}
+    names, rows = _flat(recorded.tunings)
     if output.as_json:
-        write_json(_document(recorded, found))
+        write_document(
+            BenchDecisions,
+            whose=recorded.whose,
+            workloads=tuple(found.values()),
+            tunings=[dict(zip(names, row, strict=True)) for row in rows],
+        )
         return
     if output.csv is not None:
-        write_table_csv(*_flat(recorded.tunings), output.csv)
+        write_table_csv(names, rows, output.csv)
     if output.is_table:
         for text in _summary(found, by_workload):
             say(text)
@@ -205,13 +220,3 @@ def _flat(tunings: Sequence[Tuning]) -> tuple[list[str], list[list[Any]]]:
             ]
         )
     return names, rows
-
-
-def _document(recorded: RecordedTunings, found: Mapping[str, Agreement]) -> dict[str, Any]:
-    names, rows = _flat(recorded.tunings)
-    return {
-        "schema": SCHEMA,
-        "whose": recorded.whose,
-        "workloads": [dataclasses.asdict(result) for result in found.values()],
-        "tunings": [dict(zip(names, row, strict=True)) for row in rows],
-    }

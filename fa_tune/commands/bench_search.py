@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
+from fa_tune.commands.shared.documents import Count
 from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.option_groups import Output, gathered, output_options
 from fa_tune.commands.shared.options import flag, option, quiet_option, refuse_same_file
@@ -45,6 +46,45 @@ _CSV_HEADINGS = (
     *("space", "strategy", "configs", "seeds", "limit"),
     *(f"{100 * level:.0f}% {q}" for level in LEVELS for q in ("median", "p90")),
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needed:
+    """Measurements until a share of the best was reached, of half and of nine tenths of the runs;
+    null where so many did not get there."""
+
+    median: int | None
+    p90: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreObject:
+    """One strategy on one space."""
+
+    strategy: str
+    seeds: Count
+    needed: Mapping[str, Needed]
+    behind_random_at: tuple[int, ...]
+    share_of_best: Mapping[str, tuple[float, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """One space."""
+
+    space: str
+    workload: str
+    configs: Count
+    scores: tuple[ScoreObject, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchSearch:
+    """`fa-tune bench-search --json`"""
+
+    schema: Literal["fa-tune-bench-search-1"]
+    plan: Comparison
+    spaces: tuple[Scored, ...]
 
 
 @click.command(

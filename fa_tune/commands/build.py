@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
 
 import click
 
+from fa_tune.commands.shared.documents import Count, Rejected, Seconds, rejected, write_document
 from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.option_groups import Output, machine_options, output_options
@@ -16,33 +18,50 @@ from fa_tune.commands.shared.options import (
     kernels_option,
     quiet_option,
 )
-from fa_tune.commands.shared.output import (
-    one_line,
-    rejected_objects,
-    say,
-    write_json,
-    write_table_csv,
-)
+from fa_tune.commands.shared.output import one_line, say, write_table_csv
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core.errors import NoUsableVariant
-from fa_tune.core.model import Resources
+from fa_tune.core.model import Outcome, Resources
 from fa_tune.core.options import MachineOptions
 from fa_tune.tune import single
 from fa_tune.tune.results import BuildReport
 
-SCHEMA = "fa-tune-build-1"
 _HEADINGS = (
     *("Kernel Name", "Regs", "Spill st (B)", "Spill ld (B)", "Stack (B)", "Smem (KiB)"),
     *("CTAs/SM", "Compile (s)"),
 )
-_USED = (
-    *("registers", "spill_store_bytes", "spill_load_bytes", "stack_bytes"),
-    *("static_smem_bytes", "dynamic_smem_bytes", "threads", "ctas_per_sm"),
-)
-_CSV_HEADINGS = (
-    *("variant", "arch", "outcome", "reason", *_USED),
-    *("compile_s", "cached", "diagnostics"),
-)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """One kernel: what it uses, or why it did not compile."""
+
+    variant: str
+    arch: str
+    outcome: Outcome
+    reason: str | None
+    registers: Count | None = None
+    spill_store_bytes: Count | None = None
+    spill_load_bytes: Count | None = None
+    stack_bytes: Count | None = None
+    static_smem_bytes: Count | None = None
+    dynamic_smem_bytes: Count | None = None
+    threads: Count | None = None
+    ctas_per_sm: Count | None = None
+    compile_s: Seconds | None = None
+    cached: bool
+    diagnostics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """`fa-tune build --json`"""
+
+    schema: Literal["fa-tune-build-1"]
+    arch: str
+    nvrtc: str
+    builds: tuple[Built, ...]
+    rejected: tuple[Rejected, ...]
 
 
 @click.command("build", cls=GroupedCommand)
@@ -77,19 +96,18 @@ def command(
         report = single.build(
             kernels, d_heads, machine, progress, names=families, d_head_v=d_head_v
         )
-    objects = _objects(report)
+    builds = _builds(report)
     if output.csv is not None:
-        rows = [[_csv_cell(o[name]) for name in _CSV_HEADINGS] for o in objects]
-        write_table_csv(_CSV_HEADINGS, rows, output.csv)
+        names = [field.name for field in fields(Built)]
+        rows = [[_csv_cell(getattr(built, name)) for name in names] for built in builds]
+        write_table_csv(names, rows, output.csv)
     if output.as_json:
-        write_json(
-            {
-                "schema": SCHEMA,
-                "arch": report.arch,
-                "nvrtc": report.nvrtc,
-                "builds": objects,
-                "rejected": rejected_objects(report.rejected),
-            }
+        write_document(
+            Build,
+            arch=report.arch,
+            nvrtc=report.nvrtc,
+            builds=builds,
+            rejected=rejected(report.rejected),
         )
     elif output.is_table:
         _show(report)
@@ -116,41 +134,42 @@ def _show(report: BuildReport) -> None:
         for line in artifact.diagnostics:
             say(f"diagnostic: {artifact.variant.config}: {one_line(line)}")
     for result in failed:
-        why = f"{result.outcome.replace('_', ' ')}: {one_line(result.reason)}"
-        say(f"failed: {result.request.variant.config}: {why}")
-    for variant, rejected in report.rejected:
-        say(f"rejected: {variant.config}: {rejected.constraint}: {rejected.reason}")
+        how = f"{result.outcome.replace('_', ' ')}: {one_line(result.reason)}"
+        say(f"failed: {result.request.variant.config}: {how}")
+    for variant, why in report.rejected:
+        say(f"rejected: {variant.config}: {why.constraint}: {why.reason}")
 
 
 def _cells(used: Resources) -> list[str]:
     smem_kib = (used.static_smem_bytes + used.dynamic_smem_bytes) / 1024
     return [
-        *(str(getattr(used, name)) for name in _USED[:4]),
-        *(f"{smem_kib:g}", str(used.ctas_per_sm)),
+        *map(str, (used.registers, used.spill_store_bytes, used.spill_load_bytes)),
+        *(str(used.stack_bytes), f"{smem_kib:g}", str(used.ctas_per_sm)),
     ]
 
 
-def _objects(report: BuildReport) -> list[dict[str, Any]]:
+def _builds(report: BuildReport) -> list[Built]:
     """The builds; what a failed one lacks is None."""
-    found = []
+    builds = []
     for result in report.results:
-        artifact = result.artifact
-        used = artifact.resources if artifact else None
-        one = {
-            "variant": result.request.variant.key,
-            "arch": result.request.arch,
-            "outcome": str(result.outcome),
-            "reason": result.reason or None,
-            **{name: getattr(used, name, None) for name in _USED},
-            "compile_s": artifact.compile_s if artifact else None,
-            "cached": result.cached,
-            "diagnostics": list(artifact.diagnostics) if artifact else [],
-        }
-        found.append(one)
-    return found
+        artifact, used = result.artifact, {}
+        if artifact is not None:
+            used = asdict(artifact.resources)
+            used |= {"compile_s": artifact.compile_s, "diagnostics": artifact.diagnostics}
+        builds.append(
+            Built(
+                variant=result.request.variant.key,
+                arch=result.request.arch,
+                outcome=result.outcome,
+                reason=result.reason or None,
+                cached=result.cached,
+                **used,
+            )
+        )
+    return builds
 
 
 def _csv_cell(value: Any) -> Any:
-    if isinstance(value, list):
+    if isinstance(value, tuple):
         return " | ".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else value

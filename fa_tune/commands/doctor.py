@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal
+
 import click
 
+from fa_tune.commands.shared.documents import write_document
 from fa_tune.commands.shared.option_groups import machine_options
 from fa_tune.commands.shared.options import json_option, quiet_option
-from fa_tune.commands.shared.output import one_line, say, write_json
+from fa_tune.commands.shared.output import one_line, say
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.options import MachineOptions
 from fa_tune.report.wrap import folded, terminal_width
 from fa_tune.tune import machine_check
+from fa_tune.tune.results import Check
 
-SCHEMA = "fa-tune-doctor-1"
 MARKS = {True: "✓", False: "✗", None: "–"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doctor:
+    """`fa-tune doctor --json`"""
+
+    schema: Literal["fa-tune-doctor-1"]
+    ok: bool
+    checks: tuple[Check, ...]
 
 
 @click.command("doctor")
@@ -35,16 +48,7 @@ def command(machine: MachineOptions, as_json: bool, quiet: bool) -> None:
         checks = machine_check.doctor(machine, progress)
     bad = [check.name for check in checks if check.ok is False]
     if as_json:
-        write_json(
-            {
-                "schema": SCHEMA,
-                "ok": not bad,
-                "checks": [
-                    {"name": c.name, "ok": c.ok, "detail": c.detail, "fix": c.fix or None}
-                    for c in checks
-                ],
-            }
-        )
+        write_document(Doctor, ok=not bad, checks=checks)
     else:
         width = max((len(check.name) for check in checks), default=0)
         for check in checks:

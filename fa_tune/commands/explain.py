@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import click
 from click.core import ParameterSource
 
 from fa_tune import families
 from fa_tune.commands.shared.axes import device_limits
+from fa_tune.commands.shared.documents import write_document
 from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.option_groups import machine_options, measure_options, workload_options
 from fa_tune.commands.shared.options import json_option, option, quiet_option
-from fa_tune.commands.shared.output import say, text_table, write_json
+from fa_tune.commands.shared.output import say, text_table
 from fa_tune.commands.shared.parameters import NamedPath
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core import devices
@@ -38,9 +40,17 @@ from fa_tune.profile.ncu.metrics import label
 from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.tune import single
 
-SCHEMA = "fa-tune-explain-1"
 CORRELATED = 8  # counters to show
 ENOUGH = 5  # configs whose ranks mean something
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explain:
+    """`fa-tune explain --json`"""
+
+    schema: Literal["fa-tune-explain-1"]
+    whose: str
+    explanations: Sequence[Explanation]
 
 
 @click.command("explain", cls=GroupedCommand)
@@ -98,13 +108,7 @@ def command(
     if not explained:
         raise NoUsableVariant(_nothing_to_compare(found, subjects))
     if as_json:
-        write_json(
-            {
-                "schema": SCHEMA,
-                "whose": whose,
-                "explanations": [dataclasses.asdict(explanation) for explanation in explained],
-            }
-        )
+        write_document(Explain, whose=whose, explanations=explained)
         progress.note(f"Measurements: {whose}.")
         return
     width = terminal_width()
@@ -139,9 +143,7 @@ def _measurements(
         options = SearchOptions(
             workloads=workloads,
             kernels="",
-            measure=dataclasses.replace(
-                measure, profiler="ncu", metrics="explain", references=references
-            ),
+            measure=replace(measure, profiler="ncu", metrics="explain", references=references),
             machine=machine,
         )
         result = single.profile(configs, options, progress)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import click
 
+from fa_tune.commands.shared.documents import Row, Seconds, Stages, write_document
 from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.option_groups import (
     Output,
@@ -19,22 +21,60 @@ from fa_tune.commands.shared.option_groups import (
     workload_options,
 )
 from fa_tune.commands.shared.options import option, quiet_option
-from fa_tune.commands.shared.output import rows_as_objects, say, write_json, write_rows_csv
+from fa_tune.commands.shared.output import say, write_rows_csv
 from fa_tune.commands.shared.parameters import STDOUT, output_file
 from fa_tune.commands.shared.progress import PlainProgress, watching
 from fa_tune.commands.shared.users import check_users
 from fa_tune.commands.views.counters import counter_tables, explains, fitted_counter_tables
 from fa_tune.commands.views.row_table import FITTED_LIMIT, show_rows
-from fa_tune.core.model import Attempt
+from fa_tune.core.model import Attempt, Outcome, Quantity
 from fa_tune.core.options import SearchOptions
-from fa_tune.profile.profile_json import SCHEMA
 from fa_tune.report.fitted import Legend
+from fa_tune.report.formats import row_objects
 from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.store.table.from_attempts import rows_from_attempts
-from fa_tune.store.table.rows import Row
 from fa_tune.tune import single
 from fa_tune.tune.results import ProfileResult
 from fa_tune.tune.session import ready_workers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One kernel on one workload, with its counters by ncu's names, in base units."""
+
+    subject: str
+    workload: str
+    outcome: Outcome
+    reason: str | None
+    samples_s: tuple[Seconds, ...]
+    counters: Mapping[str, Quantity]
+
+    @classmethod
+    def of(cls, attempt: Attempt) -> Measured:
+        """What an attempt measured, if it did."""
+        found = attempt.measurement
+        return cls(
+            subject=attempt.subject,
+            workload=attempt.workload,
+            outcome=attempt.outcome,
+            reason=attempt.reason or None,
+            samples_s=found.samples_s if found else (),
+            counters=found.counters if found else {},
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """`fa-tune profile --json`"""
+
+    schema: Literal["fa-tune-profile-1"]
+    whose: str
+    written_at: str | None = None  # ISO 8601; older documents do not say
+    export: Path | None
+    warnings: tuple[str, ...]
+    rows: tuple[Row, ...]
+    measurements: tuple[Measured, ...]
+    stages_s: Stages
 
 
 @click.command("profile", cls=GroupedCommand)
@@ -89,7 +129,16 @@ def command(
     rows = rows_from_attempts(result.attempts, result.resources)
     write_rows_csv(rows, output.csv)
     if output.as_json:
-        write_json(_document(result, rows) | {"stages_s": progress.times.by_stage()})
+        write_document(
+            Profile,
+            whose=result.source,
+            written_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            export=result.export,
+            warnings=result.warnings,
+            rows=row_objects(rows),
+            measurements=[Measured.of(attempt) for attempt in result.attempts],
+            stages_s=progress.times.by_stage(),
+        )
     elif output.csv != STDOUT:
         legend = show_rows(rows, output.limit, wide=output.wide, summed_up=False)
         if options.measure.metrics != "rank":
@@ -120,30 +169,3 @@ def _counter_tables(result: ProfileResult, legend: Legend | None) -> list[str]:
     texts = fitted_counter_tables(result.attempts, legend, width)
     lines = legend.lines(width, after=known)
     return [*texts, "\n".join(lines)] if lines else texts
-
-
-def _document(result: ProfileResult, rows: list[Row]) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "whose": result.source,
-        "written_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "export": str(result.export) if result.export else None,
-        "warnings": list(result.warnings),
-        "rows": rows_as_objects(rows),
-        "measurements": [
-            {
-                "subject": attempt.subject,
-                "workload": attempt.workload,
-                "outcome": str(attempt.outcome),
-                "reason": attempt.reason or None,
-                "samples_s": list(attempt.measurement.samples_s) if attempt.measurement else [],
-                "counters": _counters(attempt),
-            }
-            for attempt in result.attempts
-        ],
-    }
-
-
-def _counters(attempt: Attempt) -> dict[str, Any]:
-    counters = attempt.measurement.counters if attempt.measurement else {}
-    return {name: {"value": q.value, "unit": q.unit} for name, q in counters.items()}

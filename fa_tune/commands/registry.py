@@ -23,11 +23,11 @@ from fa_tune.commands.shared.options import (
     registry_option,
     wide_option,
 )
-from fa_tune.commands.shared.output import say, write_json
+from fa_tune.commands.shared.output import say
 from fa_tune.commands.shared.parameters import DTYPE, WORKLOAD, NamedPath, output_file
 from fa_tune.commands.shared.progress import PlainProgress
-from fa_tune.commands.views.default_check import check_document, check_sentence, check_table
-from fa_tune.commands.views.registry_table import best_document, show_entries, target_of
+from fa_tune.commands.views.default_check import check_sentence, check_table, write_check
+from fa_tune.commands.views.registry_table import show_entries, target_of, write_best
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant, RegistryError, StorageError
 from fa_tune.core.files import is_stream
 from fa_tune.core.workload import (
@@ -47,7 +47,6 @@ from fa_tune.store.registry.merge import Conflict, conflicts, merge_registries
 from fa_tune.store.registry.schema import Registry, to_json
 from fa_tune.tune.outputs import registry_path
 
-BEST_SCHEMA = "fa-tune-best-1"
 CHOICE_DEPENDS_ON = tuple(
     name for name in OPTIONAL if FIELDS[name].help and FIELDS[name].effect is not Effect.NONE
 )
@@ -174,7 +173,7 @@ def check(
     if not found:
         raise NoUsableVariant(f"no choice to check in {where}")
     if as_json:
-        write_json(check_document(found))
+        write_check(found)
     else:
         say(check_table(found))
         say(wrapped(check_sentence(found), terminal_width()))
@@ -264,7 +263,7 @@ def best(
     for warning in found.warnings:
         said.warn(warning)
     if as_json:
-        write_json({"schema": BEST_SCHEMA, **best_document(found, workload)})
+        write_best(found, workload)
     else:
         say(chosen.config)
 

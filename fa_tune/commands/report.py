@@ -6,9 +6,11 @@ import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 import click
 
+from fa_tune.commands.shared.documents import Row as RowObject
 from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.mask_options import mask_options
 from fa_tune.commands.shared.option_groups import gathered
@@ -54,6 +56,14 @@ SORTS = {
 
 Note = Callable[[str], None]
 STATED = tuple(name for name in OPTIONAL if FIELDS[name].help)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+    """`fa-tune report --format json`"""
+
+    schema: Literal["fa-tune-report-1"]
+    rows: tuple[RowObject, ...]
 
 
 @click.command("report", cls=GroupedCommand)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import click
 
+from fa_tune.commands.shared.documents import write_document
 from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.option_groups import (
     Output,
@@ -16,16 +18,21 @@ from fa_tune.commands.shared.option_groups import (
     workload_options,
 )
 from fa_tune.commands.shared.options import option, quiet_option
-from fa_tune.commands.shared.output import say, write_json
+from fa_tune.commands.shared.output import say
 from fa_tune.commands.shared.parameters import KERNELS, WholeNumber
 from fa_tune.commands.shared.progress import watching
-from fa_tune.commands.views.timings import document, show_timings
-from fa_tune.commands.views.verdicts import refuse_wrong, show_verdicts, verdict_objects
+from fa_tune.commands.views.timings import Timed, show_timings, timed
+from fa_tune.commands.views.verdicts import Verified, refuse_wrong, show_verdicts, verified
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.options import SearchOptions
 from fa_tune.tune import single
 
-SCHEMA = "fa-tune-run-1"
+
+@dataclass(frozen=True, kw_only=True)
+class Run(Verified, Timed):
+    """`fa-tune run --json`"""
+
+    schema: Literal["fa-tune-run-1"]
 
 
 @click.command("run", cls=GroupedCommand)
@@ -53,10 +60,7 @@ def command(config: str, times: int, options: SearchOptions, output: Output, qui
         result, report = single.run(config, options, times, progress)
     progress.tell(warnings=result.warnings)
     if output.as_json:
-        times_part = (
-            document(result) if result.attempts else {"whose": result.source, "timings": []}
-        )
-        write_json({**times_part, **verdict_objects(report), "schema": SCHEMA})
+        write_document(Run, **timed(result), **verified(report))
     else:
         show_verdicts(report)
         if result.attempts:

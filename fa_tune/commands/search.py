@@ -30,7 +30,7 @@ from fa_tune.commands.shared.options import (
     registry_option,
     resume_option,
 )
-from fa_tune.commands.shared.output import write_json, write_rows_csv
+from fa_tune.commands.shared.output import write_rows_csv
 from fa_tune.commands.shared.parameters import (
     BUDGET,
     STDOUT,
@@ -41,7 +41,7 @@ from fa_tune.commands.shared.parameters import (
 from fa_tune.commands.shared.progress import watching
 from fa_tune.commands.shared.users import check_users
 from fa_tune.commands.views.page import page_source
-from fa_tune.commands.views.search import all_rows, search_document, show_search
+from fa_tune.commands.views.search import all_rows, show_search, write_search
 from fa_tune.commands.views.staleness import show_staleness
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.options import SearchOptions
@@ -181,7 +181,7 @@ def command(
         write_page(html, [page_source(result)])
         progress.note(f"The page is {html}.")
     if output.as_json:
-        write_json(search_document(result) | {"stages_s": progress.times.by_stage()})
+        write_search(result, progress.times.by_stage())
     elif output.csv == STDOUT:
         write_rows_csv(all_rows(result), STDOUT)
     else:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import click
 
 from fa_tune.commands.shared.axes import device_limits, expanded
+from fa_tune.commands.shared.documents import Count, write_document
 from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.option_groups import machine_options
 from fa_tune.commands.shared.options import (
@@ -23,7 +25,7 @@ from fa_tune.commands.shared.options import (
     json_option,
     kernels_option,
 )
-from fa_tune.commands.shared.output import say, write_json
+from fa_tune.commands.shared.output import say
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import Rejected
 from fa_tune.core.options import MachineOptions
@@ -36,9 +38,38 @@ from fa_tune.report.wrap import folded, terminal_width
 from fa_tune.search.prune import prune
 from fa_tune.tune.candidates import choose_families
 
-SCHEMA = "fa-tune-space-1"
 NOT_BY_RULES = ("fast", "wide", "prog", "all")  # sets that the tune rules have no part in
-Explained = Sequence[tuple["Config", Rejected]]
+Explained = Sequence[tuple[Config, Rejected]]
+
+
+@dataclass(frozen=True)
+class Named:
+    """A config that is left out, and the name of the rule."""
+
+    config: str
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many configs there are of each kind."""
+
+    kept: Count
+    rejected: Mapping[str, Count]
+    not_in_tune: Mapping[str, Count]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """`fa-tune space --json`"""
+
+    schema: Literal["fa-tune-space-1"]
+    arch: str
+    kept: tuple[str, ...]
+    rejected: tuple[Named, ...]
+    not_in_tune: tuple[Named, ...]
+    counts: Counts
 
 
 @click.command("space", cls=GroupedCommand)
@@ -90,7 +121,14 @@ def command(
     if explain and not axes and "(" not in kernels and not kernels.startswith(NOT_BY_RULES):
         of_tune = _left_out_of(configs)
     if as_json:
-        write_json(_document(limits.arch, pruned.kept, pruned.rejected, of_tune))
+        write_document(
+            Space,
+            arch=limits.arch,
+            kept=[_short_form(config) for config in pruned.kept],
+            rejected=_named(pruned.rejected),
+            not_in_tune=_named(of_tune),
+            counts=Counts(len(pruned.kept), _counts(pruned.rejected), _counts(of_tune)),
+        )
     else:
         _show(limits.arch, pruned.kept, pruned.rejected, of_tune, explain)
     if not pruned.kept:
@@ -142,8 +180,7 @@ def _show(
 
 def _show_reasons(title: str, explained: Explained, each: bool) -> None:
     say(f"\n{title}")
-    counts = Counter(why.constraint for _, why in explained)
-    for name, n in counts.most_common():
+    for name, n in _counts(explained).items():
         members = [(config, why.reason) for config, why in explained if why.constraint == name]
         same = len({reason for _, reason in members}) == 1  # no figures that differ
         _say(f"{n:6}  {name}: {members[0][1]}" + ("" if same else ", …"))
@@ -151,25 +188,12 @@ def _show_reasons(title: str, explained: Explained, each: bool) -> None:
             _say(_short_form(config) + ("" if same else f": {reason}"), indent=" " * 8)
 
 
-def _document(
-    arch: str, kept: Sequence[Config], rejected: Explained, of_tune: Explained
-) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "arch": arch,
-        "kept": [_short_form(config) for config in kept],
-        "rejected": _objects(rejected),
-        "not_in_tune": _objects(of_tune),
-        "counts": {
-            "kept": len(kept),
-            "rejected": dict(Counter(why.constraint for _, why in rejected).most_common()),
-            "not_in_tune": dict(Counter(why.constraint for _, why in of_tune).most_common()),
-        },
-    }
+def _counts(explained: Explained) -> dict[str, int]:
+    """How many by rule, the most first."""
+    return dict(Counter(why.constraint for _, why in explained).most_common())
 
 
-def _objects(explained: Explained) -> list[dict[str, str]]:
-    return [
-        {"config": _short_form(config), "name": why.constraint, "reason": why.reason}
-        for config, why in explained
-    ]
+def _named(explained: Explained) -> tuple[Named, ...]:
+    return tuple(
+        Named(_short_form(config), why.constraint, why.reason) for config, why in explained
+    )

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal
+
 import click
 
+from fa_tune.commands.shared.documents import write_document
 from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.option_groups import machine_options, users_option, workload_options
 from fa_tune.commands.shared.options import (
@@ -15,15 +19,19 @@ from fa_tune.commands.shared.options import (
     kernels_option,
     quiet_option,
 )
-from fa_tune.commands.shared.output import write_json
 from fa_tune.commands.shared.progress import watching
-from fa_tune.commands.views.verdicts import refuse_wrong, show_verdicts, verdict_objects
+from fa_tune.commands.views.verdicts import Verified, refuse_wrong, show_verdicts, verified
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.inputs import InputSpec
 from fa_tune.core.options import MachineOptions, WorkloadOptions
 from fa_tune.tune import single
 
-SCHEMA = "fa-tune-verify-1"
+
+@dataclass(frozen=True, kw_only=True)
+class Verify(Verified):
+    """`fa-tune verify --json`"""
+
+    schema: Literal["fa-tune-verify-1"]
 
 
 @click.command("verify", cls=GroupedCommand)
@@ -84,7 +92,7 @@ def command(
     for variant, why in report.rejected:
         progress.tell(f"not tried: {variant.config}: {why.constraint}: {why.reason}")
     if as_json:
-        write_json({"schema": SCHEMA, **verdict_objects(report)})
+        write_document(Verify, **verified(report))
     else:
         show_verdicts(report)
     if not report.verdicts and not report.failures:

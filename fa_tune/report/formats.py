@@ -74,11 +74,15 @@ def _escaped(text: str) -> str:
 def write_json(rows: Iterable[Row], stream: TextIO) -> None:
     """`{"schema": …, "rows": [{"kernel": …, "duration_s": …, …}, …]}` in the order given; a row has
     `bytes_per_s` where memory may be its limit."""
-    rows = list(rows)
-    columns = columns_of(rows)
-    document = {"schema": JSON_SCHEMA, "rows": [_object(row, columns) for row in rows]}
+    document = {"schema": JSON_SCHEMA, "rows": row_objects(list(rows))}
     json.dump(document, stream, indent=1, ensure_ascii=False, allow_nan=False)
     stream.write("\n")
+
+
+def row_objects(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Rows as `write_json` has them."""
+    columns = columns_of(rows)
+    return [_object(row, columns) for row in rows]
 
 
 def _object(row: Row, columns: Sequence[Column]) -> dict[str, Any]:

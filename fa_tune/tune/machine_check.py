@@ -48,7 +48,7 @@ def doctor(machine: MachineOptions, progress: Progress) -> tuple[Check, ...]:
             checks.append(Check(name, True, action()))
         except FaTuneError as error:
             detail = str(error).removesuffix(f"; {fix}")  # which is told behind it
-            checks.append(Check(name, False if needed else None, detail, fix))
+            checks.append(Check(name, False if needed else None, detail, fix or None))
 
     progress.stage("doctor", 12)
     look("compiler", lambda: f"NVRTC {nvrtc.version()}", nvrtc.INSTALL)

@@ -155,4 +155,4 @@ class Check:
     name: str
     ok: bool | None  # None: not applicable here
     detail: str
-    fix: str = ""
+    fix: str | None = None

@@ -35,7 +35,7 @@ def fitted_table(
     headings = [name for name in headings if name not in common]
     cells = [
         [
-            legend.number(_subject(cell)) if name == configs and cell else one_line(cell)
+            legend.number(subject_of(cell)) if name == configs and cell else one_line(cell)
             for name, cell in zip(headings, row, strict=True)
         ]
         for row in rows
@@ -51,7 +51,7 @@ def _one(column: Sequence[str]) -> bool:
     return len(column) > 1 and len(set(column)) == 1
 
 
-def _subject(config: str) -> str:
+def subject_of(config: str) -> str:
     """`family:config` of a short form; `:name` of what is none."""
     meant = [f.name for f in families.all_families() if f.recognises(config)]
     named = [name for name in meant if config.startswith(name)]

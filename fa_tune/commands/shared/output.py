@@ -15,7 +15,6 @@ import click
 
 from fa_tune.commands.shared.parameters import STDOUT
 from fa_tune.core.files import save_file
-from fa_tune.core.model import Rejected, Variant
 from fa_tune.report.formats import write
 from fa_tune.store.table.rows import Row
 
@@ -34,22 +33,6 @@ def write_json(document: dict[str, Any]) -> None:
     """One JSON document, on standard output."""
     json.dump(document, sys.stdout, indent=1, ensure_ascii=False, allow_nan=False)
     sys.stdout.write("\n")
-
-
-def rejected_objects(rejected: Iterable[tuple[Variant, Rejected]]) -> list[dict[str, str]]:
-    """What cannot run, and why, for JSON."""
-    return [
-        {"variant": variant.key, "constraint": why.constraint, "reason": why.reason}
-        for variant, why in rejected
-    ]
-
-
-def rows_as_objects(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Rows as the JSON report has them."""
-    text = io.StringIO()
-    write(rows, "json", text)
-    objects: list[dict[str, Any]] = json.loads(text.getvalue())["rows"]
-    return objects
 
 
 def write_rows_csv(rows: Sequence[Row], path: Path | None) -> None:

@@ -2,18 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
+from fa_tune.commands.shared.documents import Count, write_document
 from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.views.registry_table import workload_text
 from fa_tune.core.comparison import LIMIT
 from fa_tune.core.stats import MARGIN, Ratio
 from fa_tune.lab.default_check import REGISTRY, DefaultComparison
 
-SCHEMA = "fa-tune-check-1"
 # `ratio`: to the default's time; one word, that no narrow table breaks.
 _HEADINGS = ("from", "GPU", "workload", "method", "config", "ratio", "afterwards", "n", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One choice against the default; ratios are times over the default's."""
+
+    gpu: str
+    workload: str
+    method: str
+    chosen: str
+    default: str | None
+    ratio: Ratio | None
+    confirmed: Ratio | None
+    n: int | None
+    slower: bool
+    on_inputs: Mapping[str, Ratio | None]
+    behind_on: tuple[str, ...]
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegistryCheck:
+    """`fa-tune registry check --json`"""
+
+    schema: Literal["fa-tune-check-1"]
+    slower: Count
+    choices: tuple[Choice, ...]
 
 
 def check_table(found: Sequence[DefaultComparison]) -> str:
@@ -74,31 +102,26 @@ def check_sentence(found: Sequence[DefaultComparison]) -> str:
     return f"{text}."
 
 
-def check_document(found: Sequence[DefaultComparison]) -> dict[str, Any]:
-    """The same for scripts; ratios are times over the default's."""
-    return {
-        "schema": SCHEMA,
-        "slower": sum(comparison.slower for comparison in found),
-        "choices": [
-            {
-                "gpu": comparison.gpu,
-                "workload": comparison.workload.key,
-                "method": comparison.method,
-                "chosen": comparison.chosen,
-                "default": comparison.default,
-                "ratio": _object(comparison.ratio),
-                "confirmed": _object(comparison.confirmed),
-                "n": comparison.n,
-                "slower": comparison.slower,
-                "on_inputs": {
-                    found.inputs: _object(found.to_default) for found in comparison.on_inputs
-                },
-                "behind_on": list(comparison.behind_on),
-                "source": comparison.source,
-            }
-            for comparison in found
-        ],
-    }
+def write_check(found: Sequence[DefaultComparison]) -> None:
+    """The same for scripts."""
+    choices = [
+        Choice(
+            gpu=comparison.gpu,
+            workload=comparison.workload.key,
+            method=comparison.method,
+            chosen=comparison.chosen,
+            default=comparison.default,
+            ratio=comparison.ratio,
+            confirmed=comparison.confirmed,
+            n=comparison.n,
+            slower=comparison.slower,
+            on_inputs={on.inputs: on.to_default for on in comparison.on_inputs},
+            behind_on=comparison.behind_on,
+            source=comparison.source,
+        )
+        for comparison in found
+    ]
+    write_document(RegistryCheck, slower=sum(c.slower for c in choices), choices=choices)
 
 
 def _ratio(ratio: Ratio | None) -> str:
@@ -107,9 +130,3 @@ def _ratio(ratio: Ratio | None) -> str:
     interval = ratio.interval
     ends = f" ({interval.low:.4f} to {interval.high:.4f})" if interval is not None else ""
     return f"{ratio.value:.4f}{ends}"
-
-
-def _object(ratio: Ratio | None) -> dict[str, Any] | None:
-    if ratio is None:
-        return None
-    return {"value": ratio.value, "interval": list(ratio.interval) if ratio.interval else None}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
+from fa_tune.commands.shared.documents import Memory, memory, write_document
 from fa_tune.commands.shared.output import say, text_table
 from fa_tune.commands.views.registry_prose import entry_prose
 from fa_tune.core import devices, units
@@ -60,6 +61,22 @@ _KEY = (
 )
 _ONLY_IF_KNOWN = ("GB/s", "% of peak", *_HEADINGS_OF_REFERENCES[2:], "x default at worst")
 _LEFT = {"x default at worst", "GPU", "workload", "method", "family", "config", "from"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """`fa-tune registry best --json`"""
+
+    schema: Literal["fa-tune-best-1"]
+    family: str
+    config: str
+    workload: str
+    exact: bool
+    distance: float
+    explanation: str
+    warnings: tuple[str, ...]
+    memory: Annotated[Memory | None, "Of the entry's workload and time."]
+    entry: Entry
 
 
 def show_entries(entries: Sequence[Entry], *, wide: bool) -> None:
@@ -225,16 +242,17 @@ def target_of(
     )
 
 
-def best_document(match: Match, asked: Workload) -> dict[str, Any]:
+def write_best(match: Match, requested: Workload) -> None:
     """What a script needs to run the config, and the whole entry it comes from."""
-    return {
-        "family": match.chosen.family,
-        "config": match.chosen.config,
-        "workload": asked.key,
-        "exact": match.exact,
-        "distance": match.distance,
-        "explanation": match.explanation,
-        "warnings": list(match.warnings),
-        "memory": None if (rate := match.entry.memory_rate) is None else asdict(rate),
-        "entry": json.loads(entry_text(match.entry)),
-    }
+    write_document(
+        Best,
+        family=match.chosen.family,
+        config=match.chosen.config,
+        workload=requested.key,
+        exact=match.exact,
+        distance=match.distance,
+        explanation=match.explanation,
+        warnings=match.warnings,
+        memory=memory(match.entry.memory_rate),
+        entry=json.loads(entry_text(match.entry)),
+    )

@@ -88,9 +88,9 @@ def _table(rows: Sequence[Row], legend: Legend, limit: int, width: int) -> list[
     return [*lines, *why]
 
 
-def gigabytes(row: Row) -> str:
+def gigabytes(bytes_per_s: float | None) -> str:
     """GB/s of what is read and written where memory may be the limit, else nothing."""
-    return f"{row.bytes_per_s / 1e9:.0f}" if row.bytes_per_s else ""
+    return f"{bytes_per_s / 1e9:.0f}" if bytes_per_s else ""
 
 
 def _figures(row: Row, ratio: str, *, repeated: bool) -> list[str]:
@@ -99,7 +99,7 @@ def _figures(row: Row, ratio: str, *, repeated: bool) -> list[str]:
         units.format_seconds(row.rank_s) if row.rank_s is not None else "",
         ratio,
         f"{row.matmul_tflops:.0f}" if row.matmul_tflops else "",
-        gigabytes(row),
+        gigabytes(row.bytes_per_s),
         f"{row.cycles:,.0f}" if row.cycles else "",
         f"{row.sm_clock_hz / 1e9:.2f}" if row.sm_clock_hz else "",
         str(row.registers or ""),

@@ -2,36 +2,86 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
-from fa_tune.commands.shared.output import rows_as_objects, say
+from fa_tune.commands.shared import documents
+from fa_tune.commands.shared.documents import Count, Stages, write_document
+from fa_tune.commands.shared.output import say
 from fa_tune.commands.views import search_table
 from fa_tune.commands.views.registry_prose import against, data_dependence, without_family
 from fa_tune.core import units
+from fa_tune.core.comparison import OnInputs
 from fa_tune.core.model import (
     BARE_READ,
     Attempt,
+    DeviceInfo,
     Outcome,
     Rejected,
     Variant,
     is_reference,
     reference_name,
 )
+from fa_tune.core.stats import Ratio
 from fa_tune.libraries import label_of
 from fa_tune.report.fitted import Legend
-from fa_tune.report.formats import write_text
+from fa_tune.report.formats import row_objects, write_text
 from fa_tune.report.summary import against_each
 from fa_tune.report.wrap import terminal_width, wrapped
+from fa_tune.search.decide import Decision
 from fa_tune.store.table.from_attempts import rows_from_attempts
 from fa_tune.store.table.rows import Row
-from fa_tune.tune.results import SearchResult, WorkloadResult
+from fa_tune.tune.results import Exploration, FamilyStanding, SearchResult, WorkloadResult
 
-SCHEMA = "fa-tune-search-1"
 ALL = 1_000_000  # rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confirmation:
+    """The A/B test of a choice against the default; `upheld`: the choice stood."""
+
+    chosen: str
+    default: str
+    ratio: Ratio
+    n: Count
+    upheld: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadFound:
+    """One workload of a search: the decision, or the problem in its place."""
+
+    workload: str
+    decision: Decision | None
+    confirmation: Confirmation | None
+    inputs: str
+    on_inputs: Mapping[str, tuple[OnInputs, ...]]
+    exploration: Exploration | None
+    problem: str | None
+    memory: documents.Memory | None
+    families: tuple[FamilyStanding, ...]
+    rows: tuple[documents.Row, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """`fa-tune search --json`"""
+
+    schema: Literal["fa-tune-search-1"]
+    whose: str
+    method: str
+    device: DeviceInfo | None
+    registry: Path | None
+    measured: Count
+    reused: Count
+    warnings: tuple[str, ...]
+    workloads: tuple[WorkloadFound, ...]
+    rejected: tuple[documents.Rejected, ...]
+    stages_s: Stages
 
 
 def workload_rows(result: SearchResult, found: WorkloadResult) -> list[Row]:
@@ -114,52 +164,42 @@ def _by_choice(found: WorkloadResult, rows: Sequence[Row]) -> list[Row]:
     return sorted(rows, key=key)
 
 
-def search_document(result: SearchResult) -> dict[str, Any]:
+def write_search(result: SearchResult, stages_s: Mapping[str, float]) -> None:
     """The result as JSON."""
-    return {
-        "schema": SCHEMA,
-        "whose": result.source,
-        "method": result.method,
-        "device": dataclasses.asdict(result.device) if result.device else None,
-        "registry": str(result.registry) if result.registry else None,
-        "measured": result.measured,
-        "reused": result.reused,
-        "warnings": list(result.warnings),
-        "workloads": [
-            {
-                "workload": found.workload.key,
-                "decision": dataclasses.asdict(found.decision) if found.decision else None,
-                "confirmation": _confirmation(found),
-                "inputs": found.inputs,
-                "on_inputs": {
-                    subject: [dataclasses.asdict(f) for f in figures]
-                    for subject, figures in found.on_inputs.items()
-                },
-                "exploration": dataclasses.asdict(found.exploration) if found.exploration else None,
-                "problem": found.problem or None,
-                "memory": _memory(found, _gpu(result)),
-                "families": [dataclasses.asdict(standing) for standing in found.families],
-                "rows": rows_as_objects(workload_rows(result, found)),
-            }
+    write_document(
+        Search,
+        whose=result.source,
+        method=result.method,
+        device=result.device,
+        registry=result.registry,
+        measured=result.measured,
+        reused=result.reused,
+        warnings=result.warnings,
+        workloads=[
+            WorkloadFound(
+                workload=found.workload.key,
+                decision=found.decision,
+                confirmation=_confirmation(found),
+                inputs=found.inputs,
+                on_inputs=found.on_inputs,
+                exploration=found.exploration,
+                problem=found.problem or None,
+                memory=documents.memory(found.memory_rate(_gpu(result))),
+                families=found.families,
+                rows=tuple(row_objects(workload_rows(result, found))),
+            )
             for found in result.results
         ],
-        "rejected": [
-            {"variant": variant.key, "constraint": why.constraint, "reason": why.reason}
-            for variant, why in result.rejected
-        ],
-    }
+        rejected=documents.rejected(result.rejected),
+        stages_s=stages_s,
+    )
 
 
-def _memory(found: WorkloadResult, gpu: str) -> dict[str, Any] | None:
-    rate = found.memory_rate(gpu)
-    return None if rate is None else dataclasses.asdict(rate)
-
-
-def _confirmation(found: WorkloadResult) -> dict[str, Any] | None:
-    confirmation = found.confirmation
-    if confirmation is None:
+def _confirmation(found: WorkloadResult) -> Confirmation | None:
+    c = found.confirmation
+    if c is None:
         return None
-    return {**dataclasses.asdict(confirmation), "upheld": confirmation.upheld}
+    return Confirmation(chosen=c.chosen, default=c.default, ratio=c.ratio, n=c.n, upheld=c.upheld)
 
 
 def _gpu(result: SearchResult) -> str:

@@ -83,7 +83,7 @@ def _figures(row: Row, seconds: float, ratio: float, note: str) -> list[str]:
         units.format_seconds(seconds),
         f"{ratio:.3f}",
         f"{row.matmul_tflops:.0f}" if row.matmul_tflops else "",
-        gigabytes(row),
+        gigabytes(row.bytes_per_s),
         str(row.registers or ""),
         f"{row.l2_hit_percent:.1f}" if row.l2_hit_percent is not None else "",
         str(row.n or ""),

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import dataclass
+from typing import Literal
 
+from fa_tune.commands.shared.documents import write_document
 from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.option_groups import Output
-from fa_tune.commands.shared.output import say, write_json, write_table_csv
+from fa_tune.commands.shared.output import say, write_table_csv
 from fa_tune.core.model import Variant
-from fa_tune.tune.staleness import Staleness
+from fa_tune.tune.staleness import Staleness, Standing
 
-SCHEMA = "fa-tune-stale-1"
 ROWS = 20  # shown, unless --limit says otherwise
 SHOWN = 24  # characters of a value
 HEADINGS = ("workload", "config", "field", "was", "is")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Stale:
+    """`fa-tune search --why-stale --json`"""
+
+    schema: Literal["fa-tune-stale-1"]
+    standings: tuple[Standing, ...]
+
+
 def show_staleness(found: Staleness, output: Output) -> None:
     """What a search would measure again, and why, on standard output and in a CSV file."""
     if output.as_json:
-        standings = [dataclasses.asdict(standing) for standing in found.standings]
-        write_json({"schema": SCHEMA, "standings": standings})
+        write_document(Stale, standings=found.standings)
         return
     rows = [
         [standing.workload, Variant.from_key(standing.subject).config, d.field, d.was, d.now]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from fa_tune.commands.shared.documents import Count, Seconds, write_document
+from fa_tune.commands.shared.fitted_table import subject_of
 from fa_tune.commands.shared.option_groups import Output
-from fa_tune.commands.shared.output import one_line, say, text_table, write_json, write_rows_csv
+from fa_tune.commands.shared.output import one_line, say, text_table, write_rows_csv
 from fa_tune.commands.views.row_table import gigabytes
 from fa_tune.core import units
 from fa_tune.core.model import Attempt, Outcome
@@ -17,69 +19,103 @@ from fa_tune.report.fitted import Legend, fitted
 from fa_tune.report.formats import DEFAULT_LIMIT
 from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.store.table.from_attempts import rows_from_attempts, workload_text
-from fa_tune.store.table.rows import Row
 from fa_tune.tune.results import ProfileResult
 
-SCHEMA = "fa-tune-bench-1"
 MILLISECOND_S = units.to_base(1, "ms").value
 MICROSECOND_S = units.to_base(1, "us").value
 _TIMES = ("mean", "median", "min", "max", "sd")
 _RATES = ("n", "TFLOP/s", "GB/s", "launch (µs)")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Timing:
-    """One kernel's attempt and what it came to as a row, whose times are None where nothing was
-    measured."""
+    """One kernel timed by events; times are None where nothing was measured."""
 
-    attempt: Attempt
-    row: Row
+    kernel: str
+    reference: bool
+    workload: str
+    inputs: str | None
+    method: str | None
+    outcome: Outcome
+    reason: str | None
+    mean_s: Seconds | None
+    median_s: Seconds | None
+    min_s: Seconds | None
+    max_s: Seconds | None
+    sd_s: Seconds | None  # of two samples or more
+    n: Count
+    tflops: float | None
+    bytes_per_s: float | None
+    host_launch_s: Seconds | None  # what a launch takes the process that makes it
+    samples_s: tuple[Seconds, ...]
 
     @classmethod
     def of(cls, attempt: Attempt) -> Timing:
-        """The timing of an attempt; a failed one has no times."""
+        """The timing of an attempt."""
         (row,) = rows_from_attempts([attempt])
-        return cls(attempt, row)
-
-    @property
-    def times_s(self) -> dict[str, float | None]:
-        """By name, in seconds; the deviation needs two samples."""
-        row, samples = self.row, self.row.samples_s or ()
-        sd = statistics.stdev(samples) if len(samples) > 1 else None
-        times = (row.duration_s, row.median_s, row.min_s, row.max_s, sd)
-        return dict(zip(_TIMES, times, strict=True))
-
-    @property
-    def host_s(self) -> float | None:
-        """What a launch takes the process that makes it."""
-        measured = self.attempt.measurement if self.row.samples_s else None
-        return measured.host_launch_s if measured else None
+        samples, found = row.samples_s or (), attempt.measurement
+        return cls(
+            kernel=row.kernel,
+            reference=row.is_reference,
+            workload=attempt.workload,
+            inputs=row.inputs or None,
+            method=row.method or None,
+            outcome=row.outcome,
+            reason=row.reason or None,
+            mean_s=row.duration_s,
+            median_s=row.median_s,
+            min_s=row.min_s,
+            max_s=row.max_s,
+            sd_s=statistics.stdev(samples) if len(samples) > 1 else None,
+            n=row.n or 0,
+            tflops=row.matmul_tflops,
+            bytes_per_s=row.bytes_per_s,
+            host_launch_s=found.host_launch_s if found and samples else None,
+            samples_s=samples,
+        )
 
     @property
     def problem(self) -> tuple[str, str]:
         """The outcome in words, and the reason."""
-        return self.row.outcome.replace("_", " "), self.row.reason
+        return self.outcome.replace("_", " "), self.reason or ""
 
     def figures(self) -> list[str]:
         """The cells after the kernel's name; what is missing stays empty."""
-        tflops = self.row.matmul_tflops
+        times = (self.mean_s, self.median_s, self.min_s, self.max_s, self.sd_s)
         return [
-            *(
-                "" if t is None else units.format_fixed(t / MILLISECOND_S, 4)
-                for t in self.times_s.values()
-            ),
-            str(self.row.n or ""),
-            "" if tflops is None else f"{tflops:.1f}",
-            gigabytes(self.row),
-            "" if self.host_s is None else f"{self.host_s / MICROSECOND_S:.0f}",
+            *("" if t is None else units.format_fixed(t / MILLISECOND_S, 4) for t in times),
+            str(self.n or ""),
+            "" if self.tflops is None else f"{self.tflops:.1f}",
+            gigabytes(self.bytes_per_s),
+            "" if self.host_launch_s is None else f"{self.host_launch_s / MICROSECOND_S:.0f}",
         ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """The part of a document that says how long kernels took."""
+
+    whose: str
+    timings: tuple[Timing, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench(Timed):
+    """`fa-tune bench --json`"""
+
+    schema: Literal["fa-tune-bench-1"]
+
+
+def timed(result: ProfileResult) -> dict[str, Any]:
+    """The fields of `Timed`."""
+    return {"whose": result.source, "timings": [Timing.of(attempt) for attempt in result.attempts]}
 
 
 def show_timings(result: ProfileResult, output: Output) -> None:
     """The result on standard output, as a table per workload or for machines."""
     write_rows_csv(rows_from_attempts(result.attempts, result.resources), output.csv)
     if output.as_json:
-        write_json(document(result))
+        write_document(Bench, **timed(result))
     elif output.is_table:
         width, legend = None if output.wide else terminal_width(), Legend()
         timings = [Timing.of(attempt) for attempt in result.attempts]
@@ -94,42 +130,14 @@ def show_timings(result: ProfileResult, output: Output) -> None:
         say(source)
 
 
-def document(result: ProfileResult) -> dict[str, Any]:
-    """The result as JSON, times in seconds, a missing one null."""
-    return {
-        "schema": SCHEMA,
-        "whose": result.source,
-        "timings": [_object(Timing.of(attempt)) for attempt in result.attempts],
-    }
-
-
-def _object(timing: Timing) -> dict[str, Any]:
-    row = timing.row
-    return {
-        "kernel": row.kernel,
-        "reference": row.is_reference,
-        "workload": timing.attempt.workload,
-        "inputs": row.inputs or None,
-        "method": row.method or None,
-        "outcome": str(row.outcome),
-        "reason": row.reason or None,
-        **{f"{name}_s": value for name, value in timing.times_s.items()},
-        "n": row.n or 0,
-        "tflops": row.matmul_tflops,
-        "bytes_per_s": row.bytes_per_s,
-        "host_launch_s": timing.host_s,
-        "samples_s": list(row.samples_s or ()),
-    }
-
-
 def _grouped(timings: Sequence[Timing]) -> dict[tuple[str, str], list[Timing]]:
     """Timings by workload and inputs.  Without a time, one belongs to the inputs that all others
     have, or to none."""
-    known = {t.row.inputs for t in timings if t.row.inputs}
+    known = {t.inputs for t in timings if t.inputs}
     shared = next(iter(known)) if len(known) == 1 else ""
     found: dict[tuple[str, str], list[Timing]] = {}
     for timing in timings:
-        key = (timing.attempt.workload, timing.row.inputs or shared)
+        key = (timing.workload, timing.inputs or shared)
         found.setdefault(key, []).append(timing)
     return found
 
@@ -147,7 +155,7 @@ def _table(
     shown = ordered[: DEFAULT_LIMIT if limit is None else limit]
     title = workload_text(Workload.from_key(workload))
     title += f", {inputs} inputs" if inputs else ""
-    methods = ", ".join(dict.fromkeys(t.row.method for t in timings if t.row.method))
+    methods = ", ".join(dict.fromkeys(t.method for t in timings if t.method))
     title += f"; {methods}" if methods else ""
     rest = f"… {len(ordered) - len(shown)} more" if len(ordered) > len(shown) else ""
     if width is not None:
@@ -157,14 +165,14 @@ def _table(
 
 
 def _place(timing: Timing) -> tuple[bool, bool, float, str]:
-    row = timing.row
-    return row.median_s is None, not row.is_reference, row.median_s or 0.0, row.kernel
+    median_s = timing.median_s
+    return median_s is None, not timing.reference, median_s or 0.0, timing.kernel
 
 
 def _in_full(timings: Sequence[Timing]) -> str:
     headings = ["Kernel Name", *(f"{n} (ms)" for n in _TIMES), *_RATES]
-    rows = [[t.row.kernel, *t.figures()] for t in timings]
-    if any(t.row.outcome is not Outcome.OK for t in timings):
+    rows = [[t.kernel, *t.figures()] for t in timings]
+    if any(t.outcome is not Outcome.OK for t in timings):
         headings += ["outcome", "reason"]
         rows = [[*cells, *t.problem] for cells, t in zip(rows, timings, strict=True)]
     return text_table(headings, rows, {"Kernel Name", "outcome", "reason"})
@@ -173,14 +181,12 @@ def _in_full(timings: Sequence[Timing]) -> str:
 def _fitted(timings: Sequence[Timing], legend: Legend, width: int) -> str:
     """Configs by number and times in milliseconds; what went wrong under the table."""
     headings = ("ms", *_TIMES, *_RATES)
-    names = [
-        t.row.kernel if t.row.is_reference else legend.number(t.attempt.subject) for t in timings
-    ]
+    names = [t.kernel if t.reference else legend.number(subject_of(t.kernel)) for t in timings]
     rows = [[name, *t.figures()] for name, t in zip(names, timings, strict=True)]
     why = [
         wrapped(": ".join((name, *map(one_line, t.problem))), width)
         for name, t in zip(names, timings, strict=True)
-        if t.row.outcome is not Outcome.OK
+        if t.outcome is not Outcome.OK
     ]
     spare = ("n", "sd", "max", "min", "launch (µs)")
     return "\n".join([*fitted(headings, rows, width, left=("ms",), spare=spare), *why])

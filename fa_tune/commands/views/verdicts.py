@@ -2,19 +2,47 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict
+from dataclasses import dataclass
 from typing import Any
 
+from fa_tune.commands.shared.documents import Rejected, rejected
 from fa_tune.commands.shared.fitted_table import fitted_table
-from fa_tune.commands.shared.output import rejected_objects, say
+from fa_tune.commands.shared.output import say
 from fa_tune.core.errors import NoUsableVariant
-from fa_tune.core.model import Variant, Verdict
+from fa_tune.core.model import CaseError, Outcome, Variant, Verdict
 from fa_tune.tune.results import VerifyReport
 
 RIGHT, WRONG = "✓", "✗"
 _FIGURES = ("rms error", "rms limit", "largest error", "limit")  # of the case nearest a limit
 _HEADINGS = ("", "Kernel Name", "cases", *_FIGURES, "of limit", "problem")
+
+
+@dataclass(frozen=True)
+class KernelVerdict:
+    """Whether a kernel is right, and on what."""
+
+    variant: str
+    correct: bool
+    reason: str | None
+    cases: tuple[CaseError, ...]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A kernel without a verdict."""
+
+    variant: str
+    outcome: Outcome
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verified:
+    """The part of a document that says what was verified."""
+
+    verdicts: tuple[KernelVerdict, ...]
+    failures: tuple[Failure, ...]
+    rejected: tuple[Rejected, ...]
 
 
 def show_verdicts(report: VerifyReport) -> None:
@@ -56,29 +84,15 @@ def verdict_sentence(report: VerifyReport) -> str:
     return f"{text}."
 
 
-def verdict_objects(report: VerifyReport) -> dict[str, Any]:
-    """The report as JSON; errors are differences to the fp64 result."""
+def verified(report: VerifyReport) -> dict[str, Any]:
+    """The fields of `Verified`; errors are differences to the fp64 result."""
     return {
         "verdicts": [
-            {
-                "variant": key,
-                "correct": verdict.correct,
-                "reason": verdict.reason or None,
-                "cases": [
-                    {
-                        **{n: _finite(value) for n, value in asdict(case).items() if n != "ok"},
-                        "ok": case.ok,
-                    }
-                    for case in verdict.cases
-                ],
-            }
+            KernelVerdict(key, verdict.correct, verdict.reason or None, verdict.cases)
             for key, verdict in report.verdicts.items()
         ],
-        "failures": [
-            {"variant": f.subject, "outcome": str(f.outcome), "reason": f.reason}
-            for f in report.failures
-        ],
-        "rejected": rejected_objects(report.rejected),
+        "failures": [Failure(f.subject, f.outcome, f.reason) for f in report.failures],
+        "rejected": rejected(report.rejected),
     }
 
 
@@ -92,11 +106,6 @@ def _row(key: str, verdict: Verdict) -> list[str]:
         figures = [*("" if n is None else f"{n:.2e}" for n in numbers), share]
     mark = RIGHT if verdict.correct else WRONG
     return [mark, _name(key), str(len(verdict.cases)), *figures, problem]
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: these are their names."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _name(subject: str) -> str:

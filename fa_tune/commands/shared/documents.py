@@ -1,0 +1,91 @@
+"""What the JSON documents of the commands have in common.
+
+Each document is a dataclass beside the code that fills it.  Times are in seconds.  What was not
+measured or does not apply is null.  A name that ends in a number has another one as soon as a
+document changes in a way that breaks a reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, make_dataclass
+from typing import Annotated, Any, Literal, get_args, get_type_hints
+
+from fa_tune.commands.shared.output import write_json
+from fa_tune.core import codec, model
+from fa_tune.core.codec import NOT_NEGATIVE
+from fa_tune.core.model import Outcome, Variant
+from fa_tune.core.workload import DType
+from fa_tune.store.table import columns
+
+Seconds = Annotated[float, NOT_NEGATIVE]
+Count = Annotated[int, NOT_NEGATIVE]
+Stages = Annotated[Mapping[str, Seconds], "How long each stage took, in the order of the stages."]
+
+_TYPES: Mapping[str, Any] = {
+    columns.WHOLE.name: int,
+    columns.BOOLEAN.name: bool,
+    columns.TEXT.name: str,
+    columns.DTYPE.name: Literal[tuple(dtype.name for dtype in DType)],
+    columns.OUTCOME.name: Outcome,
+    columns.SAMPLES.name: tuple[Seconds, ...],
+    columns.RATIOS.name: tuple[float, ...],
+}
+
+
+def _row_fields() -> list[tuple[Any, ...]]:
+    """A field per column of a table; one that only some files have may be left out."""
+    fields: list[tuple[Any, ...]] = []
+    for column in columns.COLUMNS:
+        kind = _TYPES.get(column.kind.name, float) | None
+        kind = Annotated[kind, column.heading]
+        fields.append((column.field, kind, *([None] if column.only_unless else [])))
+    rate = "Of the tensors, each once; only where memory may be the limit."
+    fields.append(("bytes_per_s", Annotated[float | None, rate], None))
+    fields.append(("source", Annotated[str, "The file that the row was read from."], ""))
+    return fields
+
+
+Row: Any = make_dataclass("Row", _row_fields(), kw_only=True)
+Row.__doc__ = "One kernel on one workload, by the columns of a table."
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A config that cannot run, or that a set leaves out."""
+
+    variant: str
+    constraint: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What crosses between memory and the chip if everything crosses once, in a second: as a
+    share of the GPU's peak, and of the speed of a bare read of K and V."""
+
+    bytes_per_s: float
+    of_peak: float | None
+    of_read: float | None
+
+
+def memory(rate: Any) -> Memory | None:
+    """The same figures as a part of a document."""
+    return None if rate is None else Memory(**asdict(rate))
+
+
+def rejected(found: Iterable[tuple[Variant, model.Rejected]]) -> tuple[Rejected, ...]:
+    """What cannot run, and why."""
+    return tuple(Rejected(variant.key, why.constraint, why.reason) for variant, why in found)
+
+
+def name_of(document: Any) -> str:
+    """The name that documents of a type have in `schema`."""
+    (name,) = get_args(get_type_hints(document)["schema"])
+    return str(name)
+
+
+def write_document(kind: Callable[..., Any], **fields: Any) -> None:
+    """One document of a type on standard output, its `schema` before its other fields."""
+    name = name_of(kind)
+    write_json({"schema": name} | codec.dump(kind(schema=name, **fields)))
