@@ -45,6 +45,7 @@ class Variant:
 
 
 BARE_READ = "read"  # no attention: K and V are read, and nothing is made of them
+BARE_READ_LABEL = "bare read"
 REFERENCE_FAMILY = "ref"  # in place of a family's name: a library's kernel, `ref:fa2`
 
 USER_FAMILY = "user"  # the same of a user's kernel, `user:module:function`

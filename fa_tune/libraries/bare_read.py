@@ -6,7 +6,7 @@ import re
 from functools import cache
 from typing import Any
 
-from fa_tune.core.model import BARE_READ
+from fa_tune.core.model import BARE_READ, BARE_READ_LABEL
 from fa_tune.core.streams import stream_of
 from fa_tune.core.workload import FORWARD, Workload
 from fa_tune.libraries.base import ANY, Library
@@ -84,7 +84,7 @@ def _multiprocessors(index: int) -> int:
 
 LIBRARY = Library(
     name=BARE_READ,
-    label="bare read",
+    label=BARE_READ_LABEL,
     full_name="The bare read",
     packages=(),
     kernel_names=re.compile(r"^bare_read$"),

@@ -176,6 +176,13 @@ def rank_correlations(measurements: Sequence[Measurement]) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda item: (-abs(item[1]), item[0])))
 
 
+def cycles_by_family(measured: Measurement) -> dict[str, float]:
+    """Elapsed cycles by what warps spent them on, in the families of `REASONS`; empty where a
+    counter for it is missing."""
+    split = _split(measured) or {}
+    return {f: sum(split.get(r, 0.0) for r in rs) for f, rs in REASONS.items() if split}
+
+
 def _split(measured: Measurement) -> dict[str, float] | None:
     """Elapsed cycles by stall reason; None where a counter for it is missing."""
     ratios = {

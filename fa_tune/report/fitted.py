@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from fa_tune import families
 
@@ -37,41 +38,55 @@ class Legend:
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def lines(self, width: int, after: int = 0) -> list[str]:
-        """The configs with numbers above `after`, by family; what all of a family share is said
-        once."""
-        of_family: dict[str, dict[str, int]] = {name: {} for name in families.family_names()}
-        others: dict[str, int] = {}
+    def by_family(self, after: int = 0) -> list[FamilyPart]:
+        """The configs with numbers above `after`, a part for each family and one for what is of
+        none."""
+        of_family: dict[str, dict[int, str]] = {name: {} for name in families.family_names()}
+        others: dict[int, str] = {}
         for subject, number in list(self._numbers.items())[after:]:
-            of_family.get(subject.partition(":")[0], others)[subject] = number
+            of_family.get(subject.partition(":")[0], others)[number] = _config(subject)
+        return [
+            *(_family_part(name, numbered) for name, numbered in of_family.items() if numbered),
+            *([FamilyPart("", (), {n: (c, ()) for n, c in others.items()})] if others else []),
+        ]
+
+    def lines(self, width: int, after: int = 0) -> list[str]:
+        """The same in lines that fit."""
         out: list[str] = []
-        for name, numbers in of_family.items():
-            out += _family_lines(name, numbers, width)
-        for subject, number in others.items():
-            out += textwrap.wrap(
-                f"  #{number} {_config(subject)}", width, subsequent_indent=" " * 6
-            )
+        for part in self.by_family(after):
+            if part.shared:
+                out += _folded(f"{part.family}, all with ", part.shared, width)
+            more = "+ " if part.shared else ""
+            for number, (head, own) in part.configs.items():
+                if part.family:
+                    out += _folded(f"  #{number} {head}{f': {more}' if own else ''}", own, width)
+                else:
+                    out += textwrap.wrap(f"  #{number} {head}", width, subsequent_indent=_FURTHER)
         return out
+
+
+@dataclass(frozen=True)
+class FamilyPart:
+    """Configs of one family: the words that all `shared` have, and by number each one's head,
+    `sm90(FP16, 128, 128x128)`, and the words of its own."""
+
+    family: str
+    shared: tuple[str, ...]
+    configs: Mapping[int, tuple[str, tuple[str, ...]]]
 
 
 def _config(subject: str) -> str:
     return subject.partition(":")[2]
 
 
-def _family_lines(name: str, numbers: Mapping[str, int], width: int) -> list[str]:
-    parted = {n: _parted(_config(s)) for s, n in numbers.items()}
-    if not parted:
-        return []
+def _family_part(name: str, numbered: Mapping[int, str]) -> FamilyPart:
+    parted = {n: _parted(config) for n, config in numbered.items()}
     words = [words for _, words in parted.values()]
     shared = [w for w in words[0] if all(w in others for others in words)] if words[1:] else []
-    lines = []
-    if shared:
-        lines += _folded(f"{name}, all with ", shared, width)
-    more = "+ " if shared else ""
-    for n, (head, own) in parted.items():
-        rest = [word for word in own if word not in shared]
-        lines += _folded(f"  #{n} {head}: {more}" if rest else f"  #{n} {head}", rest, width)
-    return lines
+    own = {
+        n: (head, tuple(w for w in words if w not in shared)) for n, (head, words) in parted.items()
+    }
+    return FamilyPart(name, tuple(shared), own)
 
 
 def _parted(config: str) -> tuple[str, list[str]]:

@@ -12,7 +12,8 @@ def page_source(result: SearchResult) -> Source:
     """The rows of all workloads, the choices and what was measured beside them."""
     device = result.device
     facts = {
-        "measurements": result.source,
+        "recorded_at": result.source,  # which says when
+        "inputs": ", ".join(dict.fromkeys(found.inputs for found in result.results)),
         "gpu": device.name if device else "",
         "driver": device.driver if device else "",
         "method": result.method,
@@ -22,7 +23,6 @@ def page_source(result: SearchResult) -> Source:
     return Source(
         name="fa-tune search",
         rows=all_rows(result),
-        gpu=device.name if device else "",
         chosen={
             found.workload.key: found.decision.chosen.subject
             for found in result.results
@@ -30,5 +30,5 @@ def page_source(result: SearchResult) -> Source:
         },
         on_inputs={found.workload.key: found.on_inputs for found in result.results},
         profiled=[m for m in measured if m is not None],
-        provenance={name: value for name, value in facts.items() if value},
+        facts={name: value for name, value in facts.items() if value},
     )

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fa_tune.core.roofline import ROOFS, Roof
-from fa_tune.report.page.figures import Records
+from fa_tune.profile.explain import REASONS
+from fa_tune.report.page.figures import MEMORY, UNITS, Records
 
 if TYPE_CHECKING:
     import altair as alt
@@ -23,7 +24,7 @@ RATES_PIXELS = 200
 ROOM_ABOVE = 1.08  # the highest bar, for its number
 PANEL_PIXELS = 380  # wide, of several beside one another
 WORST_SHARE = 0.7  # of the best, that curves show
-FAR_PERCENT = 20.0  # behind the fastest: darker it does not get
+RATIO_PIXELS = 90  # of room to the right for `1.20× cuDNN`
 
 
 def roofline(results: Records, gpu: str = "") -> Spec | None:
@@ -74,32 +75,38 @@ def _roof(points: Records, roof: Roof) -> Records:
     ]
 
 
-def winners(results: Records) -> Spec | None:
-    """Configs that are chosen somewhere, over all workloads: how far behind the fastest."""
+def speedups(answers: Records) -> Spec | None:
+    """The speed of what is chosen over the fastest library's on each workload, with its interval,
+    in numbers beside."""
     import altair as alt
 
-    chosen = {r["config"] for r in results if r["chosen"]}
-    cells = [r for r in results if r["config"] in chosen and r["loss_percent"] is not None]
-    if not cells:
+    points = [r for r in answers if r["times"] is not None]
+    if not points:
         return None
-    labels = list(dict.fromkeys(r["short"] for r in cells))
-    base = alt.Chart(_data(cells)).encode(
-        x=alt.X("config:N", title="config", sort=sorted(chosen, key=_number)),
-        y=alt.Y("short:N", title=None, sort=labels, axis=alt.Axis(labelLimit=_LABEL_PIXELS)),
-        tooltip=_tooltip("workload", "config", "kernel", "loss_percent", "median_ms"),
+    labels = list(dict.fromkeys(r["short"] for r in points))
+    edges = [r[name] for r in points for name in ("low", "times", "high") if r[name]]
+    least, most = min(1.0, *edges), max(1.0, *edges)
+    room = (most - least or 0.1) / 20
+    scale = alt.Scale(domain=[least - room, most + room], nice=False, zero=False)
+    y = alt.Y("short:N", title=None, sort=labels, axis=alt.Axis(labelLimit=_LABEL_PIXELS))
+    hints = _tooltip("workload", "config", "kernel", "times", "low", "high", "library", "median_ms")
+    base = alt.Chart(_data(points)).encode(y=y, tooltip=hints)
+    level = alt.Chart(_data([{"times": 1.0}])).mark_rule(strokeDash=[4, 3]).encode(x="times:Q")
+    axis = alt.Axis(tickCount=6)
+    x = alt.X("times:Q", title="speed over the fastest library's", scale=scale, axis=axis)
+    intervals = base.mark_rule(size=3).encode(x=alt.X("low:Q", scale=scale, axis=axis), x2="high:Q")
+    middles = base.mark_point(filled=True, size=80, opacity=1).encode(
+        x=x, color=alt.value(_COLOURS[0])
     )
-    squares = base.mark_rect().encode(
-        color=alt.Color(
-            "loss_percent:Q",
-            title="% slower than the fastest",
-            scale=alt.Scale(domain=[0, FAR_PERCENT], clamp=True, scheme="viridis", reverse=True),
-            legend=alt.Legend(orient="bottom"),
-        )
+    numbers = (
+        base.transform_calculate(shown="format(datum.times, '.2f') + '× ' + datum.library")
+        .mark_text(align="left")
+        .encode(text="shown:N", x=alt.value(alt.ExprRef("width + 6")))
     )
-    marks = base.transform_filter("datum.chosen").mark_text(text="★", color="black", size=13)
-    chart = (squares + marks).properties(height=ROW_PIXELS * max(3, len(labels)))
-    told = f"How far configs are behind the fastest on {len(labels)} workloads; ★ is chosen."
-    return _spec(chart, "winners", told)
+    chart = (level + intervals + middles + numbers).properties(
+        height=ROW_PIXELS * max(3, len(labels)), padding={"right": RATIO_PIXELS}
+    )
+    return _spec(chart, "answers", f"Speed over the fastest library on {len(labels)} workloads.")
 
 
 def rates(found: Records) -> Spec | None:
@@ -131,7 +138,7 @@ def _rate_bars(base: alt.Chart, found: Records) -> Any:
     kernels = list(dict.fromkeys(r["kernel"] for r in found))
     lengths = list(dict.fromkeys(r["length"] for r in found))
     x = alt.X("length:N", title="sequence length", sort=lengths, axis=alt.Axis(labelAngle=0))
-    highest = max(r["highest"] for r in found)
+    highest = max(r["tflops"] for r in found)
     scale = alt.Scale(domain=[0, ROOM_ABOVE * highest])
     y = alt.Y("tflops:Q", title="TFLOP/s (4·s²·d)", scale=scale)
     color = alt.Color(
@@ -143,18 +150,24 @@ def _rate_bars(base: alt.Chart, found: Records) -> Any:
     )
     bars = base.mark_bar().encode(
         x=x,
-        xOffset=alt.XOffset("kernel:N", sort=kernels),
+        xOffset=alt.XOffset("kernel:N", scale=alt.Scale(domain=kernels)),
         y=y,
         color=color,
         tooltip=_tooltip("workload", "kernel", "tflops", "times"),
     )
     ours = base.transform_filter("datum.times != null")
-    told = (
-        ours.transform_calculate(told="format(datum.times, '.2f') + '×'")
+    numbers = (
+        ours.transform_calculate(shown="format(datum.times, '.2f') + '×'")
         .mark_text(dy=-7, fontWeight="bold")
-        .encode(x=x, y="highest:Q", text="told:N", color=alt.value(_COLOURS[0]))
+        .encode(
+            x=x,
+            xOffset=alt.XOffset("kernel:N", scale=alt.Scale(domain=kernels)),
+            y="tflops:Q",
+            text="shown:N",
+            color=alt.value(_COLOURS[0]),
+        )
     )
-    return bars + told
+    return bars + numbers
 
 
 def ladder(found: Records) -> Spec | None:
@@ -221,7 +234,8 @@ def curves(found: Records) -> Spec:
                 legend=alt.Legend(orient="bottom", symbolType="stroke"),
             ),
         )
-        panels.append(lines.properties(title=space, width=PANEL_PIXELS, height=RATES_PIXELS))
+        title = alt.Title(space, fontSize=9)  # the longest is as wide as its panel
+        panels.append(lines.properties(title=title, width=PANEL_PIXELS, height=RATES_PIXELS))
     return _dictionary(alt.concat(*panels, columns=2))
 
 
@@ -243,7 +257,7 @@ def ties(tied: Records) -> Spec | None:
     middle = base.mark_point(filled=True, size=70).encode(
         x=alt.X("ratio:Q", scale=scale),
         y=y,
-        color=alt.Color("chosen:N", title="chosen", legend=alt.Legend(orient="bottom")),
+        color=_coloured("role", ["chosen", "as fast"]),
         tooltip=_tooltip("config", "kernel", "ratio", "low", "high"),
     )
     most = max(Counter(r["workload"] for r in tied).values())
@@ -275,51 +289,125 @@ def single_configs(losses: Records) -> Spec | None:
 
 
 def on_inputs(figures: Records) -> Spec | None:
-    """Time on each kind of inputs over that on the quickest, per config."""
+    """Time on each kind of inputs over that on the quickest, per workload and config."""
     import altair as alt
 
     if not figures:
         return None
-    base, pick = _one_at_a_time(figures, "workload", "inputs")
-    chart = (
-        base.mark_point(filled=True, size=70)
-        .encode(
-            x=alt.X(
-                "over_fastest:Q",
-                title="time over that on its quickest inputs",
-                scale=alt.Scale(zero=False),
-            ),
-            y=alt.Y("config:N", title=None),
-            color=alt.Color("inputs:N", legend=alt.Legend(orient="bottom", columns=2)),
-            tooltip=_tooltip(
-                *("config", "inputs", "median_ms", "over_fastest", "samples", "to_default")
-            ),
-        )
-        .add_params(pick)
-        .properties(height=ROW_PIXELS * max(3, len({r["config"] for r in figures})))
+    kinds = list(dict.fromkeys(r["inputs"] for r in figures))
+    rows = len({(r["workload"], r["config"]) for r in figures})
+    base = alt.Chart(_data(figures)).transform_calculate(row="datum.short + ' ' + datum.config")
+    worst = max(1.2, *(r["over_fastest"] for r in figures))
+    chart = _grid(base, ("inputs", kinds), "row", "over_fastest", domain=(1.0, worst), format=".2f")
+    told = "How much the time of each config depends on its inputs."
+    return _spec(chart.properties(height=ROW_PIXELS * max(2, rows)), "inputs", told)
+
+
+def busy(found: Records) -> Spec | None:
+    """How busy each kernel keeps the parts of the GPU, with the numbers in the squares."""
+    if not found:
+        return None
+    base, pick = _one_at_a_time(found, "workload", "busy")
+    units = [unit for unit in (*UNITS, MEMORY) if any(unit in r for r in found)]
+    chart = _grid(
+        base.transform_fold(units, as_=["unit", "percent"]), ("unit", units), "config", "percent"
     )
-    return _spec(chart, "inputs", "How much the time of each config depends on its inputs.")
+    told = "How busy each kernel keeps tensor cores, exponentials, issue slots and memory."
+    return _spec(chart.add_params(pick).properties(height=_height(found)), "busy", told)
 
 
-def explanations(told: Records) -> Spec | None:
-    """To what the runner-up loses its cycles, on each workload."""
+def _grid(base: Any, columns: tuple[str, list[str]], row: str, value: str, **of: Any) -> Any:
+    """Squares of a value, darker for more, with its number: `columns` are a field and its values,
+    `of` domain and format."""
     import altair as alt
 
-    if not told:
+    low, high = of.get("domain", (0, 100))
+    field, values = columns
+    placed = base.encode(
+        x=alt.X(
+            f"{field}:N",
+            title=None,
+            sort=values,
+            axis=alt.Axis(labelAngle=0, orient="top", ticks=False),
+        ),
+        y=alt.Y(f"{row}:N", title=None, sort=None, axis=alt.Axis(labelLimit=_LABEL_PIXELS)),
+        tooltip=_tooltip("workload", "config", "kernel"),
+    )
+    squares = placed.mark_rect().encode(
+        color=alt.Color(
+            f"{value}:Q",
+            scale=alt.Scale(domain=[low, high], clamp=True, scheme="blues"),
+            legend=None,
+        )
+    )
+    numbers = placed.mark_text().encode(
+        text=alt.Text(f"{value}:Q", format=of.get("format", ".0f")),
+        color=alt.condition(
+            f"datum.{value} > {(low + high) / 2}", alt.value("white"), alt.value("#1b1f24")
+        ),
+    )
+    return squares + numbers
+
+
+def _height(found: Records) -> int:
+    """Of a row for each kernel of the workload that has most."""
+    return (ROW_PIXELS + 4) * max(2, *Counter(r["workload"] for r in found).values())
+
+
+def waits(found: Records) -> Spec | None:
+    """What the cycles of each kernel's warps were spent on."""
+    import altair as alt
+
+    if not found:
         return None
-    labels = list(dict.fromkeys(r["workload"] for r in told))
-    chart = (
-        alt.Chart(_data(told))
+    base, pick = _one_at_a_time(found, "workload", "waits")
+    bars = (
+        base.transform_fold(list(REASONS), as_=["cause", "percent"])
         .mark_bar()
         .encode(
-            x=alt.X("share_percent:Q", title="% of the difference in cycles"),
-            y=alt.Y("workload:N", title=None, sort=labels, axis=alt.Axis(labelLimit=_LABEL_PIXELS)),
-            color=alt.Color("cause:N", legend=alt.Legend(orient="bottom", columns=1)),
-            tooltip=_tooltip("workload", "cause", "share_percent", "winner", "runner_up"),
+            x=alt.X("percent:Q", title="% of the warps' cycles", scale=alt.Scale(domain=[0, 100])),
+            y=alt.Y("config:N", title=None, sort=None, axis=alt.Axis(labelLimit=_LABEL_PIXELS)),
+            color=_coloured("cause", list(REASONS)),
+            tooltip=_tooltip("config", "kernel", "cause", "percent"),
         )
-        .properties(height=(ROW_PIXELS + 8) * max(2, len(labels)))
     )
-    return _spec(chart, "explained", "What the runner-up loses its cycles to.")
+    told = "What the warps of each kernel spend their cycles on."
+    return _spec(bars.add_params(pick).properties(height=_height(found)), "waits", told)
+
+
+def explanations(found: Records) -> Spec | None:
+    """What the runner-up spends more cycles on, on each workload."""
+    import altair as alt
+
+    if not found:
+        return None
+    labels = list(dict.fromkeys(r["workload"] for r in found))
+    causes = list(dict.fromkeys(r["cause"] for r in found))
+    bars = (
+        alt.Chart(_data(found))
+        .mark_bar()
+        .encode(
+            x=alt.X("more_percent:Q", title="more cycles than the winner, % of the winner's"),
+            y=alt.Y("workload:N", title=None, sort=labels, axis=alt.Axis(labelLimit=_LABEL_PIXELS)),
+            color=_coloured("cause", causes),
+            tooltip=_tooltip("workload", "cause", "more_percent", "winner", "runner_up"),
+        )
+    )
+    level = alt.Chart(_data([{"at": 0.0}])).mark_rule().encode(x="at:Q")
+    chart = (bars + level).properties(height=(ROW_PIXELS + 8) * max(2, len(labels)))
+    return _spec(chart, "explained", "What the runner-up spends more cycles on.")
+
+
+def _coloured(field: str, values: Sequence[str]) -> Any:
+    import altair as alt
+
+    return alt.Color(
+        f"{field}:N",
+        title=None,
+        sort=values,
+        scale=alt.Scale(domain=values, range=_COLOURS[: len(values)]),
+        legend=alt.Legend(orient="bottom", columns=2),
+    )
 
 
 def differences(compared: Records) -> Spec | None:
@@ -333,7 +421,7 @@ def differences(compared: Records) -> Spec | None:
         alt.Chart(_data(compared))
         .mark_point(filled=True, size=45, opacity=0.7)
         .encode(
-            x=alt.X("ratio:Q", title="time over the other's", scale=alt.Scale(zero=False)),
+            x=alt.X("ratio:Q", title="time in A over time in B", scale=alt.Scale(zero=False)),
             y=alt.Y("short:N", title=None, sort=labels, axis=alt.Axis(labelLimit=_LABEL_PIXELS)),
             tooltip=_tooltip("workload", "config", "kernel", "ratio", "median_ms", "other_ms"),
         )
@@ -352,7 +440,7 @@ OTHERS = "Kernel Tuner"
 _FORMATS = {"tflops": ".1f", "gb_per_s": ".0f", "median_ms": ".5r", "other_ms": ".5r"}
 _TEXTS = (
     *("config", "kernel", "workload", "worst_on", "inputs", "cause", "winner", "runner_up"),
-    *("counter", "shown"),
+    *("counter", "shown", "unit", "library"),
 )
 
 
@@ -365,11 +453,6 @@ def _one_at_a_time(records: Records, field: str, name: str) -> tuple[alt.Chart, 
     bind = alt.binding_select(options=values, name=f"{field.capitalize()}: ")
     base = alt.Chart(_data(records)).transform_filter(f"datum.{field} === {chosen}")
     return base, alt.param(name=chosen, value=values[0], bind=bind)
-
-
-def _number(config: str) -> tuple[int, str]:
-    digits = config.removeprefix("C")
-    return (int(digits), "") if digits.isdigit() else (0, config)
 
 
 def _data(records: Sequence[Mapping[str, Any]]) -> alt.Data:

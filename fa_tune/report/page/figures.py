@@ -5,28 +5,43 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from fa_tune import families
-from fa_tune.core.errors import FaTuneError, InvalidConfig
-from fa_tune.core.model import Measurement, Quantity, Variant, is_reference
+from fa_tune.core.errors import FaTuneError
+from fa_tune.core.model import BARE_READ_LABEL, Measurement, Quantity, Variant, is_reference
 from fa_tune.core.roofline import ROOFS
 from fa_tune.core.stats import Ratio, comparable, is_tied, paired_ratio
 from fa_tune.core.units import format_quantity
 from fa_tune.core.workload import Workload
-from fa_tune.families.selection import choose_configs
 from fa_tune.libraries import label_of
-from fa_tune.profile.explain import explain_pair
-from fa_tune.profile.ncu.metrics import METRICS, label
+from fa_tune.profile.explain import cycles_by_family, explain_pair
+from fa_tune.profile.ncu.metrics import (
+    DRAM_READ,
+    DRAM_WRITE,
+    ISSUE_ACTIVE,
+    METRICS,
+    TENSOR_PIPE,
+    XU_PIPE,
+    label,
+)
+from fa_tune.report.fitted import Legend
 from fa_tune.report.page.source import Source
+from fa_tune.store.table.from_attempts import rows_from_measurements
 from fa_tune.store.table.rows import Row, best, grouped, paces
 
 Records = list[dict[str, Any]]
 MS = 1e3
+# What may bound a kernel, and the counter of how busy it is.
+UNITS = {"tensor cores": TENSOR_PIPE, "exponentials": XU_PIPE, "issue slots": ISSUE_ACTIVE}
+MEMORY = "memory"
 MAX_TIED = 12  # of a workload, the fastest first
 MAX_COVERING = 10  # configs per family of workloads
+# A config's number in a progression in which each has one idea more than the one before, by
+# subject.
+Steps = Callable[[Workload], Mapping[str, str]]
 
 
 @dataclass(frozen=True)
@@ -60,6 +75,24 @@ class Place:
         return self.leader
 
     @property
+    def over_libraries(self) -> dict[str, Ratio]:
+        """The speed of what is chosen over each library's, by label, with its interval where the
+        samples of both are paired; empty where either has no time."""
+        compared, pace = _compared(self.rows), paces(self.rows)
+        timed = {subject_of(row): row for row in self.rows if id(row) in pace}
+        ours = timed.get(self.chosen)
+        if ours is None:
+            return {}
+        return {
+            row.kernel: Ratio(
+                pace[id(row)] / pace[id(ours)],
+                paired_ratio(compared[s], compared[self.chosen]).interval,
+            )
+            for s, row in timed.items()
+            if row.is_reference and row.kernel != BARE_READ_LABEL
+        }
+
+    @property
     def tied(self) -> list[str]:
         """Those of ours that cannot be told from the fastest, with it, the fastest first."""
         near = self.to_leader.items()
@@ -81,7 +114,7 @@ def places(sources: Iterable[Source]) -> list[Place]:
     return [
         Place(
             label=label,
-            short=_shortened(own, shared) or label,
+            short=_shortened(own, shared, rows[0].source) or label,
             source=source,
             rows=rows,
             leader=leader,
@@ -92,10 +125,10 @@ def places(sources: Iterable[Source]) -> list[Place]:
     ]
 
 
-def _shortened(parts: Sequence[str], shared: Collection[str]) -> str:
-    """`4096, d128, causal`: the parts that tell workloads apart."""
-    told = [part for part in parts if part not in shared]
-    return ", ".join(p.replace("seq_len ", "").replace("d_head ", "d") for p in told)
+def _shortened(parts: Sequence[str], shared: Collection[str], source: str) -> str:
+    """`4096, d128, causal`: the parts that tell workloads apart; a file by its name."""
+    apart = [Path(part).name if part == source else part for part in parts if part not in shared]
+    return ", ".join(p.replace("seq_len ", "").replace("d_head ", "d") for p in apart)
 
 
 def subject_of(row: Row) -> str:
@@ -126,19 +159,56 @@ def _to_leader(rows: Sequence[Row], leader: str) -> dict[str, Ratio]:
     }
 
 
-def numbers_of_configs(found: Sequence[Place]) -> dict[str, str]:
-    """`C1`, `C2`, … by subject, those that are chosen somewhere first; references keep their
-    names."""
+def numbered(
+    found: Sequence[Place], profiled: Iterable[Measurement]
+) -> tuple[Legend, dict[str, str]]:
+    """`#1`, `#2`, … by subject, those that are chosen somewhere first, and what they stand for;
+    references keep their names."""
     chosen = [place.chosen for place in found if place.chosen]
     every = [subject_of(row) for place in found for row in place.rows if row.is_variant]
-    return {subject: f"C{i}" for i, subject in enumerate(dict.fromkeys([*chosen, *every]), 1)}
+    ours = [m.subject for m in profiled if not is_reference(m.subject)]
+    legend = Legend()
+    return legend, {subject: legend.number(subject) for subject in [*chosen, *every, *ours]}
+
+
+def answers(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
+    """What is chosen on each workload: its time and rate, and its speed over that of the fastest
+    library (`times`, from `low` to `high`); `others` are all libraries in words."""
+    out: Records = []
+    for place in found:
+        row = next((r for r in place.rows if subject_of(r) == place.chosen), None)
+        if row is None or row.rank_s is None:
+            continue
+        over = place.over_libraries
+        nearest = min(over, key=lambda name: over[name].value, default="")
+        interval = over[nearest].interval if nearest else None
+        out.append(
+            {
+                "workload": place.label,
+                "short": place.short,
+                "key": row.workload.key if row.workload else "",
+                "config": numbers.get(place.chosen, ""),
+                "kernel": row.kernel,
+                "family": row.family,
+                "median_ms": row.rank_s * MS,
+                "tflops": row.matmul_tflops,
+                "gb_per_s": None if row.bytes_per_s is None else row.bytes_per_s / 1e9,
+                "peak_percent": _peak_percent(row, place.source.gpu),
+                "library": nearest,
+                "times": over[nearest].value if nearest else None,
+                "low": interval.low if interval else None,
+                "high": interval.high if interval else None,
+                "others": ", ".join(f"{name} {ratio.value:.2f}" for name, ratio in over.items()),
+            }
+        )
+    return out
 
 
 def results(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
-    """Every row: `loss_percent` is its time above that of the fastest of ours."""
+    """Every row: `slowdown` is its time over that of the fastest of ours."""
     out: Records = []
     for place in found:
-        loss, tied = _losses(place), set(place.tied)
+        slowdown = _slowdowns(place)
         for row in place.rows:
             subject = subject_of(row)
             workload = row.workload
@@ -151,12 +221,10 @@ def results(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
                     "kernel": row.kernel,
                     "family": "reference" if row.is_reference else row.family or "other",
                     "chosen": subject == place.chosen,
-                    "tied": subject in tied,
                     "median_ms": None if row.rank_s is None else row.rank_s * MS,
                     "tflops": row.matmul_tflops,
                     "gb_per_s": None if row.bytes_per_s is None else row.bytes_per_s / 1e9,
-                    "memory_percent": _memory_percent(row, place.source.gpu),
-                    "loss_percent": loss.get(subject),
+                    "slowdown": slowdown.get(subject),
                     "registers": row.registers,
                     "l2_hit_percent": row.l2_hit_percent,
                     "n": row.n,
@@ -168,23 +236,24 @@ def results(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
     return out
 
 
-def _memory_percent(row: Row, gpu: str) -> float | None:
-    """What it has of the memory's peak rate, in percent."""
-    if row.bytes_per_s is None or gpu not in ROOFS:
+def _peak_percent(row: Row, gpu: str) -> float | None:
+    """The larger of its shares of the GPU's peaks, products and memory, in percent."""
+    if gpu not in ROOFS or row.matmul_tflops is None:
         return None
-    return 100 * row.bytes_per_s / ROOFS[gpu].bytes_per_s
+    roof = ROOFS[gpu]
+    memory = (row.bytes_per_s or 0.0) / roof.bytes_per_s
+    return 100 * max(row.matmul_tflops / roof.tflops, memory)
 
 
-def _losses(place: Place) -> dict[str, float]:
-    """How much more time each takes than the fastest of ours, in percent, by what rows are ranked
-    by; a library that is faster has less than 0."""
+def _slowdowns(place: Place) -> dict[str, float]:
+    """The time of each over that of the fastest of ours, by what rows are ranked by: below 1 for a
+    library that is faster."""
     pace = paces(place.rows)
     fastest = best(place.rows)
     if fastest is None:
         return {}
-    least = pace[id(fastest)]
     timed = [row for row in place.rows if id(row) in pace]
-    return {subject_of(row): 100 * (pace[id(row)] / least - 1) for row in timed}
+    return {subject_of(row): pace[id(row)] / pace[id(fastest)] for row in timed}
 
 
 def ties(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
@@ -203,7 +272,7 @@ def ties(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
                     "workload": place.label,
                     "config": numbers[subject],
                     "kernel": Variant.from_key(subject).config,
-                    "chosen": subject == place.chosen,
+                    "role": "chosen" if subject == place.chosen else "as fast",
                     "ratio": ratio.value,
                     "low": low,
                     "high": high,
@@ -215,32 +284,26 @@ def ties(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
 
 def rates(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
     """TFLOP/s of the chosen config and of the libraries beside it.  A library's rate is ours over
-    the ratio by which rows are ranked.  `times`, at ours, is our speed over the fastest library's;
-    `highest` is the largest rate of the workload."""
+    the ratio by which rows are ranked.  `times`, at ours, is our speed over the fastest
+    library's."""
     out: Records = []
     for place in found:
-        workload, pace = place.rows[0].workload, paces(place.rows)
-        timed = {subject_of(row): row for row in place.rows if id(row) in pace}
-        libraries = {s: row for s, row in timed.items() if row.is_reference}
-        ours = timed.get(place.chosen)
-        if workload is None or ours is None or ours.matmul_tflops is None or not libraries:
+        row = next((r for r in place.rows if subject_of(r) == place.chosen), None)
+        over = {name: ratio.value for name, ratio in place.over_libraries.items()}
+        if row is None or row.workload is None or row.matmul_tflops is None or not over:
             continue
-        # By what is ranked: our speed over each library's.
-        faster = {s: pace[id(row)] / pace[id(ours)] for s, row in libraries.items()}
-        rate = ours.matmul_tflops
-        of_kernels = {"fa-tune": rate} | {
-            row.kernel: rate / faster[s] for s, row in libraries.items()
+        of_kernels = {"fa-tune": row.matmul_tflops} | {
+            name: row.matmul_tflops / times for name, times in over.items()
         }
         out += [
             {
                 "kind": place.kind,
                 "workload": place.label,
-                "length": length_of(workload),
+                "length": length_of(row.workload),
                 "kernel": kernel,
                 "config": numbers.get(place.chosen, "") if kernel == "fa-tune" else "",
                 "tflops": tflops,
-                "times": min(faster.values()) if kernel == "fa-tune" else None,
-                "highest": max(of_kernels.values()),
+                "times": min(over.values()) if kernel == "fa-tune" else None,
             }
             for kernel, tflops in of_kernels.items()
         ]
@@ -253,7 +316,7 @@ def length_of(workload: Workload) -> str:
     return str(kv) if q == kv else f"{q} × {kv}"
 
 
-def ladder(sources: Iterable[Source]) -> Records:
+def ladder(sources: Iterable[Source], steps: Steps) -> Records:
     """Time and counters of the ladder's rungs and of the libraries beside them, where they were
     collected: one record for each rung and counter that is not zero on all.  `share` is the value
     over the largest of its line."""
@@ -261,11 +324,11 @@ def ladder(sources: Iterable[Source]) -> Records:
     for source in sources:
         for key, measured in _profiled_by_workload(source).items():
             workload = Workload.from_key(key)
-            rungs = _rungs(workload)
+            rungs = steps(workload)
             if sum(m.subject in rungs for m in measured) < 2:
                 continue
             columns = {rungs[s]: m for s in rungs for m in measured if m.subject == s}
-            columns |= {_named(m.subject): m for m in measured if _is_library(m)}
+            columns |= {_named(m.subject): m for m in measured if is_reference(m.subject)}
             found = {name for m in columns.values() for name in m.counters}
             lines = {"time": {c: _time(m) for c, m in columns.items()}} | {
                 label(metric): {
@@ -276,7 +339,7 @@ def ladder(sources: Iterable[Source]) -> Records:
             }
             out += [
                 {
-                    "workload": key,
+                    "workload": _label(measured[0]),
                     "rung": column,
                     "kernel": _named(columns[column].subject),
                     "counter": line,
@@ -289,20 +352,6 @@ def ladder(sources: Iterable[Source]) -> Records:
                 for column, quantity in quantities.items()
             ]
     return out
-
-
-def _rungs(workload: Workload) -> dict[str, str]:
-    """`1`, `2`, … by subject, of the ladder of every family that has one."""
-    found: dict[str, str] = {}
-    for name in families.family_names():
-        try:
-            configs = choose_configs(
-                "prog", [workload.dtype], [workload.d_head], [families.get(name)]
-            )
-        except InvalidConfig:
-            continue
-        found |= {families.variant(c).key: str(n) for n, c in enumerate(configs, 1)}
-    return found
 
 
 def _time(measurement: Measurement) -> Quantity:
@@ -325,18 +374,18 @@ def single_configs(found: Sequence[Place], numbers: Mapping[str, str]) -> Record
             kinds.setdefault("; ".join(filter(None, (kind, row.source))), []).append(place)
     out: Records = []
     for kind, members in kinds.items():
-        losses = [_losses(place) for place in members]
+        losses = [_slowdowns(place) for place in members]
         everywhere = set.intersection(*(set(loss) for loss in losses)) & numbers.keys()
         entries = [
             {
                 "workloads": f"{kind} ({len(members)})",
                 "config": numbers[subject],
                 "kernel": Variant.from_key(subject).config,
-                "mean_percent": statistics.fmean(loss[subject] for loss in losses),
-                "worst_percent": max(loss[subject] for loss in losses),
+                "mean_percent": 100 * (statistics.fmean(loss[subject] for loss in losses) - 1),
+                "worst_percent": 100 * (max(loss[subject] for loss in losses) - 1),
                 "worst_on": max(zip(losses, members, strict=True), key=lambda p: p[0][subject])[
                     1
-                ].label,
+                ].short,
             }
             for subject in everywhere
         ]
@@ -357,6 +406,7 @@ def on_inputs(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
             out += [
                 {
                     "workload": place.label,
+                    "short": place.short,
                     "config": numbers.get(subject, subject),
                     "inputs": figure.inputs,
                     "median_ms": figure.median_s * MS,
@@ -369,30 +419,78 @@ def on_inputs(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
     return out
 
 
-def explanations(sources: Iterable[Source]) -> Records:
+def busy(sources: Iterable[Source], numbers: Mapping[str, str]) -> Records:
+    """How busy each profiled kernel keeps what may bound it, in percent of the peak, by `UNITS`."""
+    return [
+        _of_kernel(measured, numbers) | shares
+        for source in sources
+        for several in _profiled_by_workload(source).values()
+        for measured in several
+        for shares in [_shares_of_peaks(measured, source.gpu)]
+        if shares
+    ]
+
+
+def _shares_of_peaks(measured: Measurement, gpu: str) -> dict[str, float]:
+    counters = measured.counters
+    found = {u: counters[name].value for u, name in UNITS.items() if name in counters}
+    if found and gpu in ROOFS and DRAM_READ in counters and DRAM_WRITE in counters:
+        rate = (counters[DRAM_READ].value + counters[DRAM_WRITE].value) / _time(measured).value
+        found[MEMORY] = 100 * rate / ROOFS[gpu].bytes_per_s
+    return found
+
+
+def waits(sources: Iterable[Source], numbers: Mapping[str, str]) -> Records:
+    """What the warps of each profiled kernel spend their cycles on, in percent, by `REASONS`."""
+    return [
+        _of_kernel(measured, numbers)
+        | {cause: 100 * cycles / sum(split.values()) for cause, cycles in split.items()}
+        for source in sources
+        for several in _profiled_by_workload(source).values()
+        for measured in several
+        for split in [cycles_by_family(measured)]
+        if split
+    ]
+
+
+def _label(measured: Measurement) -> str:
+    return str(rows_from_measurements([measured])[0].group)
+
+
+def _of_kernel(measured: Measurement, numbers: Mapping[str, str]) -> dict[str, str | float]:
+    name = _named(measured.subject)
+    return {
+        "workload": _label(measured),
+        "config": numbers.get(measured.subject, name),
+        "kernel": name,
+    }
+
+
+def explanations(sources: Iterable[Source], numbers: Mapping[str, str]) -> Records:
     """Winner against runner-up on every workload that has counters of both: one record per kind
-    of cause, with the sentences that tell the pair."""
+    of cause, its cycles in percent of the winner's, so that they add up to what the runner-up
+    takes longer; below 0 where the runner-up spends fewer."""
     out: Records = []
     for source in sources:
-        for key, measured in _profiled_by_workload(source).items():
-            members = [m for m in measured if not _is_library(m)]
+        for measured in _profiled_by_workload(source).values():
+            members = [m for m in measured if not is_reference(m.subject)]
             members.sort(key=lambda m: statistics.median(m.samples_s))
             if len(members) < 2:
                 continue
             try:
-                told = explain_pair(members[1], members[0])
+                pair = explain_pair(members[1], members[0], numbers)
             except FaTuneError:
                 continue
             out += [
                 {
-                    "workload": key,
-                    "winner": _named(told.fast),
-                    "runner_up": _named(told.slow),
+                    "workload": _label(members[0]),
+                    "winner": numbers[pair.fast],
+                    "runner_up": numbers[pair.slow],
                     "cause": finding.cause,
-                    "share_percent": 100 * finding.share,
-                    "told": " ".join(told.sentences),
+                    "more_percent": 100 * finding.share * abs(pair.cycle_ratio - 1),
+                    "sentences": "" if i else " ".join(pair.sentences),
                 }
-                for finding in told.findings
+                for i, finding in enumerate(pair.findings)
             ]
     return out
 
@@ -405,10 +503,6 @@ def _profiled_by_workload(source: Source) -> dict[str, list[Measurement]]:
         if not members or members[0].method == measured.method:
             members.append(measured)
     return found
-
-
-def _is_library(measurement: Measurement) -> bool:
-    return is_reference(measurement.subject)
 
 
 def _named(subject: str) -> str:

@@ -11,30 +11,33 @@ from typing import Any
 
 from fa_tune import __version__
 from fa_tune.core.files import save_file
-from fa_tune.report.page.sections import sections_of
-from fa_tune.report.page.source import Source
+from fa_tune.report.page.figures import Steps
+from fa_tune.report.page.sections import contents_of
+from fa_tune.report.page.source import FACTS, Source
 
-SCHEMA = "fa-tune-page-1"
-TITLE = "fa-tune results"
+SCHEMA = "fa-tune-page-2"
 _EXPORT = "window.vegaEmbed = vegaEmbed;"
 
 
-def write_page(path: Path, sources: Sequence[Source], against: Sequence[Source] = ()) -> None:
-    """Write the page of `sources` to a file, compared with `against`; raises StorageError."""
-    save_file(path, page(sources, against).encode())
+def write_page(
+    path: Path, sources: Sequence[Source], steps: Steps, against: Sequence[Source] = ()
+) -> None:
+    """Write the page of `sources` to a file, compared with `against`; `steps` number the configs of
+    a progression.  Raises StorageError."""
+    save_file(path, page(sources, steps, against).encode())
 
 
-def page(sources: Sequence[Source], against: Sequence[Source] = ()) -> str:
+def page(sources: Sequence[Source], steps: Steps, against: Sequence[Source] = ()) -> str:
     """The page as HTML."""
     import jinja2  # late, like what draws: slow to load
     import vl_convert
 
-    sections = sections_of(sources, against)
+    contents = contents_of(sources, against, steps)
     document = {
         "schema": SCHEMA,
         "sources": [source.name for source in sources],
-        "sections": {section.name: section.records for section in sections},
-        "figures": {section.name: section.spec for section in sections if section.spec},
+        "sections": {section.name: section.records for section in contents.sections},
+        "figures": {section.name: section.spec for section in contents.sections if section.spec},
     }
     files = resources.files(__package__)
     environment = jinja2.Environment(
@@ -43,9 +46,9 @@ def page(sources: Sequence[Source], against: Sequence[Source] = ()) -> str:
     template = environment.from_string((files / "page.html").read_text(encoding="utf-8"))
     return str(
         template.render(
-            title=TITLE,
+            contents=contents,
+            facts_named=FACTS,
             version=__version__,
-            sections=sections,
             sources=sources,
             against=against,
             style=(files / "page.css").read_text(encoding="utf-8"),

@@ -1,4 +1,4 @@
-"""The parts of a page, in their order: what each says, draws and lists."""
+"""The parts of a page, in their order: the question that each answers, its figure and its table."""
 
 from __future__ import annotations
 
@@ -9,93 +9,140 @@ from typing import Any
 
 from fa_tune.core.roofline import ROOFS
 from fa_tune.core.units import format_fixed
+from fa_tune.profile.explain import REASONS
+from fa_tune.report.fitted import FamilyPart
 from fa_tune.report.page import charts, figures
 from fa_tune.report.page.charts import Spec
-from fa_tune.report.page.figures import Records
+from fa_tune.report.page.figures import Records, Steps
+from fa_tune.report.page.headline import Headline, headline
 from fa_tune.report.page.source import Source
 
 Column = tuple[str, int | None]  # a heading and decimals; None: text
+OPEN_ROWS = 40  # a longer table is opened by the reader
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: what it shows, in one sentence, a figure and a table.  `columns` are
-    by the records' fields."""
+    """A part of the page: the question as its title, how to read the answer, a figure and a table.
+    `columns` are by the records' fields."""
 
     name: str
     title: str
-    told: str
+    reading: str
     spec: Spec | None
     records: Records
     columns: dict[str, Column]
 
     @property
-    def cells(self) -> list[list[tuple[str, float | str]]]:
-        """Row by row, what is shown and what is sorted by."""
+    def is_long(self) -> bool:
+        """Whether the table is shown only when it is asked for."""
+        return len(self.records) > OPEN_ROWS
+
+    @property
+    def cells(self) -> list[list[tuple[str, str, float | str]]]:
+        """Row by row, headings, what is shown and what is sorted by."""
         return [
-            [_cell(name, record.get(name), of) for name, (_, of) in self.columns.items()]
+            [
+                (heading, *_cell(name, record.get(name), decimals))
+                for name, (heading, decimals) in self.columns.items()
+            ]
             for record in self.records
         ]
 
 
-def sections_of(sources: Sequence[Source], against: Sequence[Source] = ()) -> list[Section]:
-    """What the page has of these measurements; a part without data is left out."""
-    places = figures.places(sources)
-    numbers = figures.numbers_of_configs(places)
-    gpus = {source.gpu for source in sources}
-    gpu = gpus.pop() if len(gpus) == 1 else ""
-    results = figures.results(places, numbers)
+@dataclass(frozen=True)
+class Contents:
+    """All that a page says: the answer, the parts with data, and what the configs' numbers stand
+    for."""
+
+    answer: Headline
+    sections: list[Section]
+    configs: list[FamilyPart]
+
+
+def contents_of(sources: Sequence[Source], against: Sequence[Source], steps: Steps) -> Contents:
+    """What the page has of these measurements, compared with others; a part without data is left
+    out."""
+    ranked = [source for source in sources if not source.is_profile] or sources
+    places = figures.places(ranked)
+    legend, numbers = figures.numbered(places, [m for s in sources for m in s.profiled])
+    answers = figures.answers(places, numbers)
     records = {
-        "winners": results,
+        "answers": answers,
         "rates": figures.rates(places, numbers),
-        "results": results,
         "ties": figures.ties(places, numbers),
         "single": figures.single_configs(places, numbers),
         "inputs": figures.on_inputs(places, numbers),
-        "explained": figures.explanations(sources),
-        "ladder": figures.ladder(sources),
+        "busy": figures.busy(sources, numbers),
+        "waits": figures.waits(sources, numbers),
+        "explained": figures.explanations(sources, numbers),
+        "ladder": figures.ladder(sources, steps),
         "differences": figures.differences(places, figures.places(against), numbers),
+        "results": figures.results(places, numbers),
     }
-    parts = _PARTS | {"results": _under_roof(_PARTS["results"], gpu)}
-    every = (part.section(name, records[name]) for name, part in parts.items())
-    return [section for section in every if section.records]
+    gpus = {source.gpu for source in sources}
+    gpu = gpus.pop() if len(gpus) == 1 else ""
+    parts = _PARTS | {
+        "results": _under_roof(_PARTS["results"], gpu),
+        "differences": _named(_PARTS["differences"], sources, against),
+    }
+    every = [part.section(name, records[name]) for name, part in parts.items()]
+    return Contents(
+        headline(answers, ranked, sum(len(source.rows) for source in ranked)),
+        [section for section in every if section.records],
+        legend.by_family(),
+    )
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A section before there is data: what is drawn of all records, and which are listed."""
+    """A section before there is data."""
 
     title: str
-    told: str
+    reading: str
     columns: dict[str, Column]
     draw: Callable[[Records], Spec | None]
-    lists: Callable[[dict[str, Any]], bool] = lambda _: True
 
     def section(self, name: str, records: Records) -> Section:
-        """With data."""
-        listed = [record for record in records if self.lists(record)]
-        return Section(name, self.title, self.told, self.draw(records), listed, self.columns)
+        """With data; columns without any value are left out."""
+        columns = {
+            field: column
+            for field, column in self.columns.items()
+            if any(record.get(field) not in (None, "") for record in records)
+        }
+        return Section(name, self.title, self.reading, self.draw(records), records, columns)
 
 
 def _under_roof(part: _Part, gpu: str) -> _Part:
     """Rates under the roof of a GPU, where it is known."""
     if gpu not in ROOFS:
         return part
-    told = f"{part.told.removesuffix('.')}, under the roof of {gpu}."
-    return replace(part, told=told, draw=partial(charts.roofline, gpu=gpu))
+    reading = f"{part.reading.removesuffix('.')}, under the roof of {gpu}."
+    return replace(part, reading=reading, draw=partial(charts.roofline, gpu=gpu))
 
 
-# What parts show.
+def _named(part: _Part, ours: Sequence[Source], others: Sequence[Source]) -> _Part:
+    """Two runs by their names, GPUs and dates."""
+    this, other = (" and ".join(source.title for source in several) for several in (ours, others))
+    return replace(part, reading=f"{part.reading} A is {this}; B is {other}.")
+
+
+# What tables show.
 _COLUMNS: dict[str, Column] = {
+    "short": ("workload", None),
     "workload": ("workload", None),
-    "config": ("number", None),
-    "kernel": ("config", None),
+    "config": ("config", None),
+    "kernel": ("kernel", None),
     "median_ms": ("median (ms)", 4),
     "tflops": ("TFLOP/s", 1),
     "gb_per_s": ("GB/s", 0),
-    "memory_percent": ("% of the memory's peak", 0),
-    "loss_percent": ("% behind the fastest", 2),
-    "times": ("speed over the fastest library", 2),
+    "peak_percent": ("% of the GPU's peak", 0),
+    "library": ("fastest library", None),
+    "times": ("speed over it", 2),
+    "low": ("from", 3),
+    "high": ("to", 3),
+    "others": ("speed over each", None),
+    "slowdown": ("time over our fastest", 3),
     "family": ("family", None),
     "registers": ("registers", 0),
     "l2_hit_percent": ("L2 hit %", 1),
@@ -103,103 +150,117 @@ _COLUMNS: dict[str, Column] = {
     "outcome": ("outcome", None),
     "reason": ("reason", None),
     "ratio": ("time over the fastest's", 4),
-    "low": ("from", 4),
-    "high": ("to", 4),
     "workloads": ("workloads", None),
     "mean_percent": ("mean loss (%)", 2),
     "worst_percent": ("worst loss (%)", 2),
     "worst_on": ("worst on", None),
     "inputs": ("inputs", None),
-    "over_fastest": ("over its quickest inputs", 4),
+    "over_fastest": ("time over its quickest inputs", 3),
     "samples": ("measured", None),
-    "to_default": ("over the default", 4),
+    "to_default": ("time over the default's", 3),
     "winner": ("winner", None),
     "runner_up": ("runner-up", None),
-    "cause": ("lost to", None),
-    "share_percent": ("% of the difference", 1),
-    "told": ("in words", None),
+    "cause": ("cycles", None),
+    "more_percent": ("more than the winner (%)", 1),
+    "sentences": ("in words", None),
+    **{name: (f"{name} (%)", 1) for name in (*figures.UNITS, figures.MEMORY, *REASONS)},
     "rung": ("step", None),
     "counter": ("counter", None),
     "shown": ("value", None),
     "share": ("of the largest", 2),
-    "other_ms": ("the other (ms)", 4),
+    "other_ms": ("B (ms)", 4),
 }
 
 
-def _columns(names: str, **headings: str) -> dict[str, Column]:
+def _columns(names: str | Sequence[str], **headings: str) -> dict[str, Column]:
     """The columns of these names, some of them with headings of a part's own."""
-    found = {name: _COLUMNS[name] for name in names.split()}
+    listed = names.split() if isinstance(names, str) else names
+    found = {name: _COLUMNS[name] for name in listed}
     return found | {name: (heading, found[name][1]) for name, heading in headings.items()}
 
 
 _PARTS = {
-    "winners": _Part(
-        "Chosen configs",
-        "Each square is a config on a workload, darker the further it is behind the fastest; "
-        "★ is chosen.",
-        _columns("workload config kernel median_ms tflops gb_per_s memory_percent loss_percent"),
-        charts.winners,
-        lists=lambda record: bool(record["chosen"]),
+    "answers": _Part(
+        "How much faster than the fastest library?",
+        "Each point is the speed of the chosen config over the fastest library's, the line its "
+        "95 % interval; to the right of 1 ours is faster.",
+        _columns(
+            "short config median_ms tflops gb_per_s peak_percent times low high library others"
+        ),
+        charts.speedups,
     ),
     "rates": _Part(
-        "Beside the libraries",
-        "The rate of the chosen config and of the libraries that were measured beside it; the "
-        "number is its speed over the fastest of them.",
-        _columns("workload kernel config tflops times", kernel="kernel"),
+        "How fast by length?",
+        "Rates of the chosen configs and of the libraries; above our bar stands its speed over the "
+        "fastest library's.",
+        _columns("workload kernel config tflops times", times="speed over the fastest library"),
         charts.rates,
     ),
-    "results": _Part(
-        "Every result",
-        "The rate of each config over how many operations its workload has for each byte "
-        "that must move.",
-        _columns(
-            "workload config kernel family median_ms tflops gb_per_s memory_percent "
-            "loss_percent registers l2_hit_percent n outcome reason"
-        ),
-        charts.roofline,
-    ),
     "ties": _Part(
-        "Ties",
-        "Configs that the measurements cannot tell from the fastest: each sample over the "
-        "fastest's of the same round, the median of these ratios and its 95 % interval.",
-        _columns("workload config kernel ratio low high"),
+        "Which other configs are as fast?",
+        "Configs whose time over the fastest's differs from 1 by less than half a per cent, or by "
+        "less than its 95 % interval: median (point), interval (line) and rounds (ticks).",
+        _columns("workload config ratio low high"),
         charts.ties,
     ),
     "single": _Part(
-        "One config for all",
-        "What a single config would lose that served all workloads of a kind.",
-        _columns("workloads config kernel mean_percent worst_percent worst_on"),
+        "Would one config do for all?",
+        "How much more time a config takes that serves all workloads of a kind, over the fastest "
+        "config of each.",
+        _columns("workloads config mean_percent worst_percent worst_on"),
         charts.single_configs,
     ),
     "inputs": _Part(
-        "Other inputs",
-        "How much the time of a config depends on what Q, K and V hold. Where the kinds of inputs "
-        "were measured one after another, the clock's drift is in the ratios between them.",
+        "Do times depend on what Q, K and V hold?",
+        "The time of a config on each kind of inputs over its quickest. Where the kinds were "
+        "measured one after another, changes of the clock are in these ratios.",
         _columns("workload config inputs median_ms over_fastest samples to_default"),
         charts.on_inputs,
     ),
+    "busy": _Part(
+        "What bounds the kernels?",
+        "How busy a kernel keeps each part of the GPU, in per cent of its peak: what is near 100 "
+        "bounds it; where nothing is, it waits.",
+        _columns(["workload", "config", "kernel", *figures.UNITS, figures.MEMORY]),
+        charts.busy,
+    ),
+    "waits": _Part(
+        "What do warps wait for?",
+        "The share of the warps' cycles by what they were spent on.",
+        _columns(["workload", "config", "kernel", *REASONS]),
+        charts.waits,
+    ),
     "explained": _Part(
-        "Winner against runner-up",
-        "What the runner-up loses its cycles to, by the counters of both.",
-        _columns("workload winner runner_up cause share_percent told"),
+        "Why does the runner-up lose?",
+        "The cycles that the runner-up spends more than the winner, by what they were spent on, in "
+        "per cent of the winner's; to the left of 0 it spends fewer.",
+        _columns("workload winner runner_up cause more_percent sentences"),
         charts.explanations,
     ),
     "ladder": _Part(
-        "The ladder",
+        "What does each idea bring?",
         "Time and counters of configs of which each has one idea more than the one before, "
         "and of libraries; darker is more.",
         _columns("workload rung kernel counter shown share"),
         charts.ladder,
     ),
     "differences": _Part(
-        "Difference of two runs",
-        "The time of each kernel over that in the other run: below 1 this run is faster.",
+        "What changed between two runs?",
+        "Each kernel's time in A over its time in B: to the left of 1, A is faster.",
         _columns(
-            "workload config kernel median_ms other_ms ratio",
-            median_ms="this run (ms)",
-            ratio="ratio",
+            "workload config kernel median_ms other_ms ratio", median_ms="A (ms)", ratio="A/B"
         ),
         charts.differences,
+    ),
+    "results": _Part(
+        "Every result",
+        "The rate of each config over how many operations its workload has for each byte "
+        "that must move.",
+        _columns(
+            "workload config family median_ms tflops gb_per_s slowdown registers "
+            "l2_hit_percent n outcome reason"
+        ),
+        charts.roofline,
     ),
 }
 

@@ -19,21 +19,43 @@ if TYPE_CHECKING:
     from fa_tune.store.recordings import Meta
 
 OnInputsBySubject = Mapping[str, Sequence[OnInputs]]
+# What must be known of measurements, as pages call it.
+FACTS = {
+    "gpu": "GPU",
+    "driver": "driver",
+    "recorded_at": "date",
+    "inputs": "inputs",
+    "method": "method",
+    "cache_policy": "caches",
+    "clock_policy": "clocks",
+    "libraries": "versions",
+}
 
 
 @dataclass(frozen=True)
 class Source:
     """Measurements of one origin.  `chosen` and `on_inputs` are by workload key, the subjects in
-    them by `family:config`; `profiled` are measurements with counters that explain; `provenance`
-    are lines for people, by what they say."""
+    them by `family:config`; `profiled` are measurements with counters that explain; `facts` say
+    where and how they were taken, by the names of `FACTS` and others."""
 
     name: str
     rows: Sequence[Row]
-    gpu: str = ""
     chosen: Mapping[str, str] = field(default_factory=dict)
     on_inputs: Mapping[str, OnInputsBySubject] = field(default_factory=dict)
     profiled: Sequence[Measurement] = ()
-    provenance: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
+    is_profile: bool = False  # nothing was to be chosen among the rows
+
+    @property
+    def title(self) -> str:
+        """Its name, GPU and date, as far as they are known."""
+        known = [self.facts[name] for name in ("gpu", "recorded_at") if name in self.facts]
+        return f"{self.name} ({', '.join(known)})" if known else self.name
+
+    @property
+    def gpu(self) -> str:
+        """The GPU's name; empty if it is unknown or there are several."""
+        return "" if ";" in self.facts.get("gpu", "") else self.facts.get("gpu", "")
 
 
 def source_of(path: Path, rows: Sequence[Row]) -> Source:
@@ -56,34 +78,34 @@ def source_of(path: Path, rows: Sequence[Row]) -> Source:
     return Source(
         name=str(path),
         rows=rows,
-        gpu=_only(meta.device.name for meta in metas),
         chosen=chosen,
         on_inputs=on_inputs,
         profiled=tuple(m for document in documents for m in profile_json.load(document)),
-        provenance=_provenance(metas),
+        facts=_provenance(metas),
     )
 
 
 def profiled_source(path: Path, measurements: Sequence[Measurement]) -> Source:
     """What `fa-tune profile --json` wrote, as rows and with the counters."""
-    return Source(str(path), rows_from_measurements(measurements), profiled=measurements)
-
-
-def _only(names: Any) -> str:
-    found = set(names)
-    return str(found.pop()) if len(found) == 1 else ""
+    rows = rows_from_measurements(measurements)
+    return Source(str(path), rows, profiled=measurements, is_profile=True)
 
 
 def _provenance(metas: Sequence[Meta]) -> dict[str, str]:
     """Each fact once, with all values it has."""
     found: dict[str, list[str]] = {}
     for meta in metas:
-        facts = dataclasses.asdict(meta.provenance) | {"libraries": meta.measured_by.libraries}
+        facts = dataclasses.asdict(meta.provenance) | {
+            "inputs": meta.inputs,
+            "libraries": meta.measured_by.libraries,
+        }
         for name, value in facts.items():
             text = _text(value)
+            if name == "recorded_at":
+                text = text[:16].replace("T", " ")
             if text and text not in found.setdefault(name, []):
                 found[name].append(text)
-    return {name.replace("_", " "): "; ".join(values) for name, values in found.items() if values}
+    return {name: "; ".join(values) for name, values in found.items() if values}
 
 
 def _text(value: Any) -> str:

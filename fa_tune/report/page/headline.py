@@ -1,0 +1,114 @@
+"""The answer at the top of a page: what was found, on which GPU, how much faster than what, and
+how sure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fa_tune.report.page.figures import Records
+from fa_tune.report.page.source import FACTS, Source
+
+NEEDED = ("gpu", "driver", "recorded_at", "inputs")  # without which a number says little
+
+
+@dataclass(frozen=True)
+class Headline:
+    """`title` is the answer in a line, `sentences` what it rests on; `facts` say where and how it
+    was measured, and `missing` which of these no file says."""
+
+    title: str
+    sentences: tuple[str, ...]
+    facts: Mapping[str, str]
+    missing: str
+
+
+def headline(answers: Records, sources: Sequence[Source], rows: int) -> Headline:
+    """The headline over `answers`, one record for each workload (`figures.answers`), and the number
+    of rows."""
+    facts = {
+        name: "; ".join(dict.fromkeys(s.facts[name] for s in sources if name in s.facts))
+        for name in FACTS
+    }
+    known = {name: value for name, value in facts.items() if value}
+    unsaid = [
+        FACTS[name] for name in ("gpu", "driver", "recorded_at", "inputs") if name not in known
+    ]
+    missing = (
+        f"No file says {_listed(unsaid, 'or')}: compare these numbers with no others."
+        if unsaid
+        else ""
+    )
+    compared = [a for a in answers if a["times"] is not None]
+    gpu = known.get("gpu", "an unknown GPU")
+    if compared:
+        title, sentences = _compared(compared, gpu)
+    elif answers:
+        title = f"The fastest config on {_count(len(answers), 'workload')}, beside no library"
+        sentences = [f"On {gpu} no library was measured beside: {_count(rows, 'row')}."]
+    else:
+        title = f"{_count(rows, 'measurement')}, none of a config of fa-tune with a valid time"
+        sentences = []
+    return Headline(title, (*sentences, *_configs(answers)), known, missing)
+
+
+def _compared(found: Records, gpu: str) -> tuple[str, list[str]]:
+    low, high = (pick(a["times"] for a in found) for pick in (min, max))
+    libraries = list(dict.fromkeys(name.rpartition(" ")[0] for a in found for name in _names(a)))
+    against = libraries[0] if len(libraries) == 1 else "the fastest library"
+    span = f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f}"
+    ahead = sum(_edge(a, "low") > 1 for a in found)
+    behind = sum(_edge(a, "high") < 1 for a in found)
+    level = len(found) - ahead - behind
+    parts = [
+        f"faster on {ahead}" if ahead else "",
+        f"level on {level}" if level else "",
+        f"slower on {behind}" if behind else "",
+    ]
+    mean = math.exp(math.fsum(math.log(a["times"]) for a in found) / len(found))
+    sentences = [
+        f"On {gpu}, what is chosen is compared with the fastest of {_listed(libraries, 'and')} on "
+        f"each of {_count(len(found), 'workload')}: {_listed([p for p in parts if p], 'and')}; "
+        f"{mean:.2f} times as fast in the geometric mean.",
+        _sure(found),
+    ]
+    return f"{span} times as fast as {against}", sentences
+
+
+def _names(answer: Mapping[str, Any]) -> list[str]:
+    return str(answer["others"]).split(", ")
+
+
+def _edge(answer: Mapping[str, Any], name: str) -> float:
+    return float(answer["times"] if answer[name] is None else answer[name])
+
+
+def _sure(found: Records) -> str:
+    spans = [a["high"] - a["low"] for a in found if a["low"] is not None]
+    if not spans:
+        return "No ratio has an interval: too few samples were taken."
+    without = len(found) - len(spans)
+    apart = f"; {_count(without, 'ratio')} without one" if without else ""
+    return f"The 95 % interval of such a ratio spans at most {max(spans):.3f}{apart}."
+
+
+def _configs(answers: Records) -> list[str]:
+    counts: dict[str, int] = {}
+    for answer in answers:
+        counts[answer["config"]] = counts.get(answer["config"], 0) + 1
+    if not counts:
+        return []
+    most = max(counts, key=lambda config: counts[config])
+    if len(counts) == 1:
+        return [f"One config, {most}, is chosen everywhere."]
+    return [f"{len(counts)} configs are chosen; {most} most often, on {counts[most]}."]
+
+
+def _listed(words: Sequence[str], last: str) -> str:
+    return f" {last} ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
