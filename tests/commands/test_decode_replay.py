@@ -86,4 +86,4 @@ def test_the_report_and_the_page_have_gigabytes_of_every_kernel(
         row = shown[kernel]
         rate = MOVED / seconds(kernel)
         assert row["gb_per_s"] == pytest.approx(rate / 1e9)
-        assert row["memory_percent"] == pytest.approx(100 * rate / PEAK)
+        assert row["peak_percent"] == pytest.approx(100 * rate / PEAK)

@@ -224,6 +224,7 @@ def results(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
                     "median_ms": None if row.rank_s is None else row.rank_s * MS,
                     "tflops": row.matmul_tflops,
                     "gb_per_s": None if row.bytes_per_s is None else row.bytes_per_s / 1e9,
+                    "peak_percent": _peak_percent(row, place.source.gpu),
                     "slowdown": slowdown.get(subject),
                     "registers": row.registers,
                     "l2_hit_percent": row.l2_hit_percent,

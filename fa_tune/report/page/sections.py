@@ -257,7 +257,7 @@ _PARTS = {
         "The rate of each config over how many operations its workload has for each byte "
         "that must move.",
         _columns(
-            "workload config family median_ms tflops gb_per_s slowdown registers "
+            "workload config family median_ms tflops gb_per_s peak_percent slowdown registers "
             "l2_hit_percent n outcome reason"
         ),
         charts.roofline,
