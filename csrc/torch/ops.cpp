@@ -131,7 +131,7 @@ class Call {
     // A contiguous tensor like Q, with V's last dimension.
     Owned make_out() {
         const std::array<std::int64_t, 4> shape = out_shape();
-        Owned made = empty(q_, shape.data(), q_.dimensions, q_.dtype);
+        Owned made = room(shape.data(), q_.dimensions, q_.dtype);
         const std::int64_t row = q_.heads * v_.d_head;
         tensors_.of[FA_TUNE_TENSOR_O] = {made.address(), q_.rows * row, row, v_.d_head};
         return made;
@@ -139,7 +139,7 @@ class Call {
     Owned make_lse() {
         const std::array<std::int64_t, 3> dense = {q_.batch(), q_.heads, q_.rows};
         const bool packed = problem_.packed != 0;
-        Owned made = empty(q_, dense.data() + packed, 3 - packed, aoti_torch_dtype_float32());
+        Owned made = room(dense.data() + packed, 3 - packed, aoti_torch_dtype_float32());
         tensors_.of[FA_TUNE_TENSOR_LSE].address = made.address();
         return made;
     }
@@ -168,6 +168,12 @@ class Call {
     void run() { launch(problem_, tensors_, q_); }
 
   private:
+    // A packed batch may have rows of no sequence, which no kernel writes: they are 0.
+    Owned room(const std::int64_t* sizes, std::int64_t dimensions, std::int32_t dtype) const {
+        Owned made = empty(q_, sizes, dimensions, dtype);
+        if (problem_.packed != 0) TORCH_ERROR_CODE_CHECK(aoti_torch_zero_(made.get()));
+        return made;
+    }
     std::array<std::int64_t, 4> out_shape() const {
         std::array<std::int64_t, 4> shape{};
         std::copy(q_.sizes, q_.sizes + q_.dimensions - 1, shape.begin());

@@ -12,6 +12,7 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.tensors import workload_of
 from fa_tune.core.workload import Workload
 from fa_tune.op import autograd, state
+from fa_tune.op.autograd import is_transformed
 from fa_tune.op.chooser import Choice
 from fa_tune.op.library import room_for_lse, room_for_out
 from fa_tune.op.native import translated
@@ -49,8 +50,9 @@ def attention(
     k and v may have fewer heads.  A causal mask is aligned top-left, with `bottom_right` so that
     the last query sees every key.  `out` and `lse`, fp32 [batch, heads, seq_len_q], contiguous,
     are written if given; `return_lse` gives (out, lse).  Rows that see no key are 0, their
-    log-sum-exp is -inf.  Gradients flow to q, k, v, `sink` and `alibi_slopes`, but not through the
-    log-sum-exp.  Under autocast, inputs are cast as for torch's attention.
+    log-sum-exp is -inf.  Gradients flow through both results to q, k, v, `sink` and `alibi_slopes`;
+    derivatives in forward mode are taken by matrix products, with room for all scores.  Under
+    autocast, inputs are cast as for torch's attention.
 
     `window` (left, right): query i sees that many keys before and after its place, which is i, or
     with `bottom_right` i + seq_len_kv - seq_len_q; None: all.  `softcap` c makes scores s
@@ -86,10 +88,10 @@ def attention(
         traits = (causal, bottom_right, softmax_scale, *scores)
         autograd.check_hook(score_hook, wants_grad=wants_grad)
     try:
-        if wants_grad and torch.is_grad_enabled():
+        if (wants_grad and torch.is_grad_enabled()) or is_transformed(q, k, v, sink, alibi_slopes):
             if out is not None or lse is not None:
                 raise InvalidConfig("out and lse carry no gradient: leave them out, or detach")
-            made, rows = autograd.Attention.apply(*autograd.distinct(q, k, v), *traits)
+            made, rows = autograd.attention(q, k, v, return_lse, *traits)
         elif out is None and lse is None:
             if not return_lse:
                 return forward(q, k, v, *traits)

@@ -6,77 +6,111 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
 from fa_tune.core import hooks
-from fa_tune.op import library  # noqa: F401  defines the operators
+from fa_tune.op import products
+from fa_tune.op.library import N_LENGTHS  # whose import defines the operators
+from fa_tune.op.operands import Done, Lengths
 from fa_tune.op.traits import PLAIN_FIELDS, Traits
 
-_fwd_lse = torch.ops.fa_tune.fwd_lse.default
-_scored_fwd_lse = torch.ops.fa_tune.scored_fwd_lse.default
-_hooked_fwd_lse = torch.ops.fa_tune.hooked_fwd_lse.default
-_bwd = torch.ops.fa_tune.bwd.default
-_packed_fwd_lse = torch.ops.fa_tune.packed_fwd_lse.default
-_hooked_packed_fwd_lse = torch.ops.fa_tune.hooked_packed_fwd_lse.default
-_packed_bwd = torch.ops.fa_tune.packed_bwd.default
-
-# By how many traits are given.
+_ops = torch.ops.fa_tune
+_ALL = len(Traits._fields)
+# By how many lengths and traits are given.
 _FORWARD = {
-    PLAIN_FIELDS: _fwd_lse,
-    len(Traits._fields) - 1: _scored_fwd_lse,
-    len(Traits._fields): _hooked_fwd_lse,
+    PLAIN_FIELDS: _ops.fwd_lse.default,
+    _ALL - 1: _ops.scored_fwd_lse.default,
+    _ALL: _ops.hooked_fwd_lse.default,
+    N_LENGTHS + _ALL - 1: _ops.packed_fwd_lse.default,
+    N_LENGTHS + _ALL: _ops.hooked_packed_fwd_lse.default,
 }
 
 
-class Attention(torch.autograd.Function):  # type: ignore[misc]
-    """out and the log-sum-exp, of which only out has a gradient."""
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, wants_lse: bool, *others: Any
+) -> tuple[Tensor, Tensor]:
+    """out and the log-sum-exp, which has gradients if it is wanted.  `others`: the lengths of a
+    packed batch, and the plain traits, all, or a score hook as well.
+
+    Forward-mode derivatives are those of `products.forward`."""
+    lengths, traits = _parted(others)
+    if not _is_dual(q, k, v, *traits.tensors):
+        out, lse = _Attention.apply(*_distinct(q, k, v, wants_lse, *others))
+        return out, lse
+    if lengths:
+        return products.packed_forward(q, k, v, Lengths(*lengths), traits)
+    return products.forward(q, k, v, traits)
+
+
+def is_transformed(*tensors: Tensor | None) -> bool:
+    """Whether a derivative may be taken that does not show in `requires_grad`: in forward mode, or
+    by a function of torch.func."""
+    return _is_dual(*tensors) or _has_wrappers()
+
+
+def _is_dual(*tensors: Tensor | None) -> bool:
+    if forward_ad._current_level < 0:
+        return False
+    unpack = forward_ad.unpack_dual
+    return _has_wrappers() or any(t is not None and unpack(t).tangent is not None for t in tensors)
+
+
+def _has_wrappers() -> bool:
+    """Whether tensors may have others in them, of a function of torch.func."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+class _Attention(torch.autograd.Function):  # type: ignore[misc]
+    generate_vmap_rule = True
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *traits: Any) -> tuple[Tensor, Tensor]:
-        """The operator's forward pass, with the log-sum-exp; `traits`: the plain ones, all, or
-        a score hook as well."""
-        forward = _FORWARD[len(traits)]
-        out, lse = forward(q, k, v, *traits)
-        _keep(ctx, (q, k, v, out, lse), traits)
-        ctx.mark_non_differentiable(lse)
+    def forward(
+        q: Tensor, k: Tensor, v: Tensor, wants_lse: bool, *others: Any
+    ) -> tuple[Tensor, Tensor]:
+        out, lse = _FORWARD[len(others)](q, k, v, *others)
         return out, lse
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, grad_out: Tensor, _: Tensor | None) -> tuple[Any, ...]:
-        """Gradients of q, k, v and the traits that are tensors."""
-        done, traits = _kept(ctx)
-        dq, dk, dv, d_slopes = _bwd(grad_out, *done, *traits)
-        d_sink = _of_sink(grad_out, done[3], done[4], traits.sink)
-        return dq, dk, dv, *_of_traits(d_sink, d_slopes, traits)[: ctx.n_traits]
-
-
-class PackedAttention(torch.autograd.Function):  # type: ignore[misc]
-    """The same of a packed batch; the lengths come before the traits."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-        """The operator's forward pass, with the log-sum-exp; `others`: the lengths, and all traits
-        or a score hook as well."""
-        cum_q, cum_kv, longest_q, longest_kv, *traits = others
-        hooked = len(traits) == len(Traits._fields)
-        forward = _hooked_packed_fwd_lse if hooked else _packed_fwd_lse
-        out, lse = forward(q, k, v, *others)
-        _keep(ctx, (q, k, v, out, lse, cum_q, cum_kv), tuple(traits))
-        ctx.mark_non_differentiable(lse)
-        ctx.longest = (longest_q, longest_kv)
-        return out, lse
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        q, k, v, wants_lse, *others = inputs
+        lengths, traits = _parted(others)
+        # Tensors must be saved as such.
+        ctx.save_for_backward(q, k, v, *output, *traits.tensors, *lengths[:2])
+        ctx.traits = tuple(traits._replace(sink=None, alibi_slopes=None))
+        ctx.longest = lengths[2:]
+        ctx.n_traits = len(others) - len(lengths)
+        ctx.wants_lse = wants_lse
+        if not wants_lse:
+            ctx.mark_non_differentiable(output[1])
+        elif not torch.compiler.is_compiling():
+            ctx.set_materialize_grads(False)  # with the log-sum-exp's a pass costs more
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, grad_out: Tensor, _: Tensor | None) -> tuple[Any, ...]:
-        """Gradients of q, k, v and the traits that are tensors."""
-        (*done, cum_q, cum_kv), traits = _kept(ctx)
-        lengths = (cum_q, cum_kv, *ctx.longest)
-        dq, dk, dv, d_slopes = _packed_bwd(grad_out, *done, *lengths, *traits)
-        d_sink = _of_sink(grad_out, done[3], done[4], traits.sink)
-        of_traits = _of_traits(d_sink, d_slopes, traits)[: ctx.n_traits]
-        return dq, dk, dv, None, None, None, None, *of_traits
+    def backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
+        q, k, v, out, lse, sink, slopes, *starts = ctx.saved_tensors
+        traits = Traits(*ctx.traits)._replace(sink=sink, alibi_slopes=slopes)
+        grad_out = torch.zeros_like(out) if grad_out is None else grad_out
+        done = Done(grad_out, q, k, v, out, lse, grad_lse if ctx.wants_lse else None)
+        lengths = (*starts, *ctx.longest)
+        bwd = _ops.packed_bwd.default if starts else _ops.bwd.default
+        dq, dk, dv, d_slopes = bwd(*done, *lengths, *traits)
+        of_traits = Traits(
+            None,  # type: ignore[arg-type]
+            None,  # type: ignore[arg-type]
+            sink=_of_sink(done, sink),
+            alibi_slopes=None if slopes is None else d_slopes,
+        )
+        return dq, dk, dv, None, *(None,) * len(lengths), *of_traits[: ctx.n_traits]
+
+
+def _parted(others: Any) -> tuple[tuple[Any, ...], Traits]:
+    """The lengths, if there are any, and the traits."""
+    n_lengths = N_LENGTHS if len(others) > _ALL else 0
+    return tuple(others[:n_lengths]), Traits(*others[n_lengths:])
 
 
 def check_hook(score_hook: object, *, wants_grad: bool) -> None:
@@ -90,38 +124,21 @@ def check_hook(score_hook: object, *, wants_grad: bool) -> None:
         hooks.hook_of(score_hook)
 
 
-def distinct(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The same, no two of them one object: torch's compiler takes none twice."""
+def _distinct(*given: Any) -> tuple[Any, ...]:
+    """The same, no two of the tensors one object: torch's compiler takes none twice."""
     return tuple(
-        t.view_as(t) if any(t is before for before in tensors[:i]) else t
-        for i, t in enumerate(tensors)
+        t.view_as(t) if isinstance(t, Tensor) and any(t is before for before in given[:i]) else t
+        for i, t in enumerate(given)
     )
 
 
-def _keep(ctx: Any, tensors: tuple[Tensor, ...], traits: tuple[Any, ...]) -> None:
-    """For the backward pass; tensors among traits must be saved as such."""
-    ctx.n_traits = len(traits)
-    given = Traits(*traits)
-    ctx.save_for_backward(*tensors, given.sink, given.alibi_slopes)
-    ctx.traits = tuple(given._replace(sink=None, alibi_slopes=None))
-
-
-def _kept(ctx: Any) -> tuple[tuple[Tensor, ...], Traits]:
-    *tensors, sink, slopes = ctx.saved_tensors
-    traits = Traits(*ctx.traits)
-    return tuple(tensors), traits._replace(sink=sink, alibi_slopes=slopes)
-
-
-def _of_sink(grad_out: Tensor, out: Tensor, lse: Tensor, sink: Tensor | None) -> Tensor | None:
+def _of_sink(done: Done, sink: Tensor | None) -> Tensor | None:
     """A sink's weight in a row takes from what the row's keys get; its own value is 0.  Works on
     [batch, rows, heads, d_v] and on [rows, heads, d_v]."""
     if sink is None:
         return None
-    kept = (grad_out.float() * out.float()).sum(-1)  # [..., rows, heads]
-    weights = (sink[:, None] - lse).exp().masked_fill(lse.isneginf(), 0.0).transpose(-1, -2)
-    return -(weights * kept).flatten(0, -2).sum(0)
-
-
-def _of_traits(d_sink: Tensor | None, d_slopes: Tensor, traits: Traits) -> tuple[Any, ...]:
-    slopes = None if traits.alibi_slopes is None else d_slopes
-    return tuple(Traits(None, None, sink=d_sink, alibi_slopes=slopes))  # type: ignore[arg-type]
+    kept = (done.grad_out.float() * done.out.float()).sum(-1).transpose(-1, -2)
+    if done.grad_lse is not None:
+        kept = kept - done.grad_lse
+    weights = (sink[:, None] - done.lse).exp().masked_fill(done.lse.isneginf(), 0.0)
+    return -(weights * kept).transpose(-1, -2).flatten(0, -2).sum(0)

@@ -43,6 +43,8 @@ class Mask(NamedTuple):
 
 # Of a pass in which every row sees a key and every key is seen.
 Kernel = Callable[[Done, Mask], Three]
+# Of a packed batch; what is in rows of no sequence does not matter.
+Packed = Callable[[Done, Mask, Lengths], Three]
 
 _CUDNN_D_HEAD = 128
 _CUDNN_LEAST_LENGTH = 64
@@ -54,7 +56,7 @@ def gradients(done: Done, traits: Traits, kernel: Kernel | None = None) -> Gradi
     q, k: [batch, seq_len, heads, d_head]; v, out, grad_out: with d_v; lse: fp32 [batch, heads,
     seq_len_q], -inf for a row that sees nothing.  `kernel` None: `of_torch`.
     """
-    if not traits.masks_only:
+    if not traits.masks_only or _is_too_wide(done):
         return products.gradients(done, traits)
     q, k, v = done.q, done.k, done.v
     dq, dk, dv = (torch.zeros_like(t, memory_format=torch.contiguous_format) for t in (q, k, v))
@@ -65,8 +67,10 @@ def gradients(done: Done, traits: Traits, kernel: Kernel | None = None) -> Gradi
             done.grad_out[:, rows].contiguous(),
             *(q[:, rows], k[:, keys], v[:, keys], done.out[:, rows]),
             done.lse[:, :, rows].contiguous(),
+            None if done.grad_lse is None else done.grad_lse[:, :, rows],
         )
-        found = (kernel or of_torch)(of_part, part.mask._replace(scale=traits.scale))
+        alike, mask = _of_one_d_head(of_part, part.mask._replace(scale=traits.scale))
+        found = _cut((kernel or of_torch)(alike, mask), of_part)
         if (rows, keys) == (slice(0, q.shape[1]), slice(0, k.shape[1])):
             dq, dk, dv = (t.contiguous() for t in found)
         else:
@@ -110,43 +114,82 @@ def _parts(rows: slice, n_kv: int, first: int | None, last: int | None) -> list[
 
 def of_torch(done: Done, mask: Mask) -> Three:
     """By cuDNN where it is the faster one and takes the problem, else by FlashAttention 2."""
-    d_head, d_v = done.q.shape[3], done.v.shape[3]
-    done, mask = _of_one_d_head(done, mask)
     kernel = _cudnn if _suits_cudnn(done.q, done.k, mask) else _flash2
-    dq, dk, dv = kernel(done, mask)
-    return dq[..., :d_head], dk[..., :d_head], dv[..., :d_v]
+    parts = zip(*(t.split(flash2.MOST_SEQUENCES) for t in done[:6]), strict=True)
+    found = [kernel(Done(*part), mask) for part in parts]
+    dq, dk, dv = found[0] if len(found) == 1 else map(torch.cat, zip(*found, strict=True))
+    return dq, dk, dv
 
 
-def packed_gradients(done: Done, lengths: Lengths, traits: Traits) -> Gradients:
+def packed_gradients(
+    done: Done, lengths: Lengths, traits: Traits, kernel: Packed | None = None
+) -> Gradients:
     """Gradients of a packed batch, by FlashAttention 2, which wants an infinite log-sum-exp of rows
-    that see no key.  q, k: [rows, heads, d_head]; lse: fp32 [heads, total_q]."""
+    that see no key; zeros in rows of no sequence.  q, k: [rows, heads, d_head]; lse: fp32 [heads,
+    total_q].  `kernel` None: FlashAttention 2's."""
     right = 0 if traits.causal else traits.window_right
     longest = (lengths.longest_q, lengths.longest_kv)
-    if not traits.masks_only or not flash2.reads(traits.window_left, right, *longest):
+    read = flash2.reads(traits.window_left, right, *longest)
+    if not (traits.masks_only and read) or _is_too_wide(done):
         return products.packed_gradients(done, lengths, traits)
-    d_head, d_v = done.q.shape[2], done.v.shape[2]
-    mask = Mask(traits.window_left, right, traits.scale)
     lse = done.lse.abs().where(done.lse.isinf(), done.lse)
-    done, mask = _of_one_d_head(done._replace(lse=lse), mask)
-    dq, dk, dv = _flash2(done, mask, lengths)
-    cut = (dq[..., :d_head], dk[..., :d_head], dv[..., :d_v])
-    dq, dk, dv = (t.contiguous() for t in cut)
+    mask = Mask(traits.window_left, right, traits.scale)
+    alike, mask = _of_one_d_head(done._replace(lse=lse), mask)
+    found = _cut(_of_sequences(alike, mask, lengths, kernel or _flash2), done)
+    dq, dk, dv = (t.contiguous() for t in found)
     return dq, dk, dv, torch.empty(0, dtype=torch.float32, device=dq.device)
 
 
+def _of_sequences(done: Done, mask: Mask, lengths: Lengths, kernel: Packed) -> Three:
+    """Some sequences at a time, since a grid has no place for more, and zeros in rows of none."""
+    count, most = lengths.cum_q.numel() - 1, flash2.MOST_SEQUENCES
+    found: list[Three] = []
+    for begin in range(0, count, most):
+        some = slice(begin, begin + most + 1)
+        part = lengths._replace(cum_q=lengths.cum_q[some], cum_kv=lengths.cum_kv[some])
+        dq, dk, dv = kernel(done, mask, part)
+        for tensor, starts in ((dq, part.cum_q), (dk, part.cum_kv), (dv, part.cum_kv)):
+            row = torch.arange(len(tensor), device=tensor.device)[:, None, None]
+            tensor.masked_fill_((row < starts[0]) | (row >= starts[-1]), 0)
+        found.append((dq, dk, dv))
+    dq, dk, dv = (sum(of_all[1:], of_all[0]) for of_all in zip(*found, strict=True))
+    return dq, dk, dv
+
+
+_LSE_COLUMNS = 8  # by so many head dimensions differ
+
+
+def _is_too_wide(done: Done) -> bool:
+    """Whether the gradient of the log-sum-exp has no place in a kernel."""
+    wide = max(done.q.shape[-1], done.v.shape[-1]) + _LSE_COLUMNS
+    return done.grad_lse is not None and wide > flash2.MOST_D_HEAD
+
+
 def _of_one_d_head(done: Done, mask: Mask) -> tuple[Done, Mask]:
-    """With columns of zeros behind its own.  They leave scores, outputs and gradients as they
-    are."""
+    """With columns behind its own.  Zeros leave scores, outputs and gradients as they are.
+
+    Kernels take the sum over columns of output times gradient from what scores get.  So one where
+    the gradient is 1 and the output minus that of the log-sum-exp adds it; two have its digits."""
     d_head, d_v = done.q.shape[-1], done.v.shape[-1]
-    if d_head == d_v:
-        return done, mask
     wide = max(d_head, d_v)
+    if done.grad_lse is not None:
+        wide += _LSE_COLUMNS
+    elif d_head == d_v:
+        return done, mask
     scale = 1 / math.sqrt(d_head) if mask.scale is None else mask.scale
-    padded = {
-        name: torch.nn.functional.pad(t, (0, wide - t.shape[-1]))
-        for name, t in zip(Done._fields[:-1], done[:-1], strict=True)
-    }
-    return done._replace(**padded), mask._replace(scale=scale)
+    grad_out, q, k, v, out = (torch.nn.functional.pad(t, (0, wide - t.shape[-1])) for t in done[:5])
+    if done.grad_lse is not None:
+        taken = -done.grad_lse.transpose(-1, -2)
+        out[..., d_v] = taken
+        out[..., d_v + 1] = taken - out[..., d_v]
+        grad_out[..., d_v : d_v + 2] = 1
+    return Done(grad_out, q, k, v, out, done.lse), mask._replace(scale=scale)
+
+
+def _cut(found: Three, done: Done) -> Three:
+    """Gradients without what is behind their own columns."""
+    dq, dk, dv = found
+    return dq[..., : done.q.shape[-1]], dk[..., : done.k.shape[-1]], dv[..., : done.v.shape[-1]]
 
 
 def _suits_cudnn(q: Tensor, k: Tensor, mask: Mask) -> bool:
@@ -155,7 +198,6 @@ def _suits_cudnn(q: Tensor, k: Tensor, mask: Mask) -> bool:
     return (
         (mask.is_full or (mask.is_causal and n_q == n_kv))
         and _has_fast_cudnn(q.device.index)
-        and q.shape[2] == k.shape[2]
         and q.shape[3] <= _CUDNN_D_HEAD
         and min(n_q, n_kv) >= _CUDNN_LEAST_LENGTH
         and not torch.are_deterministic_algorithms_enabled()
@@ -174,7 +216,7 @@ def _flash2(done: Done, mask: Mask, lengths: Lengths | None = None) -> Three:
     windowed = not (mask.is_causal or mask.is_full)
     sizes = lengths or (None, None, done.q.shape[1], done.k.shape[1])
     dq, dk, dv = torch.ops.aten._flash_attention_backward(
-        *(done.grad_out.contiguous(), *done[1:], *sizes, 0.0, mask.is_causal, seed, offset),
+        *(done.grad_out.contiguous(), *done[1:6], *sizes, 0.0, mask.is_causal, seed, offset),
         scale=mask.scale,
         window_size_left=mask.left if windowed else None,
         window_size_right=mask.right if windowed else None,
@@ -183,14 +225,24 @@ def _flash2(done: Done, mask: Mask, lengths: Lengths | None = None) -> Three:
 
 
 def _cudnn(done: Done, mask: Mask) -> Three:
+    """With a head of keys and values for each of queries, which it is faster with than
+    FlashAttention 2 with groups."""
     seed, offset = _no_dropout(done.q)
+    kv_heads = done.k.shape[2]
+    group = done.q.shape[2] // kv_heads
+    k, v = done.k, done.v
+    if group > 1:
+        k, v = (t.repeat_interleave(group, 2) for t in (k, v))
     dq, dk, dv = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
-        *(t.transpose(1, 2) for t in done[:-1]),
+        *(t.transpose(1, 2) for t in (done.grad_out, done.q, k, v, done.out)),
         *(done.lse.unsqueeze(-1), seed, offset, None, None, None),
         *(done.q.shape[1], done.k.shape[1], 0.0, mask.is_causal),
         scale=mask.scale,
     )
-    return dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2)
+    dq, dk, dv = (t.transpose(1, 2) for t in (dq, dk, dv))
+    if group > 1:
+        dk, dv = (t.unflatten(2, (kv_heads, group)).sum(3) for t in (dk, dv))
+    return dq, dk, dv
 
 
 def _no_dropout(q: Tensor) -> tuple[Tensor, Tensor]:

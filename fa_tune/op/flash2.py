@@ -1,4 +1,4 @@
-"""Which windows torch's FlashAttention 2 reads as they are meant.
+"""What torch's FlashAttention 2 takes, and which windows it reads as they are meant.
 
 It takes a side of seq_len_kv keys or more for none, and beside a left side a right one that is none
 for seq_len_kv keys.  Both are the same as none unless there are more queries than keys: the first
@@ -6,6 +6,9 @@ query then stands seq_len_q - seq_len_kv places before the first key.
 """
 
 from __future__ import annotations
+
+MOST_SEQUENCES = 2**16 - 1  # of a grid
+MOST_D_HEAD = 256
 
 
 def reads(left: int | None, right: int | None, seq_len_q: int, seq_len_kv: int) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -19,18 +18,18 @@ from torch import Tensor
 
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.workload import MAX_SOFTCAP, MIN_SOFTCAP
+from fa_tune.op import products
 from fa_tune.op.api import attention
 from fa_tune.op.fallback_warning import tell
+from fa_tune.op.flash2 import MOST_D_HEAD
 from fa_tune.op.flash_fallback import (
     DENSE,
     EVERY,
-    FLASH2_D_HEAD,
     HALF,
     PACKED,
     Options,
     Window,
     by_flash2,
-    by_products,
     check,
     check_dimensions,
     check_integers,
@@ -155,7 +154,7 @@ def dense(
             return found if wants_lse else (found, None)
     check(q, k, v, DENSE)
     check_kinds(q, k, v)
-    if suits_flash2(q, v, options, (q.shape[1], k.shape[1])):
+    if suits_flash2(q, v, options, q.shape[0], (q.shape[1], k.shape[1])):
         tell("flash_attn_func", reason)
         return by_flash2(q, k, v, options)
     if (wide := _wider(q, v, options)) is not None:
@@ -164,7 +163,7 @@ def dense(
         out, lse = dense(q, k, v, options, wants_lse)
         return out[..., :d_v], lse
     _tell("flash_attn_func", reason, options)
-    return by_products(q, k, v, options)
+    return products.forward(q, k, v, traits, dropout_p=options.dropout_p)
 
 
 def _varlen(
@@ -182,7 +181,8 @@ def _varlen(
             _refusals.remember(q, k, v, traits, reason, lse=wants_lse, of="packed")
     check(q, k, v, PACKED)
     check_kinds(q, k, v)
-    if suits_flash2(q, v, options, (lengths.longest_q, lengths.longest_kv)):
+    batch, longest = len(lengths.cum_q) - 1, (lengths.longest_q, lengths.longest_kv)
+    if suits_flash2(q, v, options, batch, longest):
         tell("flash_attn_varlen_func", reason)
         return by_flash2(q, k, v, options, lengths)
     if (wide := _wider(q, v, options)) is not None:
@@ -191,7 +191,8 @@ def _varlen(
         out, lse = _varlen(q, k, v, options, lengths, wants_lse)
         return out[..., :d_v], lse
     _tell("flash_attn_varlen_func", reason, options)
-    return _one_by_one(q, k, v, options, lengths)
+    _check_lengths(lengths, q, k)
+    return products.packed_forward(q, k, v, lengths, traits, dropout_p=options.dropout_p)
 
 
 def _uncast(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -209,6 +210,8 @@ def _tell(function: str, reason: str, options: Options) -> None:
 
 def why_not_ours(q: Tensor, k: Tensor, v: Tensor, options: Options) -> str:
     """Why our kernels do not compute it, in a few words; "" if they may."""
+    if q.is_meta:  # which has shapes alone
+        return ""
     if options.dropout_p > 0:
         return "dropout"
     if not q.is_cuda:
@@ -229,7 +232,7 @@ def why_not_ours(q: Tensor, k: Tensor, v: Tensor, options: Options) -> str:
 def _wider(q: Tensor, v: Tensor, options: Options) -> int | None:
     """The head dimension to which columns of zeros bring a problem that a kernel then computes."""
     wide = max(q.shape[-1], v.shape[-1])
-    if not q.is_cuda or q.dtype not in HALF or wide > FLASH2_D_HEAD or 0 in (*q.shape, *v.shape):
+    if not q.is_cuda or q.dtype not in HALF or wide > MOST_D_HEAD or 0 in (*q.shape, *v.shape):
         return None
     if options.dropout_p > 0 and not options.traits.masks_only:
         return None
@@ -242,32 +245,15 @@ def _widened(tensor: Tensor, d_head: int) -> Tensor:
     return torch.nn.functional.pad(tensor, (0, d_head - tensor.shape[-1]))
 
 
-def _one_by_one(
-    q: Tensor, k: Tensor, v: Tensor, options: Options, lengths: Lengths
-) -> tuple[Tensor, Tensor]:
-    """Each sequence of a packed batch; it waits for the GPU, which has their lengths."""
-    out = q.new_zeros((*q.shape[:2], v.shape[2]))
-    lse = q.new_zeros(q.shape[1::-1], dtype=torch.float32)
-    bounds_q, bounds_k = lengths.cum_q.tolist(), lengths.cum_kv.tolist()
-    _check_bounds("q", bounds_q, q.shape[0], lengths.longest_q)
-    _check_bounds("k", bounds_k, k.shape[0], lengths.longest_kv)
-    if len(bounds_q) != len(bounds_k):
+def _check_lengths(lengths: Lengths, q: Tensor, k: Tensor) -> None:
+    """Raise InvalidConfig for lengths that are not those of the tensors."""
+    of_q, of_k = lengths.cum_q.tolist(), lengths.cum_kv.tolist()
+    _check_bounds("q", of_q, q.shape[0], lengths.longest_q)
+    _check_bounds("k", of_k, k.shape[0], lengths.longest_kv)
+    if len(of_q) != len(of_k):
         raise InvalidConfig(
-            f"cu_seqlens_q is of {len(bounds_q) - 1} sequences, cu_seqlens_k of {len(bounds_k) - 1}"
+            f"cu_seqlens_q is of {len(of_q) - 1} sequences, cu_seqlens_k of {len(of_k) - 1}"
         )
-    slopes = options.alibi_slopes
-    for i in range(len(bounds_q) - 1):
-        queries = slice(bounds_q[i], bounds_q[i + 1])
-        keys = slice(bounds_k[i], bounds_k[i + 1])
-        of_one = slopes[[i]] if slopes is not None and slopes.ndim == 2 else slopes
-        found = dense(
-            *(q[None, queries], k[None, keys], v[None, keys]),
-            replace(options, alibi_slopes=of_one),
-            wants_lse=True,
-        )
-        out[queries] = found[0][0]
-        lse[:, queries] = found[1][0]  # type: ignore[index]
-    return out, lse
 
 
 def _check_bounds(name: str, bounds: list[int], rows: int, longest: int) -> None:

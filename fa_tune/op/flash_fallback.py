@@ -14,13 +14,12 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import MAX_SCALE, MIN_SCALE
 from fa_tune.op import flash2
 from fa_tune.op.operands import Lengths
-from fa_tune.op.precision import without_autocast
 from fa_tune.op.traits import Traits
 
 Window = tuple[int, int]
 EVERY: Window = (-1, -1)
 HALF = (torch.float16, torch.bfloat16)
-FLASH2_D_HEAD = 256  # the largest
+flash2_forward = torch.ops.aten._flash_attention_forward
 DENSE, PACKED = "[batch, seq_len, heads, d_head]", "[rows, heads, d_head]"
 
 
@@ -169,16 +168,19 @@ def check_floating(q: Tensor, k: Tensor, v: Tensor) -> None:
         )
 
 
-def suits_flash2(q: Tensor, v: Tensor, options: Options, longest: tuple[int, int]) -> bool:
+def suits_flash2(
+    q: Tensor, v: Tensor, options: Options, batch: int, longest: tuple[int, int]
+) -> bool:
     """Whether torch's FlashAttention 2 computes it; `longest`: of Q and of K and V."""
     traits = options.traits
     right = 0 if traits.causal else traits.window_right
     return (
         q.is_cuda
+        and batch <= flash2.MOST_SEQUENCES
         and flash2.reads(traits.window_left, right, *longest)
         and q.dtype in HALF
         and q.shape[-1] % 8 == 0
-        and q.shape[-1] == v.shape[-1] <= FLASH2_D_HEAD
+        and q.shape[-1] == v.shape[-1] <= flash2.MOST_D_HEAD
         and traits.masks_only
         and options.scales_up
         and q.numel() > 0
@@ -193,7 +195,9 @@ def by_flash2(
     traits = options.traits
     left, right = traits.window_left, 0 if traits.causal else traits.window_right
     windowed = left is not None or (right is not None and not traits.causal)
-    found = torch.ops.aten._flash_attention_forward(
+    if lengths is not None:  # it takes 1 for a promise that each sequence has one query
+        lengths = lengths._replace(longest_q=max(2, lengths.longest_q))
+    found = flash2_forward(
         *(q, k, v),
         *(lengths or (None, None, q.shape[1], k.shape[1])),
         *(options.dropout_p, traits.causal, False),
@@ -202,44 +206,3 @@ def by_flash2(
         window_size_right=right if windowed else None,
     )
     return found[0], found[1]
-
-
-@without_autocast
-def by_products(
-    q: Tensor, k: Tensor, v: Tensor, options: Options, lengths: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """out and the log-sum-exp by matrix products in fp32 at least; `lengths`: how many keys each of
-    the batch has.  Score hooks are left to the caller."""
-    group, kind = q.shape[2] // k.shape[2], torch.promote_types(q.dtype, torch.float32)
-    keys, values = (t.to(kind).repeat_interleave(group, 2) for t in (k, v))
-    scale = 1 / math.sqrt(q.shape[3]) if options.scale is None else options.scale
-    scores = torch.einsum("bqhd,bkhd->bhqk", q.to(kind), keys) * scale
-    if options.softcap > 0:
-        scores = options.softcap * torch.tanh(scores / options.softcap)
-    n_q, n_kv = q.shape[1], k.shape[1]
-    column = torch.arange(n_kv, device=q.device)[None, None, None]
-    last = (
-        torch.full((1,), n_kv, device=q.device) if lengths is None else lengths.to(q.device)
-    ).view(-1, 1, 1, 1)
-    # How far a key lies before the query that is aligned with it.
-    row = torch.arange(n_q, device=q.device)[None, None, :, None] + last - n_q
-    if options.alibi_slopes is not None:
-        slopes = options.alibi_slopes.to(kind).view(-1, q.shape[2], 1, 1)
-        scores = scores - slopes * (row - column).abs()
-    hidden = column >= last
-    left, right = options.window
-    if options.causal:
-        right = 0
-    if right >= 0:
-        hidden = hidden | (column > row + right)
-    if left >= 0:
-        hidden = hidden | (column < row - left)
-    if lengths is not None:  # what no query sees may be anything, such as freed pages
-        values = values.masked_fill(hidden.all(2).view(len(hidden), n_kv, 1, 1), 0.0)
-    blind = hidden.all(-1, keepdim=True)
-    scores = scores.masked_fill(hidden & ~blind, -torch.inf)
-    lse = scores.detach().logsumexp(-1).masked_fill(blind[..., 0], -torch.inf)
-    weights = scores.softmax(-1).masked_fill(blind, 0.0)
-    weights = torch.nn.functional.dropout(weights, options.dropout_p)
-    out = torch.einsum("bhqk,bkhd->bqhd", weights, values).to(q.dtype)
-    return out, lse.float()

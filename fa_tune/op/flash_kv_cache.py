@@ -12,7 +12,8 @@ from torch import Tensor
 
 from fa_tune.build.native.call import strides_of_rows
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
-from fa_tune.op import cache_op
+from fa_tune.op import cache_op, products
+from fa_tune.op.autograd import is_transformed
 from fa_tune.op.cache_launches import Given, form_of
 from fa_tune.op.fallback_warning import tell
 from fa_tune.op.flash_attn import WHOLE_D_HEAD, dense, why_not_ours
@@ -21,7 +22,6 @@ from fa_tune.op.flash_fallback import (
     EVERY,
     Options,
     Window,
-    by_products,
     check,
     check_dimensions,
     check_floating,
@@ -107,6 +107,8 @@ def _attend(
     """out, and the log-sum-exp at least where it is wanted; checked, or as a call of the same form
     was."""
     form = None
+    if is_transformed(given.q, given.k_cache, given.v_cache, given.new_k, given.new_v):
+        raise NotImplementedError("flash_attn_with_kvcache has no derivatives")
     if batch_idx is None and slopes is None and not cache_op.is_traced(given.q):
         form = form_of(given, requested)
         found = None if form is None else operators().cache_launches.launch(form, given)
@@ -385,7 +387,7 @@ def _cached(
         _append(cache.k, cache.new[0], lengths, None, cache.block_table)
         _append(cache.v, cache.new[1], lengths, None, cache.block_table)
         lengths = (lengths + cache.added).clamp(max=cache.capacity)
-    return by_products(q, *_in_one_piece(cache), options, lengths)
+    return products.forward(q, *_in_one_piece(cache), options.traits, keys=lengths)
 
 
 def _in_one_piece(cache: Cache) -> tuple[Tensor, Tensor]:

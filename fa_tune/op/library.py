@@ -26,13 +26,13 @@ import torch
 from torch import Tensor
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.op.operands import Gradients
+from fa_tune.op.operands import Done, Gradients, Lengths
 from fa_tune.op.traits import HOOKED_SCHEMA, PLAIN_SCHEMA, SCHEMA, Traits
 
 _QKV = "Tensor q, Tensor k, Tensor v"
 _LENGTHS = "Tensor cum_q, Tensor cum_kv, SymInt longest_q, SymInt longest_kv"
 _ROOM = "Tensor(a!) out, Tensor(b!)? lse"
-_DONE = f"Tensor grad_out, {_QKV}, Tensor out, Tensor lse"
+_DONE = f"Tensor grad_out, {_QKV}, Tensor out, Tensor lse, Tensor? grad_lse"
 _GRADIENTS = "(Tensor, Tensor, Tensor, Tensor)"
 SCHEMAS = {
     "fwd": f"({_QKV}, {PLAIN_SCHEMA}) -> Tensor",
@@ -55,7 +55,7 @@ SCHEMAS = {
 }
 FORWARD = tuple(name for name in SCHEMAS if not name.endswith("bwd"))
 HOOKED = tuple(name for name in FORWARD if name.startswith("hooked"))  # in Python wherever
-_TENSORS_DONE, _LENGTHS_GIVEN = _DONE.count(",") + 1, _LENGTHS.count(",") + 1
+N_DONE, N_LENGTHS = len(Done._fields), len(Lengths._fields)
 
 # Kept: with the object, what it registered would go.
 LIBRARY = torch.library.Library("fa_tune", "DEF")
@@ -84,16 +84,14 @@ def _fake_nothing(*_: object) -> None:
     return None
 
 
-def _fake_bwd(
-    grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *traits: Any
-) -> Gradients:
-    slopes = Traits(*traits).alibi_slopes
+def _fake_bwd(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Gradients:
+    slopes = Traits(*others[N_DONE - 4 :]).alibi_slopes
     three = (q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape))
     return (*three, q.new_empty(0 if slopes is None else slopes.shape, dtype=torch.float32))
 
 
 def _fake_packed_bwd(*given: Any) -> Gradients:
-    return _fake_bwd(*given[:_TENSORS_DONE], *given[_TENSORS_DONE + _LENGTHS_GIVEN :])
+    return _fake_bwd(*given[:N_DONE], *given[N_DONE + N_LENGTHS :])
 
 
 _KINDS = ("scored", "hooked", "packed", "hooked_packed")

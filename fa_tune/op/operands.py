@@ -12,7 +12,8 @@ Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class Done(NamedTuple):
-    """A forward pass that is done, and the gradient of its result."""
+    """A forward pass that is done, and the gradients of its result and, if it has one, of its
+    log-sum-exp."""
 
     grad_out: Tensor
     q: Tensor
@@ -20,6 +21,7 @@ class Done(NamedTuple):
     v: Tensor
     out: Tensor
     lse: Tensor
+    grad_lse: Tensor | None = None
 
 
 class Lengths(NamedTuple):

@@ -41,11 +41,9 @@ def packed_attention(
         given = (*lengths, *traits)
         autograd.check_hook(traits.score_hook, wants_grad=wants_grad)
     try:
-        if wants_grad and torch.is_grad_enabled():
-            cum_q, cum_kv, *others = given
-            tensors = autograd.distinct(q, k, v, cum_q, cum_kv)
-            out, lse = autograd.PackedAttention.apply(*tensors, *others)
-            return out, lse
+        transformed = autograd.is_transformed(q, k, v, *traits.tensors)
+        if (wants_grad and torch.is_grad_enabled()) or transformed:
+            return autograd.attention(q, k, v, return_lse, *given)
         if return_lse:
             out, lse = forward_lse(q, k, v, *given)
             return out, lse

@@ -1,11 +1,16 @@
-"""Gradients by matrix products in fp32 or wider, some rows at a time: of all traits, but slow."""
+"""Attention and its gradients by matrix products in fp32 or wider, of all traits: slow.
+
+Gradients are taken some rows at a time.  `forward` and `packed_forward` materialise all scores, and
+are made of torch's operations alone, which have derivatives of all kinds.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +21,64 @@ from fa_tune.op.precision import without_autocast
 from fa_tune.op.traits import Traits, bounds
 
 SCORES_AT_ONCE = 2**26  # of all heads together: 256 MiB in fp32, a few times
+
+
+@without_autocast
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    traits: Traits,
+    *,
+    keys: Tensor | None = None,
+    sequence: int | None = None,
+    dropout_p: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """out and the log-sum-exp, as the operator's.  `keys` [batch]: how many keys each of the batch
+    has, None: all; `sequence`: as in `gradients`."""
+    kind = torch.promote_types(q.dtype, torch.float32)
+    kv_heads, n_kv = k.shape[2], k.shape[1]
+    values = v.to(kind)
+    slopes, _ = _slopes(traits, q.shape[0], kv_heads, kind)
+    count = n_kv if keys is None else keys.to(q.device).view(-1, 1, 1, 1, 1)
+    place = _Place(0, q.shape[1], sequence, count)
+    grouped = _of_groups(q.to(kind), kv_heads)
+    scores, *_ = _scores(grouped, k.to(kind), traits, slopes, place, records=True)
+    if keys is not None:  # what no query sees may be anything, such as freed pages
+        unseen = scores.isneginf().all(3).flatten(1, 2).all(1)
+        values = values.masked_fill(unseen[..., None, None], 0.0)
+    if traits.sink is not None:
+        sink = traits.sink.to(kind).view(kv_heads, -1, 1, 1)
+        scores = torch.cat((scores, sink.expand(*scores.shape[:-1], 1)), -1)
+    blind = scores.isneginf().all(-1, keepdim=True)
+    scores = scores.masked_fill(blind, 0.0)
+    weights = scores.softmax(-1).masked_fill(blind, 0.0)[..., :n_kv]
+    weights = torch.nn.functional.dropout(weights, dropout_p)
+    out = torch.einsum("bngqk,bknd->bqngd", weights, values).flatten(2, 3)
+    lse = scores.logsumexp(-1).masked_fill(blind[..., 0], -torch.inf).flatten(1, 2)
+    return out.to(q.dtype), lse.float()
+
+
+def packed_forward(
+    q: Tensor, k: Tensor, v: Tensor, lengths: Lengths, traits: Traits, *, dropout_p: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """The same of a packed batch, sequence by sequence; zeros in rows that are of none.  It waits
+    for the GPU, which has their lengths."""
+    outs, rows = [], []
+    ends_q, ends_kv = lengths.cum_q.tolist(), lengths.cum_kv.tolist()
+    for i, (of_q, of_k) in enumerate(zip(pairwise(ends_q), pairwise(ends_kv), strict=True)):
+        three = (q[None, slice(*of_q)], k[None, slice(*of_k)], v[None, slice(*of_k)])
+        one = traits._replace(alibi_slopes=_of_sequence(traits.alibi_slopes, i))
+        out, lse = forward(*three, one, sequence=i, dropout_p=dropout_p)
+        outs.append(out[0])
+        rows.append(lse[0])
+    around = (ends_q[0], q.shape[0] - ends_q[-1])
+    pad = torch.nn.functional.pad
+    return pad(torch.cat(outs), (0, 0, 0, 0, *around)), pad(torch.cat(rows, 1), around)
+
+
+def _of_sequence(slopes: Tensor | None, i: int) -> Tensor | None:
+    return slopes if slopes is None or slopes.ndim == 1 else slopes[[i]]
 
 
 @without_autocast
@@ -33,17 +96,20 @@ def gradients(
     # A row that sees nothing has no weights.
     lse = done.lse.to(kind).masked_fill(done.lse == -torch.inf, torch.inf)
     lse = lse.view(batch, kv_heads, group, n_q)
+    d_lse = None if done.grad_lse is None else done.grad_lse.to(kind).view(lse.shape)
     dq, dk, dv = (torch.zeros_like(t) for t in (q, k, v))
     slopes, d_slopes = _slopes(traits, batch, kv_heads, kind)
-    step = max(1, at_once // (batch * heads * n_kv))
+    step = max(1, at_once // max(1, batch * heads * n_kv))
     for begin in range(0, n_q, step):
         rows = slice(begin, min(begin + step, n_q))
-        place = _Place(begin, n_q, sequence)
+        place = _Place(begin, n_q, sequence, n_kv)
         scores, slope, bend, distance = _scores(q[:, rows], k, traits, slopes, place)
         weights = (scores - lse[..., rows, None]).exp()
         change = torch.einsum("bqngd,bknd->bngqk", g[:, rows], v)
         # The mean by weights, not the product of gradient and output: that one was rounded.
         mean = (weights * change).sum(-1, keepdim=True)
+        if d_lse is not None:
+            mean = mean - d_lse[..., rows, None]
         change = bend * weights * (change - mean)
         if d_slopes is not None:
             d_slopes -= (change * distance).sum((-2, -1))
@@ -70,15 +136,14 @@ def packed_gradients(done: Done, lengths: Lengths, traits: Traits) -> Gradients:
     ends_q, ends_kv = lengths.cum_q.tolist(), lengths.cum_kv.tolist()
     for i in range(len(ends_q) - 1):
         rows, keys = slice(ends_q[i], ends_q[i + 1]), slice(ends_kv[i], ends_kv[i + 1])
-        if rows.start == rows.stop or keys.start == keys.stop:
-            continue
         part = Done(
             done.grad_out[None, rows],
             *(done.q[None, rows], done.k[None, keys], done.v[None, keys], done.out[None, rows]),
             done.lse[None, :, rows],
+            None if done.grad_lse is None else done.grad_lse[None, :, rows],
         )
-        of_one = None if slopes is None else slopes[[i]] if slopes.ndim == 2 else slopes
-        found = gradients(part, traits._replace(alibi_slopes=of_one), sequence=i)
+        one = traits._replace(alibi_slopes=_of_sequence(slopes, i))
+        found = gradients(part, one, sequence=i)
         dq[rows], dk[keys], dv[keys] = (t[0] for t in found[:3])
         if d_slopes is not None:
             d_slopes[[i] if d_slopes.ndim == 2 else ...] += found[3]
@@ -110,18 +175,26 @@ def _of_slopes(d_slopes: Tensor | None, traits: Traits, device: torch.device) ->
 
 class _Place(NamedTuple):
     """Some rows: the first of them, of how many, and the number of their sequence in a packed
-    batch; None: the batch is not packed."""
+    batch; None: the batch is not packed.  `n_kv`: keys, also as a tensor [batch, 1, 1, 1, 1]."""
 
     begin: int
     n_q: int
     sequence: int | None
+    n_kv: Any
 
 
 def _scores(
-    q: Tensor, k: Tensor, traits: Traits, slopes: Tensor | None, place: _Place
+    q: Tensor,
+    k: Tensor,
+    traits: Traits,
+    slopes: Tensor | None,
+    place: _Place,
+    *,
+    records: bool = False,
 ) -> tuple[Tensor, Tensor | float, Tensor | float, Tensor]:
     """Scores of rows, -inf where hidden; what a score before the hook changes by with its product,
-    and a score by with that; how far keys are from their queries."""
+    and a score by with that; how far keys are from their queries.  `records`: torch takes the
+    derivatives, not the caller."""
     n_rows, n_kv = q.shape[1], k.shape[1]
     scale = 1 / math.sqrt(q.shape[-1]) if traits.scale is None else traits.scale
     scores = torch.einsum("bqngd,bknd->bngqk", q, k) * scale
@@ -132,14 +205,18 @@ def _scores(
     row = torch.arange(place.begin, place.begin + n_rows, device=q.device)[:, None]
     key = torch.arange(n_kv, device=q.device)
     aligned = place.sequence is not None
-    diagonal = n_kv - place.n_q if aligned or traits.bottom_right else 0
+    diagonal = place.n_kv - place.n_q if aligned or traits.bottom_right else 0
     distance = (key - row - diagonal).abs()
     if slopes is not None:
         scores = scores - slopes[..., None, None] * distance
     bend: Tensor | float = 1.0
     if traits.score_hook is not None:
-        scores, bend = _through_hook(traits.score_hook, scores, row, key, first=place.sequence or 0)
-    first, last = bounds(traits, place.n_q, n_kv, aligned=aligned)
+        scores, bend = _through_hook(
+            traits.score_hook, scores, row, key, first=place.sequence or 0, records=records
+        )
+    first, last = bounds(traits, place.n_q, place.n_kv, aligned=aligned)
+    if isinstance(place.n_kv, Tensor):
+        scores = scores.masked_fill(key >= place.n_kv, -torch.inf)
     if first is not None:
         scores = scores.masked_fill(key - row < first, -torch.inf)
     if last is not None:
@@ -148,13 +225,15 @@ def _scores(
 
 
 def _through_hook(
-    digest: str, scores: Tensor, row: Tensor, key: Tensor, *, first: int
-) -> tuple[Tensor, Tensor]:
+    digest: str, scores: Tensor, row: Tensor, key: Tensor, *, first: int, records: bool
+) -> tuple[Tensor, Tensor | float]:
     """What the hook's function in torch makes of scores of the batch elements from `first` on, and
-    its slope."""
+    its slope, which is left to torch where it records."""
     batch, kv_heads, group = scores.shape[:3]
     element = torch.arange(first, first + batch, device=scores.device).view(-1, 1, 1, 1, 1)
     head = torch.arange(kv_heads * group, device=scores.device).view(kv_heads, group, 1, 1)
+    if records:
+        return twin_of(digest)(scores, element, head, row, key), 1.0
     with _recording():
         given = scores.detach().requires_grad_()
         found = twin_of(digest)(given, element, head, row, key)

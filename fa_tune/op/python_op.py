@@ -15,11 +15,9 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.hooks import hook_of
 from fa_tune.core.tensors import check_columns, dtype_of, is_expanded, score_tensors, workload_of
 from fa_tune.core.workload import Workload
-from fa_tune.op.library import room_for_lse, room_for_out
+from fa_tune.op.library import N_LENGTHS, room_for_lse, room_for_out
 from fa_tune.op.operands import Lengths
 from fa_tune.op.traits import Traits
-
-_LENGTHS = len(Lengths._fields)
 
 
 class PythonOp:
@@ -48,22 +46,22 @@ class PythonOp:
         self._run((q, k, v, out), lse, None, Traits(*traits))
 
     def packed_fwd(self, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Tensor:
-        """out of a packed batch."""
-        out = room_for_out(q, v)
-        self._run((q, k, v, out), None, Lengths(*others[:_LENGTHS]), Traits(*others[_LENGTHS:]))
+        """out of a packed batch; zeros in rows of no sequence."""
+        out = room_for_out(q, v).zero_()
+        self._run((q, k, v, out), None, Lengths(*others[:N_LENGTHS]), Traits(*others[N_LENGTHS:]))
         return out
 
     def packed_fwd_lse(
         self, q: Tensor, k: Tensor, v: Tensor, *others: Any
     ) -> tuple[Tensor, Tensor]:
         """out and the log-sum-exp of a packed batch."""
-        out, lse = room_for_out(q, v), room_for_lse(q)
-        self._run((q, k, v, out), lse, Lengths(*others[:_LENGTHS]), Traits(*others[_LENGTHS:]))
+        out, lse = room_for_out(q, v).zero_(), room_for_lse(q).zero_()
+        self._run((q, k, v, out), lse, Lengths(*others[:N_LENGTHS]), Traits(*others[N_LENGTHS:]))
         return out, lse
 
     def packed_fwd_out(self, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> None:
         """out of a packed batch, into what is given."""
-        lengths, (out, lse, *traits) = Lengths(*others[:_LENGTHS]), others[_LENGTHS:]
+        lengths, (out, lse, *traits) = Lengths(*others[:N_LENGTHS]), others[N_LENGTHS:]
         self._run((q, k, v, out), lse, lengths, Traits(*traits))
 
     def _run(

@@ -16,7 +16,7 @@ from fa_tune.core.model import Artifact
 from fa_tune.core.workload import Workload
 from fa_tune.op import backward
 from fa_tune.op.cache_launches import CacheLaunches
-from fa_tune.op.library import FORWARD, HOOKED, LIBRARY
+from fa_tune.op.library import FORWARD, HOOKED, LIBRARY, N_DONE, N_LENGTHS
 from fa_tune.op.native import NativeOp
 from fa_tune.op.operands import Done, Gradients, Lengths
 from fa_tune.op.plans import Memo, Plans
@@ -92,13 +92,14 @@ class Operators:
 
 def bwd(*given: Any) -> Gradients:
     """fa_tune::bwd on a GPU."""
-    return backward.gradients(Done(*given[:6]), Traits(*given[6:]))
+    return backward.gradients(Done(*given[:N_DONE]), Traits(*given[N_DONE:]))
 
 
 def packed_bwd(*given: Any) -> Gradients:
     """fa_tune::packed_bwd on a GPU."""
-    lengths, traits = Lengths(*given[6:10]), Traits(*given[10:])
-    return backward.packed_gradients(Done(*given[:6]), lengths, traits)
+    done, others = Done(*given[:N_DONE]), given[N_DONE:]
+    lengths, traits = Lengths(*others[:N_LENGTHS]), Traits(*others[N_LENGTHS:])
+    return backward.packed_gradients(done, lengths, traits)
 
 
 def operators() -> Operators:

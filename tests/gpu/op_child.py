@@ -102,7 +102,7 @@ def opcheck() -> None:
     torch.library.opcheck(ops.fwd_out.default, (q, k, k, out, lse, True, False, 0.3))
     torch.library.opcheck(ops.fwd_out.default, (q, k, k, out, None, False, False, None))
     attention(q, k, k, out=out, lse=lse)
-    torch.library.opcheck(ops.bwd.default, (q, q, k, k, out, lse, False, False, None))
+    torch.library.opcheck(ops.bwd.default, (q, q, k, k, out, lse, None, False, False, None))
     v = draw(2, 70, 2, 32)
     torch.library.opcheck(ops.fwd_lse.default, (q, k, v, False, False, None))
     for traits in some_traits(4, 2):
@@ -111,7 +111,7 @@ def opcheck() -> None:
             ops.scored_fwd_out.default, (q, k, k, torch.empty_like(q), lse, *traits.scored)
         )
         done = (q, q, k, k, *ops.scored_fwd_lse(q, k, k, *traits.scored))
-        torch.library.opcheck(ops.bwd.default, (*done, *traits))
+        torch.library.opcheck(ops.bwd.default, (*done, None, *traits))
     lengths = packed_lengths()
     q, k = draw(200, 4, 64), draw(140, 2, 64)
     for sink in (None, torch.randn(4, device="cuda")):
@@ -123,7 +123,7 @@ def opcheck() -> None:
             (q, k, k, *lengths, torch.empty_like(q), lse, *traits.scored),
         )
         torch.library.opcheck(
-            ops.packed_bwd.default, (q, q, k, k, out, lse, *lengths, *traits.scored)
+            ops.packed_bwd.default, (q, q, k, k, out, lse, None, *lengths, *traits.scored)
         )
 
 

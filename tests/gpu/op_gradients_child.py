@@ -10,7 +10,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from fa_tune.core.hooks import register
-from fa_tune.op import attention, flash_attn_varlen_func
+from fa_tune.op import attention, flash_attn_varlen_func, products
 from fa_tune.op.operands import Lengths
 from fa_tune.op.packed import packed_attention
 from fa_tune.op.traits import Traits
@@ -117,7 +117,7 @@ def gradients_elsewhere() -> None:
     assert torch.allclose(half.grad, again.grad, atol=1e-3)
     out, lse = attention(again, again, again, return_lse=True)
     assert out.requires_grad
-    assert not lse.requires_grad
+    assert lse.requires_grad == out.requires_grad
 
 
 def score_hooks() -> None:
@@ -213,6 +213,78 @@ def compiled_traits() -> None:
         seed = draw(200, 4, 64)
         for a, b in zip(grads(compiled, tensors, seed), grads(run, tensors, seed), strict=True):
             assert (a - b).abs().max() <= 1e-2 * b.abs().max()
+
+
+def derivatives() -> None:
+    """In forward mode, by a function of torch.func, through the log-sum-exp; and of grouped heads,
+    which cuDNN has on heads of their own."""
+    q, k = draw(2, 200, 4, 64, dtype=torch.float32), draw(2, 200, 2, 64, dtype=torch.float32)
+    for traits in (Traits(True), Traits(True, softcap=5.0)):
+
+        def plain(q: torch.Tensor, k: torch.Tensor, traits: Traits = traits) -> Any:
+            return reference(q, k, k, traits)
+
+        def ours(q: torch.Tensor, k: torch.Tensor, traits: Traits = traits) -> Any:
+            return attention(q.half(), k.half(), k.half(), **options_of(traits))
+
+        tangent = torch.randn_like(q)
+        right = torch.func.jvp(lambda t, run=plain: run(t, k), (q,), (tangent,))[1]
+        found = torch.func.jvp(lambda t, run=ours: run(t, k), (q,), (tangent,))[1]
+        assert (found - right).abs().max() < 2e-2 * right.abs().max()
+        right = torch.func.grad(lambda t, run=plain: run(t, k).sin().sum())(q)
+        found = torch.func.grad(lambda t, run=ours: run(t, k).float().sin().sum())(q)
+        assert (found - right).abs().max() < 2e-2 * right.abs().max()
+        both = [t.half().requires_grad_() for t in (q, k)]
+        _, lse = attention(both[0], both[1], both[1], return_lse=True, **options_of(traits))
+        (lse**2).sum().backward()
+        exact = [t.double().requires_grad_() for t in (q, k)]
+        (products.forward(*exact, exact[1], traits)[1] ** 2).sum().backward()
+        for mine, other in zip(both, exact, strict=True):
+            assert mine.grad is not None
+            assert other.grad is not None
+            assert (mine.grad - other.grad).abs().max() < 1e-2 * other.grad.abs().max()
+
+
+def rows_of_no_sequence() -> None:
+    """Zeros, of results and of gradients, in memory that had other numbers."""
+    ends = torch.tensor([3, 100, 180], dtype=torch.int32, device="cuda")
+    for d_head in (64, 128):
+        for _ in range(3):
+            three = [draw(500, h, d_head).requires_grad_() for h in (8, 2, 2)]
+            _ = [torch.full((500, 8, d_head), torch.nan, device="cuda").half() for _ in range(4)]
+            del _
+            out = flash_attn_varlen_func(*three, ends, ends, 97, 97, causal=True)
+            out.sum().backward()
+            for tensor in (out, *(t.grad for t in three)):
+                assert tensor is not None
+                assert tensor.isfinite().all()
+                assert not tensor[:3].any()
+                assert not tensor[180:].any()
+
+
+def many_sequences() -> None:
+    """More than a grid has room for, dense and packed; fewer rows than sequences."""
+    n, length = 70_000, 16
+    ends = torch.arange(n + 1, device="cuda", dtype=torch.int32) * length
+    three = [draw(n * length, 1, 64).requires_grad_() for _ in "qkv"]
+    out = flash_attn_varlen_func(*three, ends, ends, length, length, causal=True)
+    out.sum().backward()
+    dense = [t.detach().view(n, length, 1, 64).requires_grad_() for t in three]
+    attention(*dense, causal=True).sum().backward()
+    for packed, one in zip(three, dense, strict=True):
+        assert packed.grad is not None
+        assert one.grad is not None
+        assert (packed.grad.view_as(one.grad) - one.grad).abs().max() < 1e-2
+    starts = torch.tensor([0, 0, 1, 1, 1, 2], device="cuda", dtype=torch.int32)
+    keys = torch.arange(6, device="cuda", dtype=torch.int32) * length
+    for d_head in (40, 64, 128):
+        q, k = draw(2, 4, d_head), draw(5 * length, 2, d_head)
+        for dropout_p in (0.0, 1e-7):  # by torch's FlashAttention 2
+            out = flash_attn_varlen_func(q, k, k, starts, keys, 1, length, dropout_p)
+            for row, i in ((0, 1), (1, 4)):
+                own = k[None, i * length : (i + 1) * length]
+                right = reference(q[None, [row]], own, own, Traits())
+                assert (out[row] - right[0, 0]).abs().max() < 1e-2
 
 
 if __name__ == "__main__":

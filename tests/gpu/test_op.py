@@ -36,6 +36,9 @@ GRADIENTS = (
     "compiled_traits",
     "score_hooks",
     "packed_score_hooks",
+    "derivatives",
+    "rows_of_no_sequence",
+    "many_sequences",
 )
 DROP_INS = (
     "sdpa_kernels",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +18,7 @@ from torch.nn.attention.bias import causal_lower_right
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.hooks import register
-from fa_tune.op import flash_attn, flash_kv_cache
+from fa_tune.op import flash_attn, flash_fallback, flash_kv_cache
 from fa_tune.op.flash_attn import flash_attn_func, flash_attn_varlen_func
 from fa_tune.op.flash_fallback import Options, suits_flash2
 from fa_tune.op.flash_kv_cache import flash_attn_with_kvcache
@@ -223,11 +224,74 @@ def test_scales_that_no_kernel_takes_are_matrix_products(scale: float) -> None:
         q = torch.empty(2, 128, 4, 64, dtype=torch.float16, device="cuda")
         assert flash_attn.why_not_ours(q, q, q, options)
         assert not flash_attn.why_not_ours(q, q, q, Options(causal=True))
-        assert not suits_flash2(q, q, options, (128, 128))
+        assert not suits_flash2(q, q, options, 2, (128, 128))
     q, k = draw(2, 5, 4, 16), draw(2, 5, 2, 16)
     seen = torch.ones(5, 5).tril().bool()
     found = flash_attn_func(q, k, k, causal=True, softmax_scale=scale)
     assert torch.allclose(found, by_torch(scale * q, k, k, scale=1.0, attn_mask=seen), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("d_head", "d_v", "dtype", "batch", "takes"),
+    [
+        (40, 40, torch.float16, 2, True),
+        (256, 256, torch.bfloat16, 65535, True),
+        (256, 256, torch.bfloat16, 65536, False),
+        (44, 44, torch.float16, 2, False),
+        (264, 264, torch.float16, 2, False),
+        (64, 32, torch.float16, 2, False),
+        (64, 64, torch.float32, 2, False),
+    ],
+)
+def test_flash_attention_2_is_asked_for_what_it_takes(
+    d_head: int, d_v: int, dtype: torch.dtype, batch: int, takes: bool
+) -> None:
+    with FakeTensorMode():
+        q, v = (torch.empty(2, 8, 4, d, dtype=dtype, device="cuda") for d in (d_head, d_v))
+        assert suits_flash2(q, v, Options(causal=True), batch, (8, 8)) is takes
+
+
+def test_meta_tensors_get_shapes() -> None:
+    with torch.device("meta"):
+        q, k = torch.empty(2, 5, 4, 16).half(), torch.empty(2, 7, 2, 16).half()
+        starts = torch.zeros(3, dtype=torch.int32)
+    out, lse, _ = flash_attn_func(q.requires_grad_(), k, k, return_attn_probs=True)
+    assert (out.shape, lse.shape) == (q.shape, (2, 4, 5))
+    out.sum().backward()
+    assert q.grad is not None
+    assert q.grad.shape == q.shape
+    three = (t.flatten(0, 1) for t in (q, k, k[..., :8]))
+    out, lse, _ = flash_attn_varlen_func(*three, starts, starts, 5, 7, return_attn_probs=True)
+    assert (out.shape, lse.shape, out.is_meta) == ((10, 4, 8), (4, 10), True)
+    lengths = torch.zeros(2, dtype=torch.int32, device="meta")
+    for seqlens in (lengths, 3, None):
+        out, lse = flash_attn_with_kvcache(q, k, k, cache_seqlens=seqlens, return_softmax_lse=True)
+        assert (out.shape, lse.shape, out.is_meta) == (q.shape, (2, 4, 5), True)
+
+
+@pytest.mark.parametrize("lengths", [[0, 0, 1, 0, 1], [0, 0, 0, 0, 0]])
+def test_fewer_rows_than_sequences(lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By products, and as torch's FlashAttention 2 is asked: one query for the longest makes it
+    count on one of each sequence."""
+    starts = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
+    ends = torch.arange(6, dtype=torch.int32) * 3
+    q, k = draw(2, 4, 16), draw(15, 2, 16)
+    out = flash_attn_varlen_func(q, k, k, starts, ends, 1, 3, causal=True)
+    found = iter(range(2))
+    for i, length in enumerate(lengths):
+        for row in (next(found) for _ in range(length)):
+            alone = by_torch(q[None, [row]], *(k[None, 3 * i : 3 * i + 3],) * 2)
+            assert torch.allclose(out[row], alone[0, 0], atol=1e-5)
+    assert (out[sum(lengths) :] == 0).all()
+    given: list[Any] = []
+    monkeypatch.setattr(flash_attn, "suits_flash2", lambda *_: True)
+    monkeypatch.setattr(
+        flash_fallback,
+        "flash2_forward",
+        lambda *args, **_: given.extend(args) or (q, q[..., 0].T),  # type: ignore[func-returns-value]
+    )
+    flash_attn_varlen_func(q, k, k, starts, ends, 1, 3, causal=True)
+    assert given[5] > 1
 
 
 @pytest.mark.parametrize("given", [torch.zeros(4), torch.zeros(()), [[1.0]], None])

@@ -52,7 +52,7 @@ def test_schemas_and_fakes_are_true(causal: bool, bottom_right: bool) -> None:
     torch.library.opcheck(ops.fwd_out.default, (q, k, v, room, rows, *rest))
     torch.library.opcheck(ops.fwd_out.default, (q, k, v, room, None, *rest))
     out, lse = ops.fwd_lse(q, k, v, *rest)
-    torch.library.opcheck(ops.bwd.default, (q, q, k, v, out, lse, *rest))
+    torch.library.opcheck(ops.bwd.default, (q, q, k, v, out, lse, None, *rest))
 
 
 def test_schemas_and_fakes_with_values_of_another_head_dimension() -> None:
@@ -64,7 +64,7 @@ def test_schemas_and_fakes_with_values_of_another_head_dimension() -> None:
     room = draw(2, 10, 4, 8)
     assert attention(q, k, v, out=room) is room
     _, lse = attention(q, k, v, out=room, return_lse=True)
-    torch.library.opcheck(ops.bwd.default, (room, q, k, v, room, lse, False, False, None))
+    torch.library.opcheck(ops.bwd.default, (room, q, k, v, room, lse, None, False, False, None))
 
 
 @pytest.mark.parametrize("d_v", [8, 24])
@@ -373,7 +373,7 @@ def test_packed_schemas_and_fakes_are_true() -> None:
         given = (q, k, v, *lengths, room, lse, *traits.scored)
         torch.library.opcheck(ops.packed_fwd_out.default, given)
     out, lse = ops.packed_fwd_lse(q, k, v, *lengths, *traits.scored)
-    given = (room, q, k, v, out, lse, *lengths, *traits.scored)
+    given = (room, q, k, v, out, lse, None, *lengths, *traits.scored)
     torch.library.opcheck(ops.packed_bwd.default, given)
     hook = register(
         "__device__ float score_hook(float s, int b, int h, int q, int k) { return s - b; }",
@@ -393,7 +393,9 @@ def test_schemas_and_fakes_of_all_traits() -> None:
     room, rows = torch.empty_like(q), torch.empty(2, 4, 10)
     torch.library.opcheck(ops.scored_fwd_out.default, (q, k, k, room, rows, *traits.scored))
     out, lse = ops.scored_fwd_lse(q, k, k, *traits.scored)
-    torch.library.opcheck(ops.bwd.default, (q, q, k, k, out, lse, *traits))
+    torch.library.opcheck(
+        ops.bwd.default, (q, q, k, k, out, lse, out[..., 0].transpose(1, 2).float(), *traits)
+    )
 
 
 def masked(q: torch.Tensor, k: torch.Tensor, sink: torch.Tensor) -> Any:
@@ -442,7 +444,7 @@ def test_a_gradient_is_never_lost() -> None:
         q, k, v = (t.detach().requires_grad_(w) for t, w in zip(tensors, wanted, strict=True))
         out, lse = attention(q, k, v, return_lse=True)
         assert out.requires_grad == any(wanted)
-        assert not lse.requires_grad
+        assert lse.requires_grad == out.requires_grad
         if any(wanted):
             out.sum().backward()
             assert [t.grad is not None for t in (q, k, v)] == list(wanted)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import torch
 
 from fa_tune.core.hooks import twin_of
-from fa_tune.op import backward, products
+from fa_tune.op import backward
 from fa_tune.op.backward import Mask, Three
 from fa_tune.op.operands import Done, Gradients, Lengths
 from fa_tune.op.traits import Traits
@@ -64,9 +65,10 @@ def defined(
     if traits.sink is not None:
         more = traits.sink.double()[None, :, None, None].expand(*scores.shape[:3], 1)
         scores = torch.cat((scores, more), -1)
-    lse = scores.detach().logsumexp(-1)
-    blind = lse.isneginf()[..., None]
-    weights = scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
+    blind = scores.isneginf().all(-1, keepdim=True)
+    seen = scores.masked_fill(blind, 0.0)
+    lse = seen.logsumexp(-1).masked_fill(blind[..., 0], -torch.inf)
+    weights = seen.softmax(-1).masked_fill(blind, 0.0)
     values = v.repeat_interleave(q.shape[2] // v.shape[2], 2).double()
     return torch.einsum("bhqk,bkhd->bqhd", weights[..., : k.shape[1]], values), lse
 
@@ -93,8 +95,8 @@ def packed_fwd(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Tensor:
 
 def packed_fwd_lse(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
     lengths, traits = Lengths(*others[:4]), Traits(*others[4:])._replace(bottom_right=True)
-    out = q.new_empty((*q.shape[:2], v.shape[2]))
-    lse = torch.empty(q.shape[1], q.shape[0])
+    out = q.new_zeros((*q.shape[:2], v.shape[2]))
+    lse = torch.zeros(q.shape[1], q.shape[0])
     slopes = traits.alibi_slopes
     ends_q, ends_kv = lengths.cum_q.tolist(), lengths.cum_kv.tolist()
     for i in range(len(ends_q) - 1):
@@ -123,6 +125,10 @@ def flash_backward(done: Done, mask: Mask) -> Three:
     assert done.lse.isfinite().all()
     assert done.lse.is_contiguous()
     assert done.grad_out.is_contiguous()
+    return _flash_backward(done, mask)
+
+
+def _flash_backward(done: Done, mask: Mask) -> Three:
     q, k = done.q, done.k
     group, factor = (
         q.shape[2] // k.shape[2],
@@ -133,7 +139,6 @@ def flash_backward(done: Done, mask: Mask) -> Three:
     if sides != [None, None]:
         sides = [n_kv if side is None else side for side in sides]
     scores = scores_of(q, k, Traits(False, True, factor, *sides))
-    assert not scores.isneginf().all(-1).any()
     weights = (scores - done.lse.double()[..., None]).exp()
     keys, values = (t.repeat_interleave(group, 2).double() for t in (k, done.v))
     g = done.grad_out.double()
@@ -147,13 +152,30 @@ def flash_backward(done: Done, mask: Mask) -> Three:
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(done.v.dtype)
 
 
+def packed_flash_backward(done: Done, mask: Mask, lengths: Lengths) -> Three:
+    """As torch's kernels, which leave what is in rows of no sequence as it was."""
+    found = dq, dk, dv = [torch.full_like(t, torch.nan) for t in (done.q, done.k, done.v)]
+    ends = (pairwise(of.tolist()) for of in lengths[:2])
+    for of_q, of_k in zip(*ends, strict=True):
+        rows, keys = slice(*of_q), slice(*of_k)
+        part = Done(
+            *(done.grad_out[None, rows], done.q[None, rows], done.k[None, keys]),
+            *(done.v[None, keys], done.out[None, rows], done.lse[None, :, rows]),
+        )
+        for whole, place, one in zip(
+            found, (rows, keys, keys), _flash_backward(part, mask), strict=True
+        ):
+            whole[place] = one[0]
+    return dq, dk, dv
+
+
 def bwd(*given: Any) -> Gradients:
-    return backward.gradients(Done(*given[:6]), Traits(*given[6:]), flash_backward)
+    return backward.gradients(Done(*given[:7]), Traits(*given[7:]), flash_backward)
 
 
 def packed_bwd(*given: Any) -> Gradients:
-    """torch's kernels are not there: by products whatever the traits."""
-    return products.packed_gradients(Done(*given[:6]), Lengths(*given[6:10]), Traits(*given[10:]))
+    lengths, traits = Lengths(*given[7:11]), Traits(*given[11:])
+    return backward.packed_gradients(Done(*given[:7]), lengths, traits, packed_flash_backward)
 
 
 IMPLEMENTED = (

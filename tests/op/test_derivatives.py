@@ -1,0 +1,231 @@
+"""Derivatives of all kinds, on the CPU in fp64 against those of torch through the scores."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if not TYPE_CHECKING:
+    pytest.importorskip("torch", reason="torch is not installed: no operators")
+
+import torch
+from torch.autograd import forward_ad
+
+from fa_tune.core.hooks import register
+from fa_tune.op import attention, backward, flash2, flash_attn_with_kvcache
+from fa_tune.op.backward import Mask, of_torch
+from fa_tune.op.operands import Done, Lengths
+from fa_tune.op.packed import packed_attention
+from fa_tune.op.traits import Traits
+from tests.op import twins
+
+Tensors = tuple[torch.Tensor, ...]
+Run = Callable[..., Any]
+CUM_Q, CUM_KV = (torch.tensor(c, dtype=torch.int32) for c in ([0, 5, 5, 8, 9], [0, 7, 9, 9, 13]))
+LENGTHS = Lengths(CUM_Q, CUM_KV, 5, 7)
+HOOK = register(
+    "__device__ float score_hook(float s, int b, int h, int q, int k) { return s; }",
+    lambda s, batch, head, query, key: s * s / (2 + batch + head) - 0.1 * (query - key),
+)
+SCORES = {
+    "masks": Traits(True),
+    "all": Traits(True, scale=0.4, window_left=4, softcap=1.5),
+    "hook": Traits(window_left=3, window_right=2, score_hook=HOOK),
+}
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu() -> Iterator[None]:
+    with twins.registered(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # vmap of what is not written for it is slow
+        yield
+
+
+def draw(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def problem(name: str, packed: bool) -> tuple[Run, Run, Tensors]:
+    """Ours and the definition, of tensors; each gives (out, log-sum-exp)."""
+    torch.manual_seed(0)
+    traits, scored = SCORES[name], name == "all"
+    more = (torch.randn(4), torch.rand(4)) if scored else ()
+    q, k, v = (draw(9, 4, 8), draw(13, 2, 8), draw(13, 2, 6))
+    if not packed:
+        q, k, v = (t[None].repeat(2, 1, 1, 1) * draw(2, 1, 1, 1) for t in (q, k, v))
+
+    def of(given: Tensors) -> Traits:
+        return traits._replace(sink=given[3], alibi_slopes=given[4]) if scored else traits
+
+    def ours(*given: torch.Tensor) -> Any:
+        if packed:
+            return packed_attention(*given[:3], LENGTHS, of(given), return_lse=True)
+        causal, _, scale, left, right, sink, softcap, slopes, hook = of(given)
+        return attention(
+            *given[:3],
+            causal=causal,
+            softmax_scale=scale,
+            window=(left, right),
+            sink=sink,
+            softcap=softcap,
+            alibi_slopes=slopes,
+            score_hook=hook,
+            return_lse=True,
+        )
+
+    def plain(*given: torch.Tensor) -> Any:
+        if not packed:
+            return twins.defined(*given[:3], of(given))
+        found = []
+        for i, (rows, keys) in enumerate(
+            zip(pairwise(CUM_Q.tolist()), pairwise(CUM_KV.tolist()), strict=True)
+        ):
+            three = (t[None, slice(*at)] for t, at in zip(given, (rows, keys, keys), strict=False))
+            found.append(twins.defined(*three, of(given)._replace(bottom_right=True), i))
+        return torch.cat([o[0] for o, _ in found]), torch.cat([lse[0] for _, lse in found], 1)
+
+    return ours, plain, (q, k, v, *more)
+
+
+def check(found: Any, right: Any) -> None:
+    found, right = ((t,) if isinstance(t, torch.Tensor) else t for t in (found, right))
+    assert len(found) == len(right)
+    for mine, exact in zip(found, right, strict=True):
+        assert mine is not None
+        assert torch.allclose(mine.double(), exact.double(), atol=2e-5)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", SCORES)
+def test_forward_mode(name: str, packed: bool) -> None:
+    ours, plain, tensors = problem(name, packed)
+    tangents = tuple(torch.randn_like(t) for t in tensors)
+    expected = torch.func.jvp(plain, tensors, tangents)[1]
+    check(torch.func.jvp(ours, tensors, tangents)[1], expected)
+    with torch.no_grad(), forward_ad.dual_level():
+        duals = map(forward_ad.make_dual, tensors, tangents)
+        check([forward_ad.unpack_dual(t).tangent for t in ours(*duals)], expected)
+        untouched = ours(*tensors)
+        assert all(forward_ad.unpack_dual(t).tangent is None for t in untouched)
+        room = torch.empty(1, 3, 2, 8)
+        assert attention(*(torch.ones(1, 3, 2, 8),) * 3, out=room) is room
+
+
+def test_forward_mode_of_a_cache_is_refused() -> None:
+    q, k = draw(1, 1, 2, 16), draw(1, 4, 2, 16)
+    with pytest.raises(NotImplementedError):
+        torch.func.jvp(lambda t: flash_attn_with_kvcache(t, k, k, cache_seqlens=3), (q,), (q,))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", SCORES)
+def test_functions_of_torch_func(name: str, packed: bool) -> None:
+    ours, plain, tensors = problem(name, packed)
+    every = tuple(range(len(tensors)))
+
+    def loss(run: Run) -> Run:
+        def total(*given: torch.Tensor) -> torch.Tensor:
+            out, lse = run(*given)
+            seen = torch.where(lse.isinf(), 0.0, lse)
+            return (out.double().sin().sum() + (seen.double() ** 2).sum()) / 10
+
+        return total
+
+    grads = [torch.func.grad(loss(run), every)(*tensors) for run in (ours, plain)]
+    check(*grads)
+    (_, pull), (_, right) = (torch.func.vjp(loss(run), *tensors) for run in (ours, plain))
+    check(pull(torch.tensor(2.0).double()), right(torch.tensor(2.0).double()))
+    stacked = tuple(torch.stack((t, t / 2)) for t in tensors)
+    grads = [torch.vmap(torch.func.grad(loss(run), every))(*stacked) for run in (ours, plain)]
+    if not packed:  # whose lengths a vmap of products cannot read
+        check(*grads)
+    grads = [
+        torch.func.grad(lambda *t, run=run: torch.vmap(loss(run))(*t).sum(), every)(*stacked)
+        for run in (ours, plain)
+    ]
+    check(*grads)
+    rows = [
+        torch.func.jacrev(lambda q, run=run: run(q, *tensors[1:])[0][..., 0, 0])(tensors[0])
+        for run in (ours, plain)
+    ]
+    check(*rows)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("of_out", [False, True])
+def test_gradients_through_the_log_sum_exp(name: str, packed: bool, of_out: bool) -> None:
+    """By the passes of kernels where they are used, which know no gradient of it, and by
+    products."""
+    ours, plain, tensors = problem(name, packed)
+    found = []
+    for run in (ours, plain):
+        leaves = [t.detach().clone().requires_grad_() for t in tensors]
+        out, lse = run(*leaves)
+        loss = (torch.where(lse.isinf(), 0.0, lse).double() ** 2).sum()
+        loss = loss + (out.double() ** 2).sum() if of_out else loss
+        found.append(torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True))
+    check(*found)
+
+
+@pytest.mark.parametrize("at_once", [2, flash2.MOST_SEQUENCES])
+@pytest.mark.parametrize("name", ["masks", "hook"])
+def test_rows_of_no_sequence_have_no_gradient(
+    name: str, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first and behind the last; with more sequences than a grid has room for, too."""
+    monkeypatch.setattr(flash2, "MOST_SEQUENCES", at_once)
+    _, plain, tensors = problem(name, packed=True)
+    pad = torch.nn.functional.pad
+    longer = [pad(t, (0, 0, 0, 0, 2, 3), value=3.0).requires_grad_() for t in tensors]
+    lengths = LENGTHS._replace(cum_q=CUM_Q + 2, cum_kv=CUM_KV + 2)
+    out, lse = packed_attention(*longer, lengths, SCORES[name], return_lse=True)
+    assert lse is not None
+    seen = torch.where(lse.isinf(), 0.0, lse)
+    (out.sin().sum() + (seen**2).sum() + out.sum()).backward()
+    leaves = [t.requires_grad_() for t in tensors]
+    right, rows = plain(*leaves)
+    (right.sin().sum() + (torch.where(rows.isinf(), 0.0, rows) ** 2).sum() + right.sum()).backward()
+    check(out, pad(right, (0, 0, 0, 0, 2, 3)))
+    check([t.grad for t in longer], [pad(t.grad, (0, 0, 0, 0, 2, 3)) for t in leaves])  # type: ignore[arg-type]
+
+
+def cudnn_backward(
+    grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *others: Any, scale: Any = None
+) -> Any:
+    """What cuDNN computes of as many heads of keys as of queries, [batch, heads, seq_len, d]."""
+    *_, n_q, n_kv, dropout, is_causal = others
+    assert (q.shape[1], n_q, n_kv, dropout) == (k.shape[1], q.shape[2], k.shape[2], 0.0)
+    assert lse.shape == (*q.shape[:3], 1)
+    turned = (t.transpose(1, 2) for t in (grad, q, k, v, out))
+    right = 0 if is_causal else None
+    found = twins.flash_backward(Done(*turned, lse[..., 0]), Mask(None, right, scale))
+    return tuple(t.transpose(1, 2) for t in found)
+
+
+@pytest.mark.parametrize("at_once", [1, 65535])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_cudnn_is_given_a_head_of_keys_for_each_of_queries(
+    kv_heads: int, causal: bool, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is faster than FlashAttention 2 with groups; of more sequences than a grid has room
+    for some at a time."""
+    monkeypatch.setattr(flash2, "MOST_SEQUENCES", at_once)
+    monkeypatch.setattr(backward, "_has_fast_cudnn", lambda device: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    q, (k, v) = draw(3, 64, 4, 8), (draw(3, 64, kv_heads, 8) for _ in "kv")
+    traits = Traits(causal)
+    seed = draw(3, 64, 4, 8)
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        name = "_scaled_dot_product_cudnn_attention_backward"
+        library.impl(name, cudnn_backward, "CPU", allow_override=True)
+        done = Done(seed, q, k, v, *twins.fwd_lse(q, k, v, *traits))
+        found = backward.gradients(done, traits, of_torch)[:3]
+    leaves = [t.requires_grad_() for t in (q, k, v)]
+    twins.defined(*leaves, traits)[0].backward(seed)
+    check(found, [t.grad for t in leaves])
