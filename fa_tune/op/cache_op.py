@@ -67,7 +67,7 @@ def is_traced(q: Tensor) -> bool:
     return (
         torch.compiler.is_compiling()
         or isinstance(q, FakeTensor)
-        or q.is_meta
+        or (isinstance(q, Tensor) and q.is_meta)
         or torch._C._len_torch_dispatch_stack() > 0
     )
 
