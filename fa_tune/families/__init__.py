@@ -139,6 +139,12 @@ def grid_shape(config: Config, grid: tuple[int, int, int]) -> GridShape | None:
     return GridShape(*grid) if launch.grid is Grid.BLOCKS_HEADS_BATCH else None
 
 
+def threads(config: Config) -> int | None:
+    """The threads of a block of the kernel known to reports; None where a call is of several."""
+    launches = _plain_plan(config).launches
+    return launches[0].threads if len(launches) == 1 else None
+
+
 def _plain_plan(config: Config) -> CallPlan:
     return of(config).plan(config, str(Traits()), "sm_80")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from fa_tune import families
+from fa_tune import families, libraries
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import REFERENCE_FAMILY
 from fa_tune.core.workload import DType
@@ -72,7 +72,7 @@ def identify(kernel_name: str) -> KernelIdentity:
         REFERENCE_FAMILY,
         blocks_of_kernel(kernel_name),
         int(found["d_head"]) if found and switches.get("even_K", True) else None,
-        _reference_dtype(kernel_name),
+        _reference_dtype(kernel_name) if libraries.get(key).dtype_in_names else None,
         None if switches.get("window") else switches.get("causal"),
         not switches.get("even_MN", True),
         not others,

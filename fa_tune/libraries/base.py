@@ -72,7 +72,8 @@ class Library:
 
     `name` is that of subjects (`ref:fa2`), `label` what tables and `full_name` what sentences call
     it; `kernel_names` finds its forward kernels by their demangled, mangled or plain names, `tiles`
-    in these (B_r, B_c), as groups `rows` and `keys` (none: as many keys as rows).  `known` are the
+    in these (B_r, B_c), as groups `rows` and `keys` (none: as many keys as rows); `dtype_in_names`
+    says whether these names tell the element type.  `known` are the
     fields with a usual value that its calls pass on: a workload with any other is refused.
     `calls`: a function for each operation that gives the launch of a problem; it raises
     InvalidConfig, then or at the first launch, for what the library does not take.  `place`: where
@@ -87,6 +88,7 @@ class Library:
     known: frozenset[str]
     calls: Mapping[str, Callable[[Problem], Launch]]
     tiles: tuple[re.Pattern[str], ...] = ()
+    dtype_in_names: bool = True
     place: int = 100
 
     def bind(self, problem: Problem) -> Launch:

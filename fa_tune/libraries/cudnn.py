@@ -43,6 +43,7 @@ LIBRARY = Library(
     ),
     # The first figure is the rows of one warp group.
     tiles=(re.compile(r"fprop_\w*?_(?P<rows>\d+)x(?P<keys>\d+)x\d+_\d+x\d+x\d+"),),
+    dtype_in_names=False,  # bf16 kernels say f16 too
     known=BASIC,
     calls={FORWARD: forward},
     place=1,

@@ -8,6 +8,7 @@ file's other kernels that fits, else left unknown.
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
@@ -41,18 +42,39 @@ def rows_from_launches(
 ) -> list[Row]:
     """Rows in table order; every launch is counted in one.
 
-    Launches of one kernel with one grid are one row: `duration_s` and the counters are means
-    over them, `median_s` their median, `n` their number.  `given` is what the user says of parts
-    that names and grids leave open.  `on_note` gets a line for each thing that a reader should
-    know.  Raises InvalidConfig where a name or grid says otherwise than `given`, and
-    ProfileFormatError for names that do not tell one config from another.
+    Launches of one kernel with one grid on one GPU are one row: `duration_s` and the counters are
+    means over them, `median_s` their median, `n` their number.  `Row.source` names the GPU if
+    there are several.  `given` is what the user says of parts that names and grids leave open.
+    `on_note` gets a line for each thing that a reader should know.  Raises InvalidConfig where a
+    name, grid or block says otherwise than `given` or the name, and ProfileFormatError for names
+    that do not tell one config from another.
     """
+    by_gpu: dict[tuple[str, ...], list[Launch]] = {}
+    for launch in launches:
+        by_gpu.setdefault(launch.gpu, []).append(launch)
+    notes = [f"{len(by_gpu)} GPUs, whose launches are not put together"] if len(by_gpu) > 1 else []
+    differing = [i for i, parts in enumerate(zip(*by_gpu, strict=True)) if len(set(parts)) > 1]
+    rows = [
+        replace(row, source=", ".join(gpu[i] for i in differing if gpu[i]))
+        for gpu, own in by_gpu.items()
+        for row in _rows_of_one_gpu(own, given or PartialWorkload(), notes.append)
+    ]
+    if on_note:
+        for note in dict.fromkeys(notes):
+            on_note(note)
+    return rows
+
+
+def _rows_of_one_gpu(
+    launches: Sequence[Launch], given: PartialWorkload, on_note: Note | None
+) -> list[Row]:
     names = dict.fromkeys(launch.kernel_name for launch in launches)
     _refuse_base_names(names)
     named = {name: identify(name) for name in names}
-    given = given or PartialWorkload()
     # All that a shape is told by: many launches, few kinds.
     kinds = {(launch.kernel_name, launch.grid): launch for launch in launches}
+    for launch in {(launch.kernel_name, launch.block): launch for launch in launches}.values():
+        _refuse_other_block(named[launch.kernel_name], launch)
     told_by = {
         kind: _told(named[launch.kernel_name], launch, given)
         if named[launch.kernel_name].family
@@ -116,7 +138,7 @@ class _Same:
 
 def _told(identity: KernelIdentity, launch: Launch, given: PartialWorkload) -> PartialWorkload:
     """What name, grid and user say together; raises InvalidConfig where they contradict."""
-    known = inferred(identity, launch)
+    known = inferred(identity, launch, one_query=given.seq_len == 1)
     for part in PARTS:
         said, asked = getattr(known, part), getattr(given, part)
         if None not in (said, asked) and said != asked:
@@ -139,10 +161,15 @@ def _in_words(part: str, value: object) -> str:
     return f"{part} {value.name if isinstance(value, DType) else value}"
 
 
-def inferred(identity: KernelIdentity, launch: Launch) -> PartialWorkload:
-    """What name and grid say; the length is a whole number of query blocks."""
+def inferred(
+    identity: KernelIdentity, launch: Launch, *, one_query: bool = False
+) -> PartialWorkload:
+    """What name and grid say; the length is a whole number of query blocks.  With `one_query` the
+    blocks of a reference are of heads that share keys, not of queries."""
     known = PartialWorkload(d_head=identity.d_head, dtype=identity.dtype, causal=identity.causal)
     if launch.grid is None or identity.blocks is None or identity.ragged:
+        return known
+    if one_query and identity.family == REFERENCE_FAMILY:
         return known
     implied = _implied_by_grid(identity, launch.grid)
     if implied is None:
@@ -177,8 +204,22 @@ def _required_grid(identity: KernelIdentity, shape: PartialWorkload) -> GridShap
     workload = shape.apply_to(Row("")).workload
     if workload is None or identity.blocks is None:
         return None
-    query_blocks = -(-workload.seq_len_q // identity.blocks[0])
-    return GridShape(query_blocks, workload.heads, workload.batch)
+    rows, heads = workload.seq_len_q, workload.heads
+    if identity.family == REFERENCE_FAMILY and rows == 1:
+        # FlashAttention 2 makes queries of the heads that share a head of keys.
+        rows, heads = heads // workload.kv_heads, workload.kv_heads
+    return GridShape(-(-rows // identity.blocks[0]), heads, workload.batch)
+
+
+def _refuse_other_block(identity: KernelIdentity, launch: Launch) -> None:
+    if identity.family in ("", REFERENCE_FAMILY) or launch.block is None:
+        return
+    threads = families.threads(families.config_of(Variant(identity.family, identity.label)))
+    if threads not in (None, math.prod(launch.block)):
+        raise ProfileFormatError(
+            f"{identity.label} was launched with {math.prod(launch.block)} threads a block, where "
+            f"its name says {threads}: name and block are of different kernels"
+        )
 
 
 def _row(
@@ -222,10 +263,10 @@ def _remark(rows: Sequence[Row], on_note: Note) -> None:
     if incomplete:
         names = ", ".join(sorted({row.kernel for row in incomplete})[:3])
         parts = sorted({n for row in incomplete for n in PartialWorkload.of(row).missing})
+        options = ", ".join(f"--{part.replace('_', '-')}" for part in parts)
         on_note(
             f"{len(incomplete)} rows have no TFLOP/s, as the file does not tell their workload "
-            f"({names}; unknown: {', '.join(parts)}); give it with --seq-len, --d-head, --batch, "
-            "--heads"
+            f"({names}); give it with {options}"
         )
     if strangers := sorted({row.kernel for row in rows if not row.family}):
         which = "1 kernel is" if len(strangers) == 1 else f"{len(strangers)} kernels are"

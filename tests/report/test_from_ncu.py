@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from fa_tune.store.table.partial_workload import PartialWorkload
 from fa_tune.store.table.rows import Row
 
 TIME = "gpu__time_duration.sum"
+DEVICE = "device__attribute_display_name"
 OURS = "void flash_forward_kernel<FlashForwardKernelConfig{%s}, WorkloadTraits{%s}>(ForwardParams)"
 VALUES = "(DType)15, 128, 64, 64, 4, true, true, true, 2, 2, 2, false, false"
 BARE = "5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 0, 0"
@@ -33,7 +36,7 @@ def _launch(
 ) -> Launch:
     time: MetricValue = Missing("no data") if us is None else Quantity(us / 1e6, "s")
     block = (128, 1, 1)
-    return Launch(1, next(_next), name, block, grid, "0", "9.0", {TIME: time, **extra})
+    return Launch(1, next(_next), name, block, grid, "0", "9.0", {TIME: time, **extra}, "here")
 
 
 def _only(rows: list[Row]) -> Row:
@@ -60,7 +63,8 @@ def test_ragged_length_is_not_in_the_grid() -> None:
     assert row.matmul_tflops is None
     assert row.reason.startswith("unknown batch, heads")
     assert len(notes) == 1
-    assert "give it with --seq-len" in notes[0]
+    options = ("--batch", "--heads", "--kv-heads", "--seq-len", "--seq-len-kv")
+    assert set(re.findall(r"--[a-z-]+", notes[0])) == set(options)
     given = PartialWorkload(seq_len=500, batch=2, heads=4)
     row = _only(rows_from_launches([launch], given=given, on_note=notes.append))
     assert (row.seq_len, row.seq_len_kv, row.kv_heads, row.reason) == (500, 500, 4, "")
@@ -104,12 +108,93 @@ def test_parts_of_a_split_call_are_no_baseline() -> None:
     assert [row.kernel for row in rows if row.is_reference] == ["FA2 combine"]
 
 
-def test_cudnn_takes_the_one_workload_that_fits() -> None:
-    fp16 = _launch(OURS % (BARE, "0, 0, 0"), (8, 4, 2))
-    bf16 = _launch(OURS % (VALUES, "0, 0, 0"), (16, 4, 2))
-    rows = rows_from_launches([fp16, bf16, _launch(CUDNN, (132, 1, 1))])
+@pytest.mark.parametrize(
+    ("others", "given", "found"),
+    [
+        ((BARE,), None, (512, DType.FP16)),
+        ((VALUES,), None, (512, DType.BF16)),
+        ((BARE, VALUES), None, (None, None)),
+        ((), DType.BF16, (512, DType.BF16)),
+        ((), DType.FP16, (512, DType.FP16)),
+        ((), None, (512, None)),
+    ],
+)
+def test_cudnn_has_the_type_of_the_options_or_of_the_files_other_kernels(
+    others: tuple[str, ...], given: DType | None, found: tuple[int | None, DType | None]
+) -> None:
+    """Its name says f16 whatever the type was."""
+    launches = [_launch(OURS % (values, "0, 0, 0"), (8, 4, 2)) for values in others]
+    sizes = {} if others else {"seq_len": 512, "batch": 2, "heads": 4, "d_head": 128}
+    stated = PartialWorkload(dtype=given, causal=False, **sizes)
+    rows = rows_from_launches([*launches, _launch(CUDNN, (132, 1, 1))], given=stated)
     cudnn = next(row for row in rows if row.kernel == "cuDNN")
-    assert (cudnn.seq_len, cudnn.dtype, cudnn.reason) == (512, DType.FP16, "")
+    assert (cudnn.seq_len, cudnn.dtype) == found
+    assert (cudnn.matmul_tflops is None) == (None in found)
+
+
+def _decode(**switches: int) -> Launch:
+    return _launch(_switched(even_MN=0, **switches), (1, 32, 8))
+
+
+def test_fa2_makes_queries_of_grouped_heads_where_there_is_one_query() -> None:
+    """torch's grid is then (1, batch, heads of keys)."""
+    one = PartialWorkload(seq_len=1, seq_len_kv=4096, batch=32, heads=64, kv_heads=8)
+    row = _only(rows_from_launches([_decode()], given=one))
+    assert row.reason == ""
+    assert row.workload is not None
+    assert (row.workload.heads, row.workload.kv_heads, row.workload.batch) == (64, 8, 32)
+    # 2·2·batch·heads·keys·d over 100 us, by hand.
+    assert row.matmul_tflops == pytest.approx(4 * 32 * 64 * 4096 * 64 / 100e-6 / 1e12)
+    # 128 heads over one of keys fill a block of 128, which is no sequence of 128 queries then.
+    many = _launch(_switched(), (1, 32, 1))
+    row = _only(rows_from_launches([many], given=replace(one, heads=128, kv_heads=1)))
+    assert (row.seq_len, row.heads, row.kv_heads) == (1, 128, 1)
+    for other in (
+        replace(one, kv_heads=16),
+        replace(one, kv_heads=64),
+        replace(one, batch=8),
+        replace(one, seq_len=2),
+    ):
+        with pytest.raises(InvalidConfig, match="another grid"):
+            rows_from_launches([_decode()], given=other)
+
+
+def test_a_block_that_the_config_does_not_have_is_refused() -> None:
+    launch = _launch(OURS % (BARE, "0, 0, 0"), (8, 4, 2))
+    assert rows_from_launches([replace(launch, block=(32, 4, 1))])[0].n == 1
+    for block in ((256, 1, 1), (64, 1, 1)):
+        with pytest.raises(ProfileFormatError, match=f"{block[0]} threads a block"):
+            rows_from_launches([launch, replace(launch, block=block)])
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        ({"device": "1"}, ("device 0", "device 1")),
+        ({"host": "there"}, ("here", "there")),
+        ({"compute_capability": "8.0"}, ("CC 9.0", "CC 8.0")),
+        ({"metrics": {TIME: Quantity(4e-4, "s"), DEVICE: "NVIDIA A100"}}, ("", "NVIDIA A100")),
+    ],
+)
+def test_launches_of_two_gpus_are_never_put_together(
+    change: dict[str, Any], names: tuple[str, str]
+) -> None:
+    """Not in a mean, not in a ratio, and no workload is taken from the other's."""
+    ours = _launch(OURS % (BARE, "0, 0, 0"), (8, 4, 2), 100)
+    other = replace(ours, **{"metrics": {TIME: Quantity(4e-4, "s")}, **change})
+    cudnn = replace(_launch(CUDNN, (132, 1, 1), 50), **change)
+    notes: list[str] = []
+    rows = rows_from_launches([ours, ours, other], on_note=notes.append)
+    assert {(row.source, row.median_s, row.n) for row in rows} == {
+        (names[0], 1e-4, 2),
+        (names[1], 4e-4, 1),
+    }
+    assert {row.duration_percent_of_baseline for row in rows} == {100.0}
+    assert any(note.startswith("2 GPUs") for note in notes)
+    assert len(notes) == len(set(notes))
+    rows = rows_from_launches([ours, cudnn])
+    assert next(row for row in rows if row.kernel == "cuDNN").seq_len is None
+    assert [row.source for row in rows_from_launches([ours, ours])] == [""]
 
 
 def test_ragged_kernel_takes_only_a_workload_of_its_grid() -> None:

@@ -231,8 +231,9 @@ def _last_error(log: str, exit_code: int) -> str:
     if program and len(program) == len(errors):
         return f"the profiled program failed under ncu: {program[-1]}"
     specific = [e for e in errors if e not in program]
-    said = f": {specific[0]}" if specific else " and said nothing"
-    return f"ncu ended with status {exit_code}{said}"
+    if specific:
+        return f"ncu failed: {specific[0]}"
+    return f"ncu ended with status {exit_code} and said nothing"
 
 
 def _listed(names: list[str]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fa_tune.core.model import Quantity
+from fa_tune.profile.ncu.metrics import DURATION, DURATIONS
 
 NO_PROCESS = -1  # the report module does not say which process launched a kernel
 
@@ -24,13 +25,13 @@ MetricValue = Quantity | str | Missing
 
 @dataclass(frozen=True)
 class Launch:
-    """One profiled kernel launch; (process_id, launch_id) tells it from the others.
+    """One profiled kernel launch; (host, process_id, launch_id) tells it from the others.
 
     `kernel_name` is as the file shows it (demangled, mangled or plain).  `block` and `grid`
     are None where the file has no such column (releases before 2021).  `device` is the
-    device's index as text and `compute_capability` like `9.0`; both may be empty.
-    `metrics` is keyed by ncu identifier, or `Section/Name` for the few display names that
-    have none here.
+    device's index as text, `compute_capability` like `9.0` and `host` a machine's name; each may
+    be empty.  `metrics` is keyed by ncu identifier, or `Section/Name` for the few display names
+    that have none here.
     """
 
     process_id: int
@@ -41,15 +42,32 @@ class Launch:
     device: str
     compute_capability: str
     metrics: Mapping[str, MetricValue]
+    host: str = ""
 
     def value(self, metric: str) -> MetricValue:
-        """The metric, or Missing("not collected")."""
-        return self.metrics.get(metric, Missing("not collected"))
+        """The metric, or Missing("not collected").  A duration may be there as an average,
+        maximum or minimum, which of one launch are all the same."""
+        found = self.metrics.get(metric, Missing("not collected"))
+        if metric == DURATION and isinstance(found, Missing):
+            others = (self.metrics.get(name) for name in DURATIONS)
+            return next((v for v in others if isinstance(v, Quantity)), found)
+        return found
 
     def quantity(self, metric: str) -> Quantity | None:
         """The metric if it is a number, else None."""
-        value = self.metrics.get(metric)
+        value = self.value(metric)
         return value if isinstance(value, Quantity) else None
+
+    @property
+    def gpu(self) -> tuple[str, str, str, str]:
+        """The GPU it ran on: name, `CC 9.0`, `device 0` and host; what the file lacks is empty."""
+        name = self.metrics.get("device__attribute_display_name")
+        return (
+            name if isinstance(name, str) else "",
+            self.compute_capability and f"CC {self.compute_capability}",
+            self.device and f"device {self.device}",
+            self.host,
+        )
 
 
 @dataclass(frozen=True)

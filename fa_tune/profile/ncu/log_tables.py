@@ -37,7 +37,7 @@ BLOCK_ROWS = 512  # enough that columns which never change cost nothing
 _MAX_JOINED_LINES = 20  # a quoted field may contain line ends, but not a whole file
 # Of a line that is taken for a damaged row: with numbers where a row has them, and without.
 _FEWEST_PIECES, _MANY_PIECES = 4, 8
-_WHOLE = re.compile("[0-9]+|[0-9]{1,3}(?:[.,'\u2019 \u00a0\u202f\u2009][0-9]{3})+")
+_WHOLE = re.compile("[0-9]{1,18}|[0-9]{1,3}(?:[.,'\u2019 \u00a0\u202f\u2009][0-9]{3}){1,5}")
 
 
 @dataclass(frozen=True)

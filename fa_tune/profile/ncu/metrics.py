@@ -14,13 +14,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.units import BYTE, HERTZ, PERCENT, SECOND, Unit
+from fa_tune.core.model import Quantity
+from fa_tune.core.units import BYTE, BYTE_PER_SECOND, HERTZ, PERCENT, SECOND, Unit
 
 
 @dataclass(frozen=True)
 class MetricInfo:
     """A metric's name for people and the base unit its value must have (None: a count, whose
-    unit is not to be relied on)."""
+    unit is not to be relied on, but that no time, rate, size or percentage may stand for)."""
 
     identifier: str
     label: str
@@ -28,6 +29,7 @@ class MetricInfo:
 
 
 DURATION = "gpu__time_duration.sum"
+DURATIONS = (DURATION, *(f"gpu__time_duration.{rollup}" for rollup in ("avg", "max", "min")))
 CYCLES = "sm__cycles_elapsed.max"
 SM_CLOCK = "sm__cycles_elapsed.avg.per_second"
 DRAM_CLOCK = "dram__cycles_elapsed.avg.per_second"
@@ -136,12 +138,12 @@ def metric_request(name: str) -> MetricRequest:
 
 _INFO = (
     MetricInfo(DURATION, "duration", SECOND),
-    MetricInfo(CYCLES, "SM cycles"),
-    MetricInfo("gpc__cycles_elapsed.max", "GPC cycles"),
+    MetricInfo(CYCLES, "SM cycles", "cycle"),
+    MetricInfo("gpc__cycles_elapsed.max", "GPC cycles", "cycle"),
     MetricInfo(SM_CLOCK, "SM clock", HERTZ),
     MetricInfo(DRAM_CLOCK, "memory clock", HERTZ),
     MetricInfo(L2_HIT_RATE, "L2 hit rate", PERCENT),
-    MetricInfo(REGISTERS, "registers per thread"),
+    MetricInfo(REGISTERS, "registers per thread", "register/thread"),
     MetricInfo(TENSOR_PIPE, "tensor pipe busy", PERCENT),
     MetricInfo(
         "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
@@ -200,6 +202,33 @@ def expected_unit(identifier: str) -> str | None:
     if info is not None:
         return info.unit
     return SECOND if identifier.startswith("gpu__time_duration.") else None
+
+
+_DIMENSIONS = (SECOND, HERTZ, BYTE, BYTE_PER_SECOND, PERCENT)
+_NEVER_NEGATIVE = (SECOND, HERTZ, BYTE, BYTE_PER_SECOND)
+_LONGEST_S = 24 * 3600
+_MOST_PERCENT = 200  # hit rates pass 100 where their parts come from different passes
+
+
+def fits(identifier: str, unit: str) -> bool:
+    """Whether a metric's value may have a base unit."""
+    info = METRICS.get(identifier)
+    if info is not None and info.unit not in _DIMENSIONS:
+        return unit not in _DIMENSIONS if info.unit is None else unit in (info.unit, "")
+    return expected_unit(identifier) in (None, unit)
+
+
+def impossible(identifier: str, quantity: Quantity) -> str | None:
+    """What a metric's value, in base units, cannot be: `is negative`; None if nothing."""
+    if quantity.value < 0 and (identifier in METRICS or quantity.unit in _NEVER_NEGATIVE):
+        return "is negative"
+    if identifier in DURATIONS and quantity.value > _LONGEST_S:
+        return "is longer than a day"
+    if identifier == REGISTERS and quantity.value % 1:
+        return "is no whole number"
+    if identifier in METRICS and quantity.unit == PERCENT and quantity.value > _MOST_PERCENT:
+        return "is no percentage of anything"
+    return None
 
 
 _ROLLUP = re.compile(r"[a-z0-9]+__[a-z0-9_]+\.(?:sum|min|max)")

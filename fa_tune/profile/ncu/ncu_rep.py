@@ -20,7 +20,7 @@ from fa_tune.core.errors import ProfileFormatError, ToolMissing, UnknownUnit
 from fa_tune.core.units import to_base
 from fa_tune.profile.ncu.command import find_ncu
 from fa_tune.profile.ncu.launches import NO_PROCESS, Launch, MetricValue, Missing, Profile
-from fa_tune.profile.ncu.metrics import expected_unit
+from fa_tune.profile.ncu.metrics import expected_unit, fits, impossible
 
 # Under the name base that the CSV readers see as well.
 _NAME_BASES = {
@@ -136,8 +136,8 @@ def _metrics(action: Any, path: str | Path) -> Iterable[tuple[str, MetricValue]]
         metric = action[name] if hasattr(action, "__getitem__") else action.metric_by_name(name)
         try:
             yield name, _value(name, metric)
-        except UnknownUnit as error:
-            raise UnknownUnit(f"{path}, {name}: {error}") from error
+        except ProfileFormatError as error:
+            raise type(error)(f"{path}, {name}: {error}") from error
 
 
 def _value(name: str, metric: Any) -> MetricValue:
@@ -154,9 +154,11 @@ def _value(name: str, metric: Any) -> MetricValue:
         return Missing("inf")
     unit = metric.unit() or ""
     quantity = to_base(number, unit)
-    expected = expected_unit(name)
-    if expected not in (None, quantity.unit):
-        raise UnknownUnit(f"{unit!r} is not a unit that converts to {expected!r}")
+    if not fits(name, quantity.unit):
+        expected = expected_unit(name)
+        raise UnknownUnit(f"{unit!r} is not a unit that converts to {expected or 'a count'!r}")
+    if wrong := impossible(name, quantity):
+        raise ProfileFormatError(f"{number} {wrong}")
     return quantity
 
 

@@ -27,7 +27,7 @@ _GROUPINGS = {
 }
 _MARKS = ".,'\u2019" + _SPACES
 
-_NUMERIC = re.compile(rf"[+-]?[0-9](?:[0-9{_MARKS}]*[0-9])?(?:[eE][+-]?[0-9]+)?")
+_NUMERIC = re.compile(rf"[+-]?[0-9](?:[0-9{_MARKS}]*[0-9])?(?:[eE][+-]?[0-9]{{1,3}})?")
 _PLAIN = re.compile(r"[+-]?(?:0|[1-9][0-9]*)")
 # The only shape that has two readings: one mark, then exactly three digits.
 _TWO_READINGS = re.compile(r"[+-]?[1-9][0-9]{0,2}[.,][0-9]{3}")
@@ -70,7 +70,7 @@ STYLES = tuple(
 @lru_cache(maxsize=16)
 def _patterns(style: NumberStyle) -> tuple[re.Pattern[str], re.Pattern[str] | None]:
     fraction = rf"(?:{re.escape(style.decimal)}[0-9]+)?"
-    plain = re.compile(rf"[+-]?(?:0|[1-9][0-9]*){fraction}(?:[eE][+-]?[0-9]+)?")
+    plain = re.compile(rf"[+-]?(?:0|[1-9][0-9]*){fraction}(?:[eE][+-]?[0-9]{{1,3}})?")
     marks = _GROUPINGS[style.grouping]
     if not marks:
         return plain, None

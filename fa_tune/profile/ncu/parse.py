@@ -21,7 +21,7 @@ from pathlib import Path
 from fa_tune.core.errors import ProfileFormatError, StorageError, UnknownUnit
 from fa_tune.core.files import read_bytes
 from fa_tune.core.model import Quantity
-from fa_tune.core.units import BYTE, BYTE_PER_SECOND, HERTZ, PERCENT, SECOND, parse_unit, to_base
+from fa_tune.core.units import parse_unit, to_base
 from fa_tune.profile.ncu import ncu_rep
 from fa_tune.profile.ncu.diagnose import diagnose_log
 from fa_tune.profile.ncu.display_names import IDENTIFIERS
@@ -36,7 +36,7 @@ from fa_tune.profile.ncu.log_tables import (
     read_log,
     whole_number,
 )
-from fa_tune.profile.ncu.metrics import expected_unit, is_whole
+from fa_tune.profile.ncu.metrics import METRICS, expected_unit, fits, impossible, is_whole
 from fa_tune.profile.ncu.number_format import NumberCell, NumberStyle, decide_style, looks_numeric
 from fa_tune.profile.ncu.raw_columns import Cells, are_plain_integers, read_column
 
@@ -60,7 +60,6 @@ _REPORT_ADVICE = (
 )
 _CAPABILITY = re.compile(r"[0-9]+[.,][0-9]+")
 Columns = Mapping[str, int]
-_DIMENSIONS = (SECOND, HERTZ, BYTE, BYTE_PER_SECOND, PERCENT)
 
 _MISSING = {
     "": "empty",
@@ -94,8 +93,9 @@ def parse_ncu_csv(text: str | bytes, *, decimal: str | None = None) -> Profile:
     if not text.strip("\ufeff \t\r\n\0"):
         raise ProfileFormatError("the file is empty: ncu printed nothing, or was killed")
     log = read_log(text)
+    failed = _failure(text)
     if not log.tables:
-        raise ProfileFormatError(_no_table(text))
+        raise ProfileFormatError(_no_launches(failed) if failed else _no_table(text))
     for table in log.tables:
         _check_form(table)
     forms = {"raw" if t.is_raw else "details" for t in log.tables}
@@ -103,12 +103,16 @@ def parse_ncu_csv(text: str | bytes, *, decimal: str | None = None) -> Profile:
         raise ProfileFormatError("a details page and a raw page in one file; split them")
     tables = [table for table in log.tables if not table.is_empty]
     if not tables:
-        raise ProfileFormatError("a header and no launch: ncu was stopped before the first one")
+        raise ProfileFormatError(
+            _no_launches(failed or "a header only; ncu was stopped before the first")
+        )
     form = forms.pop()
     style = decide_style(
         (cell for table in tables for cell in _number_cells(table)), decimal=decimal
     )
     warnings = [*remarks, *log.warnings]
+    if failed:
+        warnings.append(f"later launches may be missing: {failed}")
     warnings += [f"no launch under the header of line {t.line}" for t in log.tables if t.is_empty]
     launches: list[Launch] = []
     for table in tables:
@@ -153,11 +157,24 @@ def _is_report(data: bytes) -> bool:
     return data.startswith((b"NVR\0", b"\x28\xb5\x2f\xfd"))  # plain, and zstd-compressed
 
 
+def _failure(text: str) -> str | None:
+    """What went wrong in a run whose exit status is not known, in ncu's words; None if nothing."""
+    errors = re.search(r"^==ERROR==", text, re.MULTILINE)
+    diagnosis = diagnose_log(text, exit_code=1 if errors else 0)
+    return diagnosis.message if diagnosis is not None and diagnosis.fatal else None
+
+
+def _no_launches(why: str) -> str:
+    return f"no launches in it: {why}"
+
+
 def _no_table(text: str) -> str:
-    """Why there are no launches: what went wrong, or what kind of text this is."""
-    diagnosis = diagnose_log(text, exit_code=0)
-    if diagnosis is not None and diagnosis.fatal:
-        return f"no launches in it: {diagnosis.message}"
+    """What kind of text this is, that has no launches."""
+    if report := re.search(r"^==PROF== Report: *(.+?) *$", text, re.MULTILINE):
+        return (
+            f"ncu wrote what it measured to {report[1]}; print it with "
+            f"`ncu --import {report[1]} --page raw --csv --print-units base`"
+        )
     rerun = "; rerun ncu with `--csv --page raw --print-units base`"
     if re.search(r"^\s*-{5,}\s+-{5,}", text, re.MULTILINE):
         return "this is ncu's table for the console" + rerun
@@ -165,6 +182,8 @@ def _no_table(text: str) -> str:
         return "the columns are separated by something other than commas" + rerun
     if text.lstrip("\ufeff").startswith('"ID","Process ID"'):
         return "cut off within the header; was ncu killed?"
+    if text.startswith("==PROF== "):
+        return "it ended before a table: ncu or the profiled program was killed; run them again"
     return "no ncu table in it" + rerun
 
 
@@ -193,6 +212,10 @@ def _check_form(table: LogTable) -> None:
         needed |= set(_METRIC_COLUMNS)
     elif not table.is_empty and table.units is None:
         raise ProfileFormatError(f"no row of units under the header of line {table.line}")
+    known = {*IDENTITY, *_METRIC_COLUMNS}
+    for name in columns:
+        if table.header.count(name) > 1 and (name in known or _RAW_NAME.fullmatch(name)):
+            raise ProfileFormatError(f"the header of line {table.line} has {name} twice")
     if missing := needed - columns:
         raise ProfileFormatError(
             f"the header of line {table.line} lacks {', '.join(sorted(missing))}"
@@ -282,15 +305,15 @@ def _value(key: str, unit: str, text: str, style: NumberStyle, line: int) -> Met
     try:
         if number is None:
             # Only names of things, which have no unit, are no numbers.
-            if parse_unit(unit).base or expected_unit(key) is not None:
+            if parse_unit(unit).base or key in METRICS or expected_unit(key) is not None:
                 raise ProfileFormatError(f"{text!r} is not a number")
             return text
         quantity = _quantity(number, unit, text)
-        expected = expected_unit(key)
-        if quantity.value < 0 and expected in _DIMENSIONS:
-            raise ProfileFormatError(f"{text!r} is negative")
-        if expected not in (None, quantity.unit):
-            raise UnknownUnit(f"{unit!r} is not a unit that converts to {expected!r}")
+        if not fits(key, quantity.unit):
+            expected = expected_unit(key)
+            raise UnknownUnit(f"{unit!r} is not a unit that converts to {expected or 'a count'!r}")
+        if wrong := impossible(key, quantity):
+            raise ProfileFormatError(f"{text!r} {wrong}")
         return quantity
     except ProfileFormatError as error:
         raise type(error)(f"line {line}, {key}: {error}") from error
@@ -316,11 +339,12 @@ def _read_details(table: LogTable, style: NumberStyle, warnings: list[str]) -> l
         key = _launch_key(row, table.columns)
         known = first.setdefault(key, row)
         metrics.setdefault(key, {})
-        if _field(row, table.columns, "Kernel Name") != _field(known, table.columns, "Kernel Name"):
-            raise ProfileFormatError(
-                f"line {row.line}: launch {key[1]} of process {key[0]} has another kernel name "
-                f"than on line {known.line}"
-            )
+        for column in IDENTITY:
+            if _field(row, table.columns, column) != _field(known, table.columns, column):
+                raise ProfileFormatError(
+                    f"line {row.line}: launch {key[1]} of process {key[0]} has another "
+                    f"{column.lower()} than on line {known.line}"
+                )
     read: dict[tuple[str, str, str], MetricValue] = {}
     for row, *cell in _details_cells(table):
         name, unit, text = cell
@@ -393,6 +417,7 @@ def _launch(row: LogRow, columns: Columns, metrics: Mapping[str, MetricValue]) -
         _field(row, columns, "Device"),
         capability,
         metrics,
+        _field(row, columns, "Host Name"),
     )
 
 

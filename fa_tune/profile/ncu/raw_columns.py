@@ -13,7 +13,7 @@ from fa_tune.core.model import Quantity
 from fa_tune.core.units import Unit, parse_unit
 from fa_tune.profile.ncu.launches import MetricValue
 from fa_tune.profile.ncu.log_tables import Texts
-from fa_tune.profile.ncu.metrics import expected_unit
+from fa_tune.profile.ncu.metrics import METRICS, fits, impossible
 from fa_tune.profile.ncu.number_format import NumberStyle
 
 Read = Callable[[str, int], MetricValue]
@@ -79,7 +79,9 @@ def read_column(
     known = _numeric_unit(name, unit)
     numbers = None if known is None else _numbers(texts, known, style)
     if known is not None and numbers is not None:
-        return Column(numbers, known.base)
+        each = set(numbers) if name in METRICS else ()
+        if not any(impossible(name, Quantity(number, known.base)) for number in each):
+            return Column(numbers, known.base)
     values: dict[str, MetricValue] = {}
     for text, line in zip(texts.each, lines, strict=True):
         if text not in values:
@@ -98,7 +100,7 @@ def _numeric_unit(name: str, unit: str) -> Unit | None:
         known = parse_unit(unit)
     except UnknownUnit:
         return None
-    return known if expected_unit(name) in (None, known.base) else None
+    return known if fits(name, known.base) else None
 
 
 def _numbers(texts: Texts, unit: Unit, style: NumberStyle) -> array[float] | None:

@@ -161,6 +161,15 @@ def test_units_are_checked(unit: str) -> None:
         read([action(**{"gpu__time_duration.sum": (unit, 5)})])
 
 
+@pytest.mark.parametrize(
+    ("name", "unit", "value"),
+    [("gpu__time_duration.sum", "s", -5), ("launch__registers_per_thread", "", 168.5)],
+)
+def test_what_cannot_be_is_refused(name: str, unit: str, value: Value) -> None:
+    with pytest.raises(ProfileFormatError, match=rf"x\.ncu-rep, {name}: {value} is"):
+        read([action(**{name: (unit, value)})])
+
+
 @pytest.mark.parametrize("report", [RuntimeError("bad magic"), None, fake_report()])
 def test_what_cannot_be_loaded_is_one_line(report: Any) -> None:
     with pytest.raises(ProfileFormatError, match=r"^x\.ncu-rep: ") as caught:

@@ -10,11 +10,8 @@ import pytest
 from fa_tune.core.errors import ProfileFormatError, StorageError
 from fa_tune.core.model import Quantity
 from fa_tune.profile.ncu.launches import Missing
-from fa_tune.profile.ncu.parse import read_profile
-from tests.profile.ncu.ncu_text import (
-    DATA,
-    DURATION,
-)
+from fa_tune.profile.ncu.parse import parse_ncu_csv, read_profile
+from tests.profile.ncu.ncu_text import CLOCK, DATA, DURATION, TEN_US, details, identity
 
 # Golden files --------------------------------------------------------------------------------
 
@@ -117,13 +114,46 @@ def test_tables_squeezed_into_a_cell_are_left_out() -> None:
         p.stem
         for p in (DATA / "failures").glob("*.log")
         # Known only from ncu's exit status, or no failures at all.
-        if p.stem not in {"timed-out", "failed", "metrics-unavailable", "clocks-were-locked"}
+        if p.stem not in {"timed-out", "metrics-unavailable", "clocks-were-locked"}
     ),
 )
 def test_a_failed_run_says_why_there_are_no_launches(name: str) -> None:
     with pytest.raises(ProfileFormatError, match="no launches in it: ") as caught:
         read_profile(DATA / "failures" / f"{name}.log")
     assert "\n" not in str(caught.value)
+
+
+PROF = "==PROF== Connected to process 4711 (/usr/bin/python3)\n"
+CODE = "==ERROR== The application returned an error code (139).\n"
+COMPLETE = details((identity(), [TEN_US, CLOCK]))
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        (PROF + CODE, r"program failed .*\(139\)"),
+        (PROF + details() + CODE, r"program failed .*\(139\)"),
+        (
+            PROF + "==ERROR== Profiling failed for some reason.\n",
+            "Profiling failed for some reason",
+        ),
+        (PROF, "ended before a table"),
+        (PROF + '==PROF== Profiling "k" - 0: 0%....50%\nloading\n', "ended before a table"),
+        (PROF + "==PROF== Report: /tmp/k.ncu-rep\n", "ncu --import /tmp/k.ncu-rep"),
+    ],
+)
+def test_a_log_without_launches_tells_why_and_not_to_add_an_option_it_had(
+    log: str, said: str
+) -> None:
+    with pytest.raises(ProfileFormatError, match=said) as caught:
+        parse_ncu_csv(log)
+    assert "rerun" not in str(caught.value)
+
+
+def test_launches_before_a_failure_are_read_and_the_failure_is_said() -> None:
+    profile = parse_ncu_csv(PROF + COMPLETE + CODE)
+    assert profile.launches == parse_ncu_csv(COMPLETE).launches
+    assert any("(139)" in warning for warning in profile.warnings)
 
 
 # Files ---------------------------------------------------------------------------------------

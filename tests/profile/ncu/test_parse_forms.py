@@ -96,7 +96,9 @@ def test_sizes(text: str, size: tuple[int, int, int] | None) -> None:
     assert launch.grid == size
 
 
-@pytest.mark.parametrize("text", ["(128, 1)", "(a, 1, 1)", "128", "(1.5, 1, 1)"])
+@pytest.mark.parametrize(
+    "text", ["(128, 1)", "(a, 1, 1)", "128", "(1.5, 1, 1)", f"({'9' * 5000}, 1, 1)"]
+)
 def test_sizes_that_are_none(text: str) -> None:
     with pytest.raises(ProfileFormatError, match=r"line 2: .* is no Block Size"):
         parse_ncu_csv(details((identity() | {"Block Size": text}, [TEN_US, CLOCK])))
@@ -108,7 +110,7 @@ def test_ids_may_be_grouped(text: str, number: int) -> None:
     assert launch.launch_id == number
 
 
-@pytest.mark.parametrize("text", ["1.0", "-1", "0x1", ""])
+@pytest.mark.parametrize("text", ["1.0", "-1", "0x1", "", "1_0", "9" * 5000, "1" + ",000" * 2000])
 def test_ids_that_are_no_whole_numbers_are_refused(text: str) -> None:
     with pytest.raises(ProfileFormatError, match="line 2 does not fit the header"):
         parse_ncu_csv(details((identity() | {"ID": text}, [TEN_US, CLOCK])))
@@ -143,6 +145,13 @@ def test_a_raw_page_with_an_unknown_column_and_source_counters() -> None:
     profile = parse_ncu_csv(raw(columns, (identity(), ["blue", "1.25", "512"])))
     assert only(profile).metrics.keys() == {DURATION, "inst_executed"}
     assert profile.warnings == ("column 'Some New Column' is not known and was ignored",)
+
+
+@pytest.mark.parametrize("name", [DURATION, "Grid Size", "launch__registers_per_thread"])
+def test_a_column_that_stands_twice_is_refused(name: str) -> None:
+    columns = [(DURATION, "us"), ("launch__registers_per_thread", ""), (name, "us")]
+    with pytest.raises(ProfileFormatError, match=f"line 1 has {name} twice"):
+        parse_ncu_csv(raw(columns, (identity(), ["1.25", "168", "9.5"])))
 
 
 @pytest.mark.parametrize("column", ["Process ID", "Metric Unit", "Section Name"])

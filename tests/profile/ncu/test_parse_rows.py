@@ -232,7 +232,7 @@ def test_no_kernels_matched() -> None:
 
 def test_a_header_and_nothing_else() -> None:
     for text in (details(), raw([(DURATION, "ns")])):
-        with pytest.raises(ProfileFormatError, match="a header and no launch"):
+        with pytest.raises(ProfileFormatError, match="no launches in it: a header only"):
             parse_ncu_csv(PREAMBLE + text)
     with pytest.raises(ProfileFormatError, match="cut off within the header"):
         parse_ncu_csv(details()[:40])

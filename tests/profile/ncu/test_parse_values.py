@@ -92,6 +92,29 @@ def test_cells_that_list_instances_are_not_read(text: str) -> None:
     assert any("--print-metric-instances none" in w for w in profile.warnings)
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["1e99999999999999999999", "1e-99999999999999999999", "9" * 400, "1e400", "1_0", "\u0661"],
+)
+def test_what_is_no_number_of_this_world_is_refused(text: str) -> None:
+    for name, unit in ((DURATION, "ns"), (DURATION, "us"), ("launch__registers_per_thread", "")):
+        for page in (
+            details((identity(), [(CLI, name, unit, text)])),
+            raw([(name, unit)], (identity(), [text])),
+            raw([(name, unit)], (identity(), ["1"]), (identity(1), [text])),
+        ):
+            with pytest.raises(ProfileFormatError, match=name):
+                parse_ncu_csv(page)
+
+
+@pytest.mark.parametrize("rollup", ["sum", "avg", "min", "max"])
+def test_one_launch_has_one_duration_by_any_rollup(rollup: str) -> None:
+    launch = one((CLI, f"gpu__time_duration.{rollup}", "us", "1.5"), CLOCK)
+    assert launch.value(DURATION) == launch.quantity(DURATION) == Quantity(1.5e-6, "s")
+    absent = one((CLI, f"gpu__time_duration.{rollup}", "us", "n/a"), CLOCK)
+    assert absent.quantity(DURATION) is None
+
+
 # Units ---------------------------------------------------------------------------------------
 
 
@@ -132,6 +155,12 @@ def test_units(name: str, unit: str, text: str, quantity: Quantity) -> None:
         (DURATION, "hz"),
         ("sm__cycles_elapsed.avg.per_second", "cycle"),
         ("lts__t_sector_hit_rate.pct", ""),
+        ("sm__cycles_elapsed.max", "us"),
+        ("sm__cycles_elapsed.max", "Kcycle"),
+        ("sm__cycles_elapsed.max", "register/thread"),
+        ("launch__registers_per_thread", "cycle"),
+        ("launch__registers_per_thread", "byte"),
+        ("smsp__inst_executed.sum", "%"),
         ("sm__other.sum", "Xbyte"),
         ("sm__other.sum", "inst/minute"),
     ],

@@ -6,6 +6,7 @@ import pytest
 
 from fa_tune.core.errors import ProfileFormatError, UnknownUnit
 from fa_tune.core.model import Quantity
+from fa_tune.core.units import to_base
 from fa_tune.profile.ncu.launches import Missing
 from fa_tune.profile.ncu.log_tables import BLOCK_ROWS
 from fa_tune.profile.ncu.parse import parse_ncu_csv
@@ -55,20 +56,35 @@ def test_the_unit_of_a_column_must_be_one_of_the_metric(unit: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "unit"),
+    ("name", "unit", "good", "bad"),
     [
-        (DURATION, "ns"),
-        ("dram__bytes_read.sum", "byte"),
-        ("lts__t_sector_hit_rate.pct", "%"),
-        ("sm__cycles_elapsed.avg.per_second", "Ghz"),
+        (DURATION, "ns", "0", "-1"),
+        (DURATION, "s", "86400", "86401"),
+        ("sm__cycles_elapsed.max", "cycle", "5", "-5"),
+        ("dram__bytes_read.sum", "byte", "5", "-5"),
+        ("lts__t_bytes.sum", "byte", "5", "-5"),
+        ("dram__bytes.sum.per_second", "Gbyte/s", "1.5", "-1.5"),
+        ("sm__cycles_elapsed.avg.per_second", "Ghz", "1.5", "-1.5"),
+        ("lts__t_sector_hit_rate.pct", "%", "200", "200.01"),  # 100.59 is in the recordings
+        ("lts__t_sector_hit_rate.pct", "%", "93.5", "-0.01"),
+        ("launch__registers_per_thread", "register/thread", "168", "168.5"),
+        ("launch__registers_per_thread", "", "168", "-3"),
     ],
 )
-def test_no_time_size_or_rate_is_negative(name: str, unit: str) -> None:
-    rows = (identity(0), ["1.5"]), (identity(1), ["-1.5"])
-    with pytest.raises(ProfileFormatError, match="negative"):
-        parse_ncu_csv(raw([(name, unit)], *rows))
-    with pytest.raises(ProfileFormatError, match="negative"):
-        parse_ncu_csv(details(*((launch, [(CLI, name, unit, t)]) for launch, (t,) in rows)))
+def test_what_cannot_be_is_refused_on_every_page(name: str, unit: str, good: str, bad: str) -> None:
+    read = to_base(float(good), unit)
+    for text, refused in ((good, False), (bad, True)):
+        pages = (
+            raw([(name, unit)], (identity(), [text])),
+            raw([(name, unit)], (identity(), [good]), (identity(1), [text])),
+            details((identity(), [(CLI, name, unit, text)])),
+        )
+        for page in pages:
+            if refused:
+                with pytest.raises(ProfileFormatError, match=rf"line \d, {name}: '{text}' is"):
+                    parse_ncu_csv(page, decimal=".")
+            else:
+                assert parse_ncu_csv(page, decimal=".").launches[-1].quantity(name) == read
 
 
 @pytest.mark.parametrize("other", ["flash_forward_kernel", "another_kernel"])
