@@ -31,7 +31,6 @@ from fa_tune.commands.views.row_table import FITTED_LIMIT, show_rows
 from fa_tune.core.errors import NoUsableVariant, StorageError
 from fa_tune.core.workload import FIELDS, OPTIONAL
 from fa_tune.core.workload_parts import PARTS
-from fa_tune.families.selection import steps_of_progressions
 from fa_tune.profile import profile_json
 from fa_tune.report.formats import write
 from fa_tune.report.load import load_report_source, parse_report_source
@@ -165,7 +164,7 @@ def command(
     shown = _sorted(rows, *SORTS[sort]) if sort is not None else rows
     if html is not None:
         others = [source(against)] if against is not None else []
-        write_page(html, sources, steps_of_progressions, others)
+        write_page(html, sources, others)
         said.note(f"The page is {html}.")
     if form == PARQUET:
         from fa_tune.report.parquet import parquet  # takes long to load

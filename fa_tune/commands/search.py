@@ -45,7 +45,6 @@ from fa_tune.commands.views.search import all_rows, show_search, write_search
 from fa_tune.commands.views.staleness import show_staleness
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.options import SearchOptions
-from fa_tune.families.selection import steps_of_progressions
 from fa_tune.lab.strategies import priors_in
 from fa_tune.report.page.render import write_page
 from fa_tune.search.strategies import DEFAULT, STRATEGIES, USES_PRIORS
@@ -179,7 +178,7 @@ def command(
         result = flow.search(options, progress, configs, priors)
     progress.tell(result.source, [*result.warnings, *_without_a_choice(result)])
     if html is not None:
-        write_page(html, [page_source(result)], steps_of_progressions)
+        write_page(html, [page_source(result)])
         progress.note(f"The page is {html}.")
     if output.as_json:
         write_search(result, progress.times.by_stage())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fa_tune import families
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.workload import DType, Workload
+from fa_tune.core.workload import DType
 from fa_tune.families.base import Config, KernelFamily
 
 
@@ -64,18 +64,3 @@ def note_of_d_head(text: str, config: Config) -> str | None:
     if families.states_d_head(text):
         return None
     return f"{text.strip()!r} states no head dimension: read as {families.variant(config).config}"
-
-
-def steps_of_progressions(workload: Workload) -> dict[str, str]:
-    """`1`, `2`, … by subject, for the configs of `prog` of every family that has some: each has one
-    idea more than the one before."""
-    found: dict[str, str] = {}
-    for name in families.family_names():
-        try:
-            configs = choose_configs(
-                "prog", [workload.dtype], [workload.d_head], [families.get(name)]
-            )
-        except InvalidConfig:
-            continue
-        found |= {families.variant(c).key: str(n) for n, c in enumerate(configs, 1)}
-    return found

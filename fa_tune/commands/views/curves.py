@@ -7,9 +7,10 @@ from pathlib import Path
 
 from fa_tune.lab.kernel_tuner import PREFIX
 from fa_tune.lab.replay import MEDIAN, UNLUCKY, Score
-from fa_tune.report.page import charts, picture
+from fa_tune.report.page import picture
 from fa_tune.report.page.figures import Records
 
+OTHERS = "Kernel Tuner"
 QUANTILES = {MEDIAN: "median", UNLUCKY: "unluckiest tenth"}
 
 
@@ -20,7 +21,9 @@ def save(path: Path, spaces: Sequence[Sequence[Score]]) -> None:
 
     Raises InvalidConfig for a file that is no picture's, and StorageError.
     """
-    picture.save(path, charts.curves(records(spaces)))
+    from fa_tune.report.page import charts  # late: altair is slow to load
+
+    picture.save(path, charts.curves(records(spaces), OTHERS))
 
 
 def records(spaces: Sequence[Sequence[Score]]) -> Records:
@@ -28,7 +31,7 @@ def records(spaces: Sequence[Sequence[Score]]) -> Records:
     return [
         {
             "space": score.space,
-            "strategy": charts.OTHERS if _is_other(score) else score.strategy,
+            "strategy": OTHERS if _is_other(score) else score.strategy,
             "line": f"{score.strategy} {name}",
             "quantile": name,
             "measurements": measurements,

@@ -1,23 +1,22 @@
 """The figures of a page as Vega-Lite specifications.  Each draws records of `figures.py` and
-nothing else; colours and fonts are the page's, so that they suit light and dark."""
+nothing else; colours and fonts are the page's, so that they suit light and dark.
+
+altair is slow to load, so that this module is imported where something is drawn."""
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import altair as alt
 
 from fa_tune.core.roofline import ROOFS, Roof
 from fa_tune.profile.explain import REASONS
 from fa_tune.report.page.figures import MEMORY, UNITS, Records
+from fa_tune.report.page.picture import Spec
 
-if TYPE_CHECKING:
-    import altair as alt
-
-# altair is imported inside functions: it is slow to load.
-
-Spec = dict[str, Any]
 ROW_PIXELS = 20
 ROOFLINE_PIXELS = 400
 RATES_PIXELS = 200
@@ -29,8 +28,6 @@ RATIO_PIXELS = 90  # of room to the right for `1.20× cuDNN`
 
 def roofline(results: Records, gpu: str = "") -> Spec | None:
     """Rate over intensity for every result, under the roof of the GPU where it is known."""
-    import altair as alt
-
     points = [r for r in results if r["tflops"] and r["flop_per_byte"]]
     if not points:
         return None
@@ -78,8 +75,6 @@ def _roof(points: Records, roof: Roof) -> Records:
 def speedups(answers: Records) -> Spec | None:
     """The speed of what is chosen over the fastest library's on each workload, with its interval,
     in numbers beside."""
-    import altair as alt
-
     points = [r for r in answers if r["times"] is not None]
     if not points:
         return None
@@ -109,10 +104,8 @@ def speedups(answers: Records) -> Spec | None:
     return _spec(chart, "answers", f"Speed over the fastest library on {len(labels)} workloads.")
 
 
-def rates(found: Records) -> Spec | None:
+def rates(found: Records) -> Spec:
     """Rate by length, of what is chosen and of the libraries, for one kind at a time."""
-    if not found:
-        return None
     base, pick = _one_at_a_time(found, "kind", "rates")
     chart = _rate_bars(base, found).add_params(pick).properties(height=RATES_PIXELS)
     return _spec(chart, "rates", "Rate by sequence length, beside the libraries.")
@@ -120,8 +113,6 @@ def rates(found: Records) -> Spec | None:
 
 def rate_panels(found: Records, title: str) -> Spec:
     """The same for all kinds beside one another, for a page that cannot be asked."""
-    import altair as alt
-
     kinds = list(dict.fromkeys(r["kind"] for r in found))
     panels = []
     for kind in kinds:
@@ -133,8 +124,6 @@ def rate_panels(found: Records, title: str) -> Spec:
 
 
 def _rate_bars(base: alt.Chart, found: Records) -> Any:
-    import altair as alt
-
     kernels = list(dict.fromkeys(r["kernel"] for r in found))
     lengths = list(dict.fromkeys(r["length"] for r in found))
     x = alt.X("length:N", title="sequence length", sort=lengths, axis=alt.Axis(labelAngle=0))
@@ -170,45 +159,28 @@ def _rate_bars(base: alt.Chart, found: Records) -> Any:
     return bars + numbers
 
 
-def ladder(found: Records) -> Spec | None:
-    """Every counter of every rung, as a share of the largest of its line."""
-    import altair as alt
-
-    if not found:
-        return None
-    base, pick = _one_at_a_time(found, "workload", "ladder")
-    rungs = list(dict.fromkeys(r["rung"] for r in found))
-    counters = list(dict.fromkeys(r["counter"] for r in found))
-    chart = (
-        base.mark_rect()
-        .encode(
-            x=alt.X("rung:N", title="step", sort=rungs, axis=alt.Axis(labelAngle=0)),
-            y=alt.Y(
-                "counter:N", title=None, sort=counters, axis=alt.Axis(labelLimit=_LABEL_PIXELS)
-            ),
-            color=alt.Color(
-                "share:Q",
-                title="of the largest of its line",
-                scale=alt.Scale(domain=[0, 1], scheme="viridis", reverse=True),
-                legend=alt.Legend(orient="bottom"),
-            ),
-            tooltip=_tooltip("kernel", "counter", "shown"),
-        )
-        .add_params(pick)
-        .properties(height=ROW_PIXELS * len(counters))
+def counters(found: Records) -> Spec:
+    """Every counter of every profiled kernel, as a share of the largest of its line."""
+    base, pick = _one_at_a_time(found, "workload", "counters")
+    kernels = list(dict.fromkeys(r["config"] for r in found))
+    lines = list(dict.fromkeys(r["counter"] for r in found))
+    squares = base.mark_rect().encode(
+        x=alt.X("config:N", title=None, sort=kernels, axis=alt.Axis(labelAngle=0)),
+        y=alt.Y("counter:N", title=None, sort=lines, axis=alt.Axis(labelLimit=_LABEL_PIXELS)),
+        color=alt.Color("share:Q", scale=alt.Scale(domain=[0, 1], scheme="blues"), legend=None),
+        tooltip=_tooltip("kernel", "counter", "shown"),
     )
-    return _spec(chart, "ladder", f"{len(counters)} counters of the ladder, step by step.")
+    chart = squares.add_params(pick).properties(height=ROW_PIXELS * len(lines))
+    return _spec(chart, "counters", f"{len(lines)} counters of {len(kernels)} kernels.")
 
 
-def curves(found: Records) -> Spec:
+def curves(found: Records, others: str) -> Spec:
     """The share of the best over measurements, a panel for each space: solid at the median, dashed
-    for all but the unluckiest; OTHERS is thin and grey."""
-    import altair as alt
-
+    for all but the unluckiest; those of `others` are thin and grey."""
     named = list(dict.fromkeys(r["strategy"] for r in found))
     own = itertools.cycle(_COLOURS)
-    colours = [_GREY if name == OTHERS else next(own) for name in named]
-    thin = alt.condition(f"datum.strategy === '{OTHERS}'", alt.value(0.6), alt.value(1.6))
+    colours = [_GREY if name == others else next(own) for name in named]
+    thin = alt.condition(f"datum.strategy === '{others}'", alt.value(0.6), alt.value(1.6))
     panels = []
     for space in dict.fromkeys(r["space"] for r in found):
         mine = [r for r in found if r["space"] == space and r["share"] >= WORST_SHARE]
@@ -239,12 +211,8 @@ def curves(found: Records) -> Spec:
     return _dictionary(alt.concat(*panels, columns=2))
 
 
-def ties(tied: Records) -> Spec | None:
+def ties(tied: Records) -> Spec:
     """Samples, ratio and interval of tied configs, for one workload at a time."""
-    import altair as alt
-
-    if not tied:
-        return None
     base, pick = _one_at_a_time(tied, "workload", "ties")
     y = alt.Y("config:N", title=None, sort=None)  # as the records stand, the fastest first
     scale = alt.Scale(zero=False)
@@ -266,12 +234,8 @@ def ties(tied: Records) -> Spec | None:
     return _spec(chart.properties(height=(ROW_PIXELS + 4) * max(3, most)), "ties", told)
 
 
-def single_configs(losses: Records) -> Spec | None:
+def single_configs(losses: Records) -> Spec:
     """What one config for all workloads of a kind would lose: mean (bar) and worst (point)."""
-    import altair as alt
-
-    if not losses:
-        return None
     base, pick = _one_at_a_time(losses, "workloads", "losses")
     y = alt.Y("config:N", title=None, sort=None)  # as the records stand, the best first
     hints = _tooltip("config", "kernel", "mean_percent", "worst_percent", "worst_on")
@@ -288,12 +252,8 @@ def single_configs(losses: Records) -> Spec | None:
     return _spec(chart, "single", "What one config for all workloads of a kind would lose.")
 
 
-def on_inputs(figures: Records) -> Spec | None:
+def on_inputs(figures: Records) -> Spec:
     """Time on each kind of inputs over that on the quickest, per workload and config."""
-    import altair as alt
-
-    if not figures:
-        return None
     kinds = list(dict.fromkeys(r["inputs"] for r in figures))
     rows = len({(r["workload"], r["config"]) for r in figures})
     base = alt.Chart(_data(figures)).transform_calculate(row="datum.short + ' ' + datum.config")
@@ -303,10 +263,8 @@ def on_inputs(figures: Records) -> Spec | None:
     return _spec(chart.properties(height=ROW_PIXELS * max(2, rows)), "inputs", told)
 
 
-def busy(found: Records) -> Spec | None:
+def busy(found: Records) -> Spec:
     """How busy each kernel keeps the parts of the GPU, with the numbers in the squares."""
-    if not found:
-        return None
     base, pick = _one_at_a_time(found, "workload", "busy")
     units = [unit for unit in (*UNITS, MEMORY) if any(unit in r for r in found)]
     chart = _grid(
@@ -319,8 +277,6 @@ def busy(found: Records) -> Spec | None:
 def _grid(base: Any, columns: tuple[str, list[str]], row: str, value: str, **of: Any) -> Any:
     """Squares of a value, darker for more, with its number: `columns` are a field and its values,
     `of` domain and format."""
-    import altair as alt
-
     low, high = of.get("domain", (0, 100))
     field, values = columns
     placed = base.encode(
@@ -354,12 +310,8 @@ def _height(found: Records) -> int:
     return (ROW_PIXELS + 4) * max(2, *Counter(r["workload"] for r in found).values())
 
 
-def waits(found: Records) -> Spec | None:
+def waits(found: Records) -> Spec:
     """What the cycles of each kernel's warps were spent on."""
-    import altair as alt
-
-    if not found:
-        return None
     base, pick = _one_at_a_time(found, "workload", "waits")
     bars = (
         base.transform_fold(list(REASONS), as_=["cause", "percent"])
@@ -375,12 +327,8 @@ def waits(found: Records) -> Spec | None:
     return _spec(bars.add_params(pick).properties(height=_height(found)), "waits", told)
 
 
-def explanations(found: Records) -> Spec | None:
+def explanations(found: Records) -> Spec:
     """What the runner-up spends more cycles on, on each workload."""
-    import altair as alt
-
-    if not found:
-        return None
     labels = list(dict.fromkeys(r["workload"] for r in found))
     causes = list(dict.fromkeys(r["cause"] for r in found))
     bars = (
@@ -399,8 +347,6 @@ def explanations(found: Records) -> Spec | None:
 
 
 def _coloured(field: str, values: Sequence[str]) -> Any:
-    import altair as alt
-
     return alt.Color(
         f"{field}:N",
         title=None,
@@ -410,12 +356,8 @@ def _coloured(field: str, values: Sequence[str]) -> Any:
     )
 
 
-def differences(compared: Records) -> Spec | None:
+def differences(compared: Records) -> Spec:
     """This run's time over the other's for every kernel that both have."""
-    import altair as alt
-
-    if not compared:
-        return None
     labels = list(dict.fromkeys(r["short"] for r in compared))
     points = (
         alt.Chart(_data(compared))
@@ -436,7 +378,6 @@ _ACCENT = "#e45756"
 # Readable on light and dark; what is chosen comes first.
 _COLOURS = ("#1f77d0", "#5a9e4b", "#d9822b", "#9a6fc4", "#c2504f", "#2a9d9d", "#8c6d31", "#b0578d")
 _GREY = "#9aa0a6"
-OTHERS = "Kernel Tuner"
 _FORMATS = {"tflops": ".1f", "gb_per_s": ".0f", "median_ms": ".5r", "other_ms": ".5r"}
 _TEXTS = (
     *("config", "kernel", "workload", "worst_on", "inputs", "cause", "winner", "runner_up"),
@@ -446,8 +387,6 @@ _TEXTS = (
 
 def _one_at_a_time(records: Records, field: str, name: str) -> tuple[alt.Chart, Any]:
     """A chart of the records of one value of a field, and what the reader chooses it by."""
-    import altair as alt
-
     values = list(dict.fromkeys(r[field] for r in records))
     chosen = f"{field}_of_{name}"
     bind = alt.binding_select(options=values, name=f"{field.capitalize()}: ")
@@ -456,14 +395,10 @@ def _one_at_a_time(records: Records, field: str, name: str) -> tuple[alt.Chart, 
 
 
 def _data(records: Sequence[Mapping[str, Any]]) -> alt.Data:
-    import altair as alt
-
     return alt.Data(values=[dict(record) for record in records])
 
 
 def _tooltip(*names: str) -> list[Any]:
-    import altair as alt
-
     return [
         alt.Tooltip(
             f"{name}:{'N' if name in _TEXTS else 'Q'}",
@@ -476,8 +411,6 @@ def _tooltip(*names: str) -> list[Any]:
 
 def _dictionary(chart: Any) -> Spec:
     """The specification without altair's own settings."""
-    import altair as alt
-
     with alt.data_transformers.enable(consolidate_datasets=False, max_rows=None):
         spec: Spec = chart.to_dict()
     spec.pop("config", None)

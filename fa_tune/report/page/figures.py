@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,6 @@ UNITS = {"tensor cores": TENSOR_PIPE, "exponentials": XU_PIPE, "issue slots": IS
 MEMORY = "memory"
 MAX_TIED = 12  # of a workload, the fastest first
 MAX_COVERING = 10  # configs per family of workloads
-# A config's number in a progression in which each has one idea more than the one before, by
-# subject.
-Steps = Callable[[Workload], Mapping[str, str]]
 
 
 @dataclass(frozen=True)
@@ -183,17 +180,8 @@ def answers(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
         nearest = min(over, key=lambda name: over[name].value, default="")
         interval = over[nearest].interval if nearest else None
         out.append(
-            {
-                "workload": place.label,
-                "short": place.short,
-                "key": row.workload.key if row.workload else "",
-                "config": numbers.get(place.chosen, ""),
-                "kernel": row.kernel,
-                "family": row.family,
-                "median_ms": row.rank_s * MS,
-                "tflops": row.matmul_tflops,
-                "gb_per_s": None if row.bytes_per_s is None else row.bytes_per_s / 1e9,
-                "peak_percent": _peak_percent(row, place.source.gpu),
+            _of_row(place, row, numbers)
+            | {
                 "library": nearest,
                 "times": over[nearest].value if nearest else None,
                 "low": interval.low if interval else None,
@@ -211,20 +199,10 @@ def results(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
         slowdown = _slowdowns(place)
         for row in place.rows:
             subject = subject_of(row)
-            workload = row.workload
             out.append(
-                {
-                    "workload": place.label,
-                    "short": place.short,
-                    "key": workload.key if workload else "",
-                    "config": numbers.get(subject, row.kernel),
-                    "kernel": row.kernel,
-                    "family": "reference" if row.is_reference else row.family or "other",
+                _of_row(place, row, numbers)
+                | {
                     "chosen": subject == place.chosen,
-                    "median_ms": None if row.rank_s is None else row.rank_s * MS,
-                    "tflops": row.matmul_tflops,
-                    "gb_per_s": None if row.bytes_per_s is None else row.bytes_per_s / 1e9,
-                    "peak_percent": _peak_percent(row, place.source.gpu),
                     "slowdown": slowdown.get(subject),
                     "registers": row.registers,
                     "l2_hit_percent": row.l2_hit_percent,
@@ -235,6 +213,22 @@ def results(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
                 }
             )
     return out
+
+
+def _of_row(place: Place, row: Row, numbers: Mapping[str, str]) -> dict[str, Any]:
+    """What a row is of, its time and its rates."""
+    return {
+        "workload": place.label,
+        "short": place.short,
+        "key": row.workload.key if row.workload else "",
+        "config": numbers.get(subject_of(row), row.kernel),
+        "kernel": row.kernel,
+        "family": "reference" if row.is_reference else row.family or "other",
+        "median_ms": None if row.rank_s is None else row.rank_s * MS,
+        "tflops": row.matmul_tflops,
+        "gb_per_s": None if row.bytes_per_s is None else row.bytes_per_s / 1e9,
+        "peak_percent": _peak_percent(row, place.source.gpu),
+    }
 
 
 def _peak_percent(row: Row, gpu: str) -> float | None:
@@ -317,51 +311,36 @@ def length_of(workload: Workload) -> str:
     return str(kv) if q == kv else f"{q} × {kv}"
 
 
-def ladder(sources: Iterable[Source], steps: Steps) -> Records:
-    """Time and counters of the ladder's rungs and of the libraries beside them, where they were
-    collected: one record for each rung and counter that is not zero on all.  `share` is the value
-    over the largest of its line."""
+def counters(sources: Iterable[Source], numbers: Mapping[str, str]) -> Records:
+    """Time and counters of every profiled kernel: one record for each kernel and counter that is
+    not zero on all.  `share` is the value over the largest of its line."""
     out: Records = []
     for source in sources:
-        for key, measured in _profiled_by_workload(source).items():
-            workload = Workload.from_key(key)
-            rungs = steps(workload)
-            if sum(m.subject in rungs for m in measured) < 2:
-                continue
-            columns = {rungs[s]: m for s in rungs for m in measured if m.subject == s}
-            columns |= {_named(m.subject): m for m in measured if is_reference(m.subject)}
-            found = {name for m in columns.values() for name in m.counters}
-            lines = {"time": {c: _time(m) for c, m in columns.items()}} | {
-                label(metric): {
-                    c: m.counters[metric] for c, m in columns.items() if metric in m.counters
-                }
-                for metric in METRICS
-                if metric in found
-            }
-            out += [
-                {
-                    "workload": _label(measured[0]),
-                    "rung": column,
-                    "kernel": _named(columns[column].subject),
-                    "counter": line,
-                    "value": quantity.value,
-                    "shown": format_quantity(quantity),
-                    "share": _share(quantity.value, [q.value for q in quantities.values()]),
-                }
-                for line, quantities in lines.items()
-                if any(quantity.value for quantity in quantities.values())
-                for column, quantity in quantities.items()
-            ]
+        for measured in _profiled_by_workload(source).values():
+            of_kernels = [(m, {"time": _time(m)} | _labelled(m)) for m in measured if m.counters]
+            lines = dict.fromkeys(name for _, values in of_kernels for name in values)
+            for line in lines:
+                most = max(values[line].value for _, values in of_kernels if line in values)
+                out += [
+                    _of_kernel(m, numbers)
+                    | {
+                        "counter": line,
+                        "value": values[line].value,
+                        "shown": format_quantity(values[line]),
+                        "share": values[line].value / most,
+                    }
+                    for m, values in of_kernels
+                    if line in values and most > 0
+                ]
     return out
+
+
+def _labelled(measured: Measurement) -> dict[str, Quantity]:
+    return {label(name): measured.counters[name] for name in METRICS if name in measured.counters}
 
 
 def _time(measurement: Measurement) -> Quantity:
     return Quantity(statistics.median(measurement.samples_s), "s")
-
-
-def _share(value: float, line: Sequence[float]) -> float:
-    most = max(line)
-    return value / most if most > 0 else 0.0
 
 
 def single_configs(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.files import save_file
-from fa_tune.report.page.charts import Spec
 
+Spec = dict[str, Any]  # a figure, in Vega-Lite
 SUFFIXES = (".svg", ".png", ".pdf")
 PNG_SCALE = 2.0
 # The fonts that vl-convert brings along, so that the same figure is the same file everywhere.

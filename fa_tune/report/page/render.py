@@ -11,28 +11,25 @@ from typing import Any
 
 from fa_tune import __version__
 from fa_tune.core.files import save_file
-from fa_tune.report.page.figures import Steps
-from fa_tune.report.page.sections import contents_of
 from fa_tune.report.page.source import FACTS, Source
 
 SCHEMA = "fa-tune-page-2"
 _EXPORT = "window.vegaEmbed = vegaEmbed;"
 
 
-def write_page(
-    path: Path, sources: Sequence[Source], steps: Steps, against: Sequence[Source] = ()
-) -> None:
-    """Write the page of `sources` to a file, compared with `against`; `steps` number the configs of
-    a progression.  Raises StorageError."""
-    save_file(path, page(sources, steps, against).encode())
+def write_page(path: Path, sources: Sequence[Source], against: Sequence[Source] = ()) -> None:
+    """Write the page of `sources` to a file, compared with `against`; raises StorageError."""
+    save_file(path, page(sources, against).encode())
 
 
-def page(sources: Sequence[Source], steps: Steps, against: Sequence[Source] = ()) -> str:
+def page(sources: Sequence[Source], against: Sequence[Source] = ()) -> str:
     """The page as HTML."""
     import jinja2  # late, like what draws: slow to load
     import vl_convert
 
-    contents = contents_of(sources, against, steps)
+    from fa_tune.report.page.sections import contents_of
+
+    contents = contents_of(sources, against)
     document = {
         "schema": SCHEMA,
         "sources": [source.name for source in sources],

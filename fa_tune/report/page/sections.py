@@ -12,9 +12,9 @@ from fa_tune.core.units import format_fixed
 from fa_tune.profile.explain import REASONS
 from fa_tune.report.fitted import FamilyPart
 from fa_tune.report.page import charts, figures
-from fa_tune.report.page.charts import Spec
-from fa_tune.report.page.figures import Records, Steps
+from fa_tune.report.page.figures import Records
 from fa_tune.report.page.headline import Headline, headline
+from fa_tune.report.page.picture import Spec
 from fa_tune.report.page.source import Source
 
 Column = tuple[str, int | None]  # a heading and decimals; None: text
@@ -60,7 +60,7 @@ class Contents:
     configs: list[FamilyPart]
 
 
-def contents_of(sources: Sequence[Source], against: Sequence[Source], steps: Steps) -> Contents:
+def contents_of(sources: Sequence[Source], against: Sequence[Source] = ()) -> Contents:
     """What the page has of these measurements, compared with others; a part without data is left
     out."""
     ranked = [source for source in sources if not source.is_profile] or sources
@@ -76,7 +76,7 @@ def contents_of(sources: Sequence[Source], against: Sequence[Source], steps: Ste
         "busy": figures.busy(sources, numbers),
         "waits": figures.waits(sources, numbers),
         "explained": figures.explanations(sources, numbers),
-        "ladder": figures.ladder(sources, steps),
+        "counters": figures.counters(sources, numbers),
         "differences": figures.differences(places, figures.places(against), numbers),
         "results": figures.results(places, numbers),
     }
@@ -86,10 +86,10 @@ def contents_of(sources: Sequence[Source], against: Sequence[Source], steps: Ste
         "results": _under_roof(_PARTS["results"], gpu),
         "differences": _named(_PARTS["differences"], sources, against),
     }
-    every = [part.section(name, records[name]) for name, part in parts.items()]
+    found = [(part, name, records[name]) for name, part in parts.items() if records[name]]
     return Contents(
         headline(answers, ranked, sum(len(source.rows) for source in ranked)),
-        [section for section in every if section.records],
+        [part.section(name, several) for part, name, several in found],
         legend.by_family(),
     )
 
@@ -164,7 +164,6 @@ _COLUMNS: dict[str, Column] = {
     "more_percent": ("more than the winner (%)", 1),
     "sentences": ("in words", None),
     **{name: (f"{name} (%)", 1) for name in (*figures.UNITS, figures.MEMORY, *REASONS)},
-    "rung": ("step", None),
     "counter": ("counter", None),
     "shown": ("value", None),
     "share": ("of the largest", 2),
@@ -237,12 +236,11 @@ _PARTS = {
         _columns("workload winner runner_up cause more_percent sentences"),
         charts.explanations,
     ),
-    "ladder": _Part(
-        "What does each idea bring?",
-        "Time and counters of configs of which each has one idea more than the one before, "
-        "and of libraries; darker is more.",
-        _columns("workload rung kernel counter shown share"),
-        charts.ladder,
+    "counters": _Part(
+        "What do the counters say?",
+        "Time and counters of each kernel; darker is more of what is counted.",
+        _columns("workload config kernel counter shown share"),
+        charts.counters,
     ),
     "differences": _Part(
         "What changed between two runs?",

@@ -14,7 +14,6 @@ import pytest
 
 from fa_tune.core.comparison import OnInputs
 from fa_tune.core.stats import Ratio
-from fa_tune.families.selection import steps_of_progressions
 from fa_tune.profile import profile_json
 from fa_tune.report.load import load_report_source
 from fa_tune.report.page.render import write_page
@@ -36,7 +35,7 @@ EXPLAINED = ROOT / "profiles" / "nvidia_h200" / "ladder_explain.json"
 SCREENS = [(360, "light"), (390, "dark"), (1440, "light"), (1440, "dark")]
 HEIGHT = 900
 SECTIONS = (
-    *("answers", "rates", "ties", "single", "inputs", "busy", "waits", "explained", "ladder"),
+    *("answers", "rates", "ties", "single", "inputs", "busy", "waits", "explained", "counters"),
     *("differences", "results"),
 )
 LENGTHS = (512, 4096, 16384)  # axe-core takes a second for some hundred rows
@@ -60,7 +59,7 @@ def _sources() -> tuple[list[Source], list[Source]]:
 def html(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "page.html"
     sources, against = _sources()
-    write_page(path, sources, steps_of_progressions, against)
+    write_page(path, sources, against)
     return path
 
 
@@ -199,17 +198,20 @@ def test_rates_show_one_kind_at_a_time_with_the_recorded_ratios(wide: Opened) ->
         assert ours["tflops"] / ours["times"] == pytest.approx(max(libraries))
 
 
-def test_the_ladder_has_every_counter_of_every_rung(wide: Opened) -> None:
-    ladder = _document(wide)["sections"]["ladder"]
-    cells = wide.tab.locator("[data-figure=ladder] .mark-rect.role-mark path")
-    assert cells.count() == len(ladder)
+def test_counters_are_those_of_every_profiled_kernel(wide: Opened) -> None:
+    found = _document(wide)["sections"]["counters"]
+    cells = wide.tab.locator("[data-figure=counters] .mark-rect.role-mark path")
+    assert cells.count() == len(found)
     profiled = {m.subject.partition(":")[2]: m for m in profile_json.load(EXPLAINED)}
-    rungs = {r["kernel"]: r["rung"] for r in ladder if r["rung"].isdigit()}
-    assert list(rungs.values()) == [str(n) for n in range(1, 8)]
-    for record in ladder:
-        if record["counter"] == "time" and record["kernel"] in profiled:
-            samples_s = profiled[record["kernel"]].samples_s
-            assert record["value"] == pytest.approx(sorted(samples_s)[len(samples_s) // 2])
+    times = {r["kernel"]: r["value"] for r in found if r["counter"] == "time"}
+    assert len(times) == len(profiled)
+    for kernel in times.keys() & profiled.keys():
+        samples_s = profiled[kernel].samples_s
+        assert times[kernel] == pytest.approx(sorted(samples_s)[len(samples_s) // 2])
+    for counter in {r["counter"] for r in found}:
+        of_line = [r for r in found if r["counter"] == counter]
+        most = max(r["value"] for r in of_line)
+        assert [r["share"] for r in of_line] == pytest.approx([r["value"] / most for r in of_line])
 
 
 def test_tables_are_sorted_by_number_both_ways(wide: Opened) -> None:

@@ -29,7 +29,7 @@ def found(*of_workloads: Times, facts: Mapping[str, str] = FACTS) -> Headline:
         for subject, times in several.items()
     ]
     rows = completed(rows_from_measurements(measured))
-    return contents_of([Source("x", rows, facts=facts)], (), lambda _: {}).answer
+    return contents_of([Source("x", rows, facts=facts)]).answer
 
 
 def beside(ours: float, **libraries: float) -> Times:

@@ -14,7 +14,5 @@ def test_a_full_disk_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "page.html"
     path.write_text("the page before")
     monkeypatch.setattr(render, "page", lambda *_: "longer " * 1000)
-    assert refused_with_room(500, lambda: render.write_page(path, (), lambda _: {})).startswith(
-        "cannot write"
-    )
+    assert refused_with_room(500, lambda: render.write_page(path, ())).startswith("cannot write")
     assert path.read_text() == "the page before"
