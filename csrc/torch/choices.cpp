@@ -9,6 +9,7 @@
 #include <cstring>
 #include <mutex>
 #include <shared_mutex>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -189,6 +190,7 @@ struct Last {
 thread_local Last last;
 
 fa_tune_torch_resolver resolver = nullptr;
+std::string refusal;  // set where there is one thread: in a child that was forked
 
 fa_tune_kernel* chosen(const fa_tune_problem& problem, int device) {
     Choices& all = *choices();
@@ -222,6 +224,10 @@ fa_tune_kernel* kernel_for(const fa_tune_problem& problem, int device) {
 }
 
 }  // namespace
+
+void check_refusal() {
+    if (!refusal.empty()) fail(refusal);
+}
 
 Choice& choice_of(const fa_tune_problem& problem, int device) {
     if (!last.is(problem, device)) {
@@ -259,7 +265,8 @@ int fa_tune_torch_prepare(const fa_tune_problem* problem, int device, char* text
     }
 }
 
-void fa_tune_torch_forget(void) {
+void fa_tune_torch_forget(const char* text) {
+    refusal = text;
     // A lock that another thread held when the process forked is held for ever, so leave it.
     choices() = new Choices;
     ++generation;

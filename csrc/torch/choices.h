@@ -24,8 +24,8 @@ FA_TUNE_API void fa_tune_torch_add_exact(const fa_tune_problem* problem, int dev
 // Chooses a kernel for a problem, unless it is chosen.  1: done; else `text` says why not.
 FA_TUNE_API int fa_tune_torch_prepare(const fa_tune_problem* problem, int device, char* text,
                                       std::size_t size);
-// Forgets every choice.
-FA_TUNE_API void fa_tune_torch_forget(void);
+// Forgets every choice.  `refusal`: what every call fails with from now on, "" for none.
+FA_TUNE_API void fa_tune_torch_forget(const char* refusal);
 // How many buckets and exact problems there are.
 FA_TUNE_API std::size_t fa_tune_torch_choices(void);
 
@@ -41,6 +41,9 @@ struct Choice {
     bool has_run = false;              // the core has taken the problem, and the next is known
     std::size_t workspace_bytes = 0;
 };
+
+// Fails with what `fa_tune_torch_forget` was told.
+void check_refusal();
 
 // This thread's until its next call.  Refuses what is no problem.
 Choice& choice_of(const fa_tune_problem& problem, int device);

@@ -110,6 +110,7 @@ class Call {
           k_(k.get(), "K", lengths != nullptr),
           v_(v.get(), "V", lengths != nullptr),
           problem_(problem_of(q_, k_, v_, traits, lengths, lse)) {
+        check_refusal();
         tensors_.of[FA_TUNE_TENSOR_Q] = q_.tensor();
         tensors_.of[FA_TUNE_TENSOR_K] = k_.tensor();
         tensors_.of[FA_TUNE_TENSOR_V] = v_.tensor();

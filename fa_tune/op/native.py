@@ -36,7 +36,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
         ctypes.c_int,
         (_PROBLEM, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t),
     ),
-    "fa_tune_torch_forget": (None, ()),
+    "fa_tune_torch_forget": (None, (ctypes.c_char_p,)),
     "fa_tune_torch_choices": (ctypes.c_size_t, ()),
 }
 # (workload, device) -> the fa_tune_kernel for it, loaded there; device -> the workloads with
@@ -75,10 +75,11 @@ class NativeOp:
         if not self._library.fa_tune_torch_prepare(problem_of(workload), device, text, _TEXT_BYTES):
             raise translated(RuntimeError(text.value.decode(errors="replace")))
 
-    def forget(self) -> None:
-        """Choose anew from now on."""
+    def forget(self, refusal: str) -> None:
+        """Choose anew from now on, or fail in every call with a text that begins with the name of
+        an exception."""
         self._devices = set()
-        self._library.fa_tune_torch_forget()
+        self._library.fa_tune_torch_forget(refusal.encode())
 
     def choices(self) -> int:
         """How many choices C++ keeps: buckets and workloads with kernels of their own."""

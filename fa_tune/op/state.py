@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fa_tune.build.native.core import Core, CoreKernel, KernelImage
-from fa_tune.core.errors import StorageError, ToolMissing
+from fa_tune.core.errors import DriverError, StorageError, ToolMissing
 from fa_tune.core.model import Artifact
 from fa_tune.core.workload import Workload
 from fa_tune.op import backward
@@ -23,6 +23,11 @@ from fa_tune.op.plans import Memo, Plans
 from fa_tune.op.python_op import PythonOp
 from fa_tune.op.traits import Traits
 
+_FORKED = (
+    "this process was forked from one that had used CUDA, which does not work in a child; start "
+    "children by the method 'spawn' of multiprocessing"
+)
+
 
 class Operators:
     """The operators' implementation for a dispatch key; `cache_dir` None: the user's own.
@@ -32,6 +37,7 @@ class Operators:
 
     def __init__(self, dispatch_key: str = "CUDA", cache_dir: Path | None = None) -> None:
         self.native: NativeOp | None = None
+        self.refusal = ""  # why no call can be made
         self.why_python = ""
         self._core: Core | None = None
         try:
@@ -86,8 +92,9 @@ class Operators:
         self._memo = Memo(self.plans)
         self._with_cache = Memo(self.plans, cached=True)
         self.cache_launches = CacheLaunches()
+        self.refusal = _FORKED if torch.cuda._is_in_bad_fork() else ""
         if self.native is not None:
-            self.native.forget()
+            self.native.forget(self.refusal and f"{DriverError.__name__}: {self.refusal}")
 
 
 def bwd(*given: Any) -> Gradients:
@@ -103,9 +110,12 @@ def packed_bwd(*given: Any) -> Gradients:
 
 
 def operators() -> Operators:
-    """The operators of this process.  Raises ToolMissing for a torch without CUDA."""
+    """The operators of this process.  Raises ToolMissing for a torch without CUDA, DriverError in a
+    child that was forked from a process that had used CUDA."""
     if _operators is None:
         raise ToolMissing("this torch was built without CUDA")
+    if _operators.refusal:
+        raise DriverError(_operators.refusal)
     return _operators
 
 

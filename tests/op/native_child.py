@@ -25,7 +25,7 @@ from fa_tune.build.native import abi
 from fa_tune.build.native.call import problem_of, tensors_of
 from fa_tune.build.native.core import CoreKernel, KernelImage
 from fa_tune.core.arch import limits
-from fa_tune.core.errors import InvalidConfig, NoUsableVariant
+from fa_tune.core.errors import DriverError, InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Artifact, Outcome, Resources
 from fa_tune.core.workload import DType, Workload
 from fa_tune.op import api, chooser
@@ -414,6 +414,14 @@ def fork(operators: Operators) -> str:
         assert os.waitpid(child, 0)[1] == 0, held
         if held:
             operators.plans._lock.release()
+    api.attention(q, q, q)
+    Stub().launched()
+    torch.cuda._is_in_bad_fork = lambda: True  # as after a call that used CUDA
+    if os.fork() == 0:
+        with pytest.raises(DriverError, match="spawn") as caught:
+            api.attention(q, q, q)
+        os._exit("\n" in str(caught.value) or bool(Stub().launched()))
+    assert os.wait()[1] == 0
     api.attention(q, q, q)
     return "right"
 
