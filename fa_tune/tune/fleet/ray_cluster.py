@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import ipaddress
 import os
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
@@ -128,10 +129,24 @@ def _connected(address: str) -> Any:
         except ConnectionError:
             if address != AUTO:
                 raise
-            ray.init(include_dashboard=False, **settings)
+            _start(ray, settings)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ToolMissing(f"there is no Ray cluster at {address}: {_line(error)}") from None
     return ray
+
+
+def _start(ray: Any, settings: Mapping[str, Any]) -> None:
+    """Start a cluster of this machine alone, which nobody else reaches; raises ToolMissing."""
+    constants: Any = importlib.import_module("ray._private.ray_constants")
+    constants.ENABLE_RAY_CLUSTER = False  # no option says it; so it is on other systems
+    ray.init(include_dashboard=False, **settings)
+    host = ray.util.get_node_ip_address()
+    if not ipaddress.ip_address(host).is_loopback:
+        ray.shutdown()
+        raise ToolMissing(
+            f"this Ray would listen on {host}, where others could give it work; start a cluster "
+            "with ray start, and name its address"
+        )
 
 
 def _line(error: BaseException) -> str:

@@ -5,9 +5,11 @@ Skipped without ray; one cluster serves all tests, since starting one takes half
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -17,6 +19,7 @@ from contextvars import copy_context
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -99,9 +102,49 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("PYTHONPATH", f"{ROOT}:{os.environ.get('PYTHONPATH', '')}")
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_AUTH_MODE", "disabled")
-        ray.init(num_gpus=3, num_cpus=4, include_dashboard=False, log_to_driver=False)
+        start = ray.init
+
+        def init(address: str = "", **settings: Any) -> None:
+            if address:
+                raise ConnectionError  # there is none yet
+            start(num_gpus=3, num_cpus=4, **settings)
+
+        patch.setattr(ray, "init", init)
+        assert ray_cluster._connected("auto") is ray
         yield folder
         ray.shutdown()
+
+
+def test_a_cluster_of_its_own_is_reached_from_this_machine_alone(cluster: Path) -> None:
+    ray = import_module("ray")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        try:
+            asked.connect(("192.0.2.1", 9))  # sends nothing
+        except OSError:
+            pytest.skip("this machine has no other address")
+        host = asked.getsockname()[0]
+    ports = {ray.get_runtime_context().gcs_address.rpartition(":")[2]}
+    ports |= {node["NodeManagerPort"] for node in ray.nodes()}
+    for port in map(int, ports):
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, port), timeout=5)
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+
+
+@pytest.mark.parametrize(("host", "stays"), [("127.0.0.1", True), ("192.0.2.7", False)])
+def test_a_cluster_that_others_would_reach_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, host: str, stays: bool
+) -> None:
+    ended: list[bool] = []
+    ray = SimpleNamespace(
+        init=lambda **_: None,
+        shutdown=lambda: ended.append(True),
+        util=SimpleNamespace(get_node_ip_address=lambda: host),
+    )
+    monkeypatch.setitem(sys.modules, "ray._private.ray_constants", SimpleNamespace())
+    with contextlib.nullcontext() if stays else pytest.raises(ToolMissing, match=host):
+        ray_cluster._start(ray, {})
+    assert bool(ended) is not stays
 
 
 class Cluster:
