@@ -82,7 +82,7 @@ def record_space(
     held = recorded_among(wanted, workloads, selection, progress)
     kept = _sampled(held, set(able), at_most, options.measure.seed)
     verify = not session.capabilities.checks_results
-    prepared = prepare(session, workloads, kept, verify=verify)
+    prepared = prepare(session, workloads, kept, verify=verify, facts=True)
     default_keys = {key: families.variant(config).key for key, config in defaults.items()}
     found = run_on_gpus(
         session,

@@ -16,20 +16,24 @@ from fa_tune.build.compile import BuildRequest, BuildResult, build, kernel_sourc
 from fa_tune.build.pool import ended_under
 from fa_tune.core.devices import pinned_to
 from fa_tune.core.jobs import MAKE_CONTEXT
-from fa_tune.core.model import Artifact, Attempt, Outcome, Verdict
+from fa_tune.core.model import Artifact, Attempt, Outcome, Resources, Verdict
 from fa_tune.core.options import Progress
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config
 from fa_tune.profile.base import Profiler
 from fa_tune.store.journal import BuildFailureRecord, Fingerprint, Journal
+from fa_tune.store.table.columns import REGISTERS
 from fa_tune.tune.fleet.gpu import Gpu
-from fa_tune.tune.session import Machine, Session
+from fa_tune.tune.session import Machine, ProfilerSelection, Session
 from fa_tune.tune.unrecorded import not_recorded
 from fa_tune.tune.verify import Verified, is_verified, verdict_key, verify_all
 from fa_tune.workers.prefork import get_ready, warm_up
 
 Key = tuple[str, str]  # variant key and traits
 Build = tuple[Key, BuildResult]
+# What of a kernel's resources only a compiler knows, and no choice hangs on.
+_SPILLS = ("spill_store_bytes", "spill_load_bytes", "stack_bytes")
+_UNKNOWN = (*_SPILLS, "static_smem_bytes", "ctas_per_sm")
 
 
 @dataclass(frozen=True)
@@ -88,10 +92,13 @@ def prepare(
     configs: Sequence[Config],
     *,
     verify: bool = True,
+    facts: bool = False,
 ) -> list[PreparedWorkload]:
-    """Compile every config for every workload's traits, for a replay those that are recorded, and
-    `verify` what compiled.  What takes minutes to compile is waited for while the others are
-    verified."""
+    """Compile every config for every workload's traits, and `verify` what compiled.  What takes
+    minutes to compile is waited for while the others are verified.
+
+    For a replay these are the recorded configs, and of them those that the recording says too
+    little of to choose by; all, if the user named an architecture or the caller needs `facts`."""
     wanted = [_requests(workload, configs, session.machine) for workload in workloads]
     unrecorded = [
         not_recorded((subject for subject, _ in of_one), workload, session.selection)
@@ -101,12 +108,20 @@ def prepare(
         _without(of_one, failures) for of_one, failures in zip(wanted, unrecorded, strict=True)
     ]
     requests = {key: request for of_one in wanted for key, request in of_one.items()}
-    if not is_verified(session, requests.values()):
+    has_device = session.capabilities.needs_device
+    if has_device and not is_verified(session, requests.values()):
         session.pool.on_each(lambda gpu: _get_ready(session.profiler_on(gpu), gpu))
-    built = _known_timeouts(requests, session) if session.reuse else {}
+    built = {}
+    if not has_device and not facts and "arch" not in session.machine.options.typed:
+        built = _recorded_builds(session.selection, workloads, wanted)
     left = {key: request for key, request in requests.items() if key not in built}
-    checks = _Checks(session, verify and session.capabilities.needs_device)
-    fresh = build_all(list(left.values()), session.machine, session.progress, checks.add)
+    if session.reuse and left:
+        built |= _known_timeouts(left, session)
+        left = {key: request for key, request in left.items() if key not in built}
+    checks = _Checks(session, verify and has_device)
+    fresh = []
+    if left or has_device:
+        fresh = build_all(list(left.values()), session.machine, session.progress, checks.add)
     _remember_timeouts(fresh, session.journal)
     built |= dict(zip(left, fresh, strict=True))
     checks.add(list(built.values()))
@@ -114,6 +129,37 @@ def prepare(
         _prepared(workload, [(key, built[key]) for key in of_one], checks.found, failures)
         for workload, of_one, failures in zip(workloads, wanted, unrecorded, strict=True)
     ]
+
+
+def _recorded_builds(
+    selection: ProfilerSelection,
+    workloads: Sequence[Workload],
+    wanted: Sequence[Mapping[Key, BuildRequest]],
+) -> dict[Key, BuildResult]:
+    """Builds of what a replay can choose among without compiling it: its registers were counted
+    when it was measured, and its shared memory is planned.  There are no cubins."""
+    registers = {
+        (attempt.workload, attempt.subject): round(attempt.measurement.counters[REGISTERS].value)
+        for recording in reversed(selection.recordings)  # the newest one's count
+        for attempt in recording.attempts
+        if attempt.measurement is not None and REGISTERS in attempt.measurement.counters
+    }
+    found = {}
+    for workload, of_one in zip(workloads, wanted, strict=True):
+        for key, request in of_one.items():
+            if (workload.key, key[0]) not in registers:
+                continue
+            config, family = families.config_of(request.variant), request.variant.family
+            launches = families.get(family).plan(config, request.traits, request.arch).launches
+            used = Resources(
+                registers=registers[workload.key, key[0]],
+                **dict.fromkeys(_UNKNOWN, 0),
+                dynamic_smem_bytes=max(launch.dynamic_smem_bytes for launch in launches),
+                threads=max(launch.threads for launch in launches),
+            )
+            artifact = Artifact(request.variant, request.traits, request.arch, "", "", used)
+            found[key] = BuildResult(request, Outcome.OK, artifact, "", cached=True)
+    return found
 
 
 def _without(

@@ -97,7 +97,7 @@ class _Run:
     def build_everything(self) -> None:
         """Compile all, without a check, and forget what does not compile; raises NoUsableVariant
         where nothing is left."""
-        self._prepare(list(self.configs), verify=False)
+        self._prepare(list(self.configs), verify=False, facts=True)
         self.configs = {key: c for key, c in self.configs.items() if key in self.artifacts}
         if not self.configs:
             reasons = "; ".join(dict.fromkeys(a.reason for a in self.failures.values()))
@@ -156,9 +156,11 @@ class _Run:
         defaults = self.plan.defaults.keys(self.workload)
         return MeasuredWorkload(prepared, tuple(final), defaults, others, exploration)
 
-    def _prepare(self, subjects: Sequence[str], *, verify: bool = True) -> None:
+    def _prepare(
+        self, subjects: Sequence[str], *, verify: bool = True, facts: bool = False
+    ) -> None:
         configs = [self.configs[s] for s in subjects]
-        (found,) = prepare(self.session, [self.workload], configs, verify=verify)
+        (found,) = prepare(self.session, [self.workload], configs, verify=verify, facts=facts)
         if verify:  # a kernel that failed its check is no candidate, whatever was known before
             for attempt in found.failures:
                 self.artifacts.pop(attempt.subject, None)

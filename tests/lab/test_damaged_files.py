@@ -73,7 +73,7 @@ def t4_seconds(text: str) -> list[list[float]]:
             continue
         named = {m["name"]: m for m in result["measurements"]}
         for name in (*result.get("objectives", []), "time"):
-            stated = named.get(name, {}).get("unit", "")
+            stated = named.get(name, {}).get("unit", "").strip()
             if name in named and (stated in SECONDS or (name == "time" and not stated)):
                 of = SECONDS[stated] if stated else unit
                 found.append([float(Decimal(named[name]["value"]) / of)])

@@ -12,7 +12,7 @@ import pytest
 
 from fa_tune import families
 from fa_tune.core.errors import NoUsableVariant
-from fa_tune.core.model import Attempt, Outcome
+from fa_tune.core.model import Attempt, Outcome, Variant
 from fa_tune.core.workload import DType, Workload, benchmark_workload
 from fa_tune.lab.default_check import compare_recording
 from fa_tune.profile.base import MeasurePlan
@@ -114,13 +114,51 @@ def test_where_no_recording_holds_the_default_set_those_recorded_are_chosen_amon
     assert note not in world.progress.notes
 
 
+def compiled(world: World) -> set[str]:
+    return {request.variant.config for request in world.compiler.requests}
+
+
+def test_a_replay_compiles_nothing_but_what_is_asked_for(world: World, recorded: Path) -> None:
+    result = search(world, 1024, recordings=recorded)
+    found = only(result)
+    assert compiled(world) == set()
+    for form, config in zip(world.configs, fakes.parsed(world.configs), strict=True):
+        used = result.resources[Variant("sm80", form).key]
+        assert (used.registers, used.dynamic_smem_bytes) == (168, config.smem_bytes)
+        assert used.threads == 32 * config.n_warps
+    again(world)
+    asked = only(search(world, 1024, recordings=recorded, typed=frozenset({"arch"})))
+    assert compiled(world) == set(world.configs)
+    assert (asked.decision, asked.ranks) == (found.decision, found.ranks)
+
+
+def test_a_replay_compiles_what_its_recording_says_too_little_of(
+    world: World, recorded: Path
+) -> None:
+    """The registers of some: a tie would be settled by them."""
+    (path,) = recorded.rglob("*.csv")
+    header, *rows = path.read_text().splitlines()
+    column = header.split(",").index("Regs")
+    cells = list(csv.reader(rows))
+    ours = [row for row in cells if row[0] in world.configs]
+    for row in ours[:2]:
+        row[column] = ""
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([header.split(","), *cells])
+    meta = path.with_suffix(".meta.json")
+    meta.write_text(json.dumps(json.loads(meta.read_text()) | {"table_sha256": ""}))
+    search(world, 1024, recordings=recorded)
+    assert compiled(world) == {row[0] for row in ours[:2]}
+
+
 def test_only_what_is_recorded_is_compiled_and_the_rest_is_counted(
     world: World, recorded: Path
 ) -> None:
     held = set(world.configs)
     world.configs = fakes.configs(9)
-    found = only(search(world, 1024, recordings=recorded, kernels="wide"))
-    assert {r.variant.config for r in world.compiler.requests} == held
+    typed = frozenset({"arch"})
+    found = only(search(world, 1024, recordings=recorded, kernels="wide", typed=typed))
+    assert compiled(world) == held
     assert any(note.startswith("5 of 9 configs") for note in world.progress.notes)
     lacking = {a.subject for a in found.attempts if a.outcome is Outcome.NOT_RECORDED}
     assert lacking == {key for key in fakes.keys(9) if key not in fakes.keys(4)}
