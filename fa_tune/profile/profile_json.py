@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,11 @@ from fa_tune.core.errors import ProfileFormatError
 from fa_tune.core.files import read_json
 from fa_tune.core.model import Measurement, Quantity
 from fa_tune.core.workload import Workload
+from fa_tune.profile.ncu.metrics import fits, impossible
 
 SCHEMA = "fa-tune-profile-1"
 SUFFIX = "_explain.json"  # of the documents kept beside recordings
+_LARGEST = sys.float_info.max
 
 
 def whose(path: Path) -> str:
@@ -50,15 +52,22 @@ def _measurement(entry: dict[str, Any], method: str) -> Measurement | None:
     samples = tuple(_finite(s) for s in entry["samples_s"])
     if entry["outcome"] != "ok" or not samples:
         return None
+    if min(samples) <= 0:
+        raise ValueError(f"{entry['subject']}: {min(samples)} is no duration")
     Workload.from_key(entry["workload"])
     counters = {
         str(name): Quantity(_finite(q["value"]), str(q["unit"]))
         for name, q in entry["counters"].items()
     }
+    for name, quantity in counters.items():
+        if not fits(name, quantity.unit):
+            raise ValueError(f"{name} is not in {quantity.unit!r}")
+        if wrong := impossible(name, quantity):
+            raise ValueError(f"{name}: {quantity.value:g} {wrong}")
     return Measurement(str(entry["subject"]), entry["workload"], method, samples, counters)
 
 
 def _finite(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{value!r} is not a number")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LARGEST:
+        raise ValueError(f"{str(value)[:40]} is not a number that can be read")
     return float(value)

@@ -2,34 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from fa_tune.core.workload import DType, Workload
 
 if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: no jobs to test")
 
 import torch
 
-from fa_tune.gpu.jobs import time_events
+from fa_tune.gpu.jobs import time_events, verify
+from fa_tune.operations.base import CheckCase, Launch, Problem
+from fa_tune.operations.forward import torch_side
+from fa_tune.operations.torch_side import outputs_of
+from tests.tensors import attention
+
+KERNEL_S = 1e-4
 
 
 class FakeGpu:
-    """A GPU of 2 GHz on which a launch takes `host_s` to enqueue and a kernel 0.1 ms to run."""
+    """A GPU of 2 GHz on which a launch takes `host_s` to enqueue and a kernel `KERNEL_S` to run; a
+    graph takes as long to enqueue as a launch."""
 
-    def __init__(self, host_s: float) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, host_s: float) -> None:
         self.host_s = host_s
         self.now_s = 0.0  # of the host
         self.free_s = 0.0  # when the GPU has done what was enqueued
+        self.captured: list[int] = []  # kernels of each graph
+        self.capturing = False
+        stream = SimpleNamespace(wait_stream=lambda other: None)
+        for name, value in {
+            "_sleep": self.sleep,
+            "Event": self.event,
+            "CUDAGraph": lambda: SimpleNamespace(replay=lambda: self.launch(self.captured[-1])),
+            "graph": self.graph,
+            "Stream": lambda: stream,
+            "current_stream": lambda: stream,
+            "stream": lambda _: contextlib.nullcontext(),
+        }.items():
+            monkeypatch.setattr(torch.cuda, name, value)
+        monkeypatch.setattr(time_events.time, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr(time_events.time, "perf_counter", lambda: self.now_s)
+
+    @property
+    def subject(self) -> time_events.Subject:
+        """A kernel on it."""
+        runner: Any = SimpleNamespace(bind=lambda problem: self.launch)
+        problem: Any = None
+        return time_events.Subject(runner, [problem])
 
     def sleep(self, cycles: int) -> None:
         self.free_s = max(self.free_s, self.now_s) + cycles / 2e9
 
-    def launch(self) -> None:
+    def launch(self, kernels: int = 1) -> None:
         self.now_s += self.host_s
-        self.free_s = max(self.free_s, self.now_s) + 1e-4
+        if self.capturing:
+            self.captured[-1] += kernels
+        else:
+            self.free_s = max(self.free_s, self.now_s) + kernels * KERNEL_S
+
+    @contextlib.contextmanager
+    def graph(self, graph: Any, stream: Any) -> Iterator[None]:
+        self.captured.append(0)
+        self.capturing = True
+        yield
+        self.capturing = False
 
     def event(self, enable_timing: bool) -> Any:
         gpu = self
@@ -50,49 +93,119 @@ class FakeGpu:
         return Event()
 
 
-def subject_of(launch: Callable[[], None]) -> time_events.Subject:
-    runner: Any = SimpleNamespace(bind=lambda problem: launch)
-    problem: Any = None
-    return time_events.Subject(runner, [problem])
-
-
 @pytest.mark.parametrize("host_s", [1e-5, 1.5e-4, 1e-3])
 def test_a_slow_host_is_not_timed(monkeypatch: pytest.MonkeyPatch, host_s: float) -> None:
     """A launch takes longer to enqueue than the GPU is kept busy: it would wait, and be timed."""
-    gpu = FakeGpu(host_s)
-    monkeypatch.setattr(torch.cuda, "_sleep", gpu.sleep)
-    monkeypatch.setattr(torch.cuda, "Event", gpu.event)
-    subject = subject_of(gpu.launch)
-    assert subject.sample() == pytest.approx(1e-4)
+    assert FakeGpu(monkeypatch, host_s).subject.sample() == pytest.approx(KERNEL_S)
+
+
+@pytest.mark.parametrize("launches", [1, 2, 7])
+def test_a_sample_of_a_graph_is_what_each_of_its_launches_takes(
+    monkeypatch: pytest.MonkeyPatch, launches: int
+) -> None:
+    gpu = FakeGpu(monkeypatch, 1e-5)
+    subject = gpu.subject
+    subject.capture(launches)
+    assert gpu.captured == [launches]
+    assert gpu.free_s == pytest.approx(1e-5 + KERNEL_S), "launched once before, captured then"
+    assert len(subject.host_s) == 1, "a capture launches nothing"
+    assert subject.sample() == pytest.approx(KERNEL_S)
+    subject.sustain(20 * launches * KERNEL_S)
+    assert subject.sample() == pytest.approx(KERNEL_S, rel=0.01)
+    subject.launch_singly()
+    assert subject.sample() == pytest.approx(KERNEL_S, rel=0.01)
 
 
 def test_what_a_launch_takes_the_host_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = FakeGpu(3e-5)
-    monkeypatch.setattr(torch.cuda, "_sleep", gpu.sleep)
-    monkeypatch.setattr(torch.cuda, "Event", gpu.event)
-    monkeypatch.setattr(time_events.time, "perf_counter", lambda: gpu.now_s)
-    (subject := subject_of(gpu.launch)).estimate()
+    (subject := FakeGpu(monkeypatch, 3e-5).subject).estimate()
     assert subject.host_s == pytest.approx([3e-5] * 3)  # those that estimate
 
 
 def test_a_host_that_is_always_late_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = FakeGpu(1.0)
-    monkeypatch.setattr(torch.cuda, "_sleep", gpu.sleep)
-    monkeypatch.setattr(torch.cuda, "Event", gpu.event)
-    assert subject_of(gpu.launch).sample() > 0.5
+    assert FakeGpu(monkeypatch, 1.0).subject.sample() > 0.5
 
 
-def test_a_sustained_sample_is_a_run_without_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = FakeGpu(1e-5)
-    monkeypatch.setattr(torch.cuda, "Event", gpu.event)
-    monkeypatch.setattr(time_events.time, "monotonic", lambda: gpu.now_s)
-    subject = subject_of(gpu.launch)
-    subject.sustain(0.25)
-    assert subject.sample() == pytest.approx(1e-4, rel=1e-3)
-    assert gpu.free_s >= 0.25
-    assert len(subject.host_s) == pytest.approx(2500, abs=10)
+@pytest.mark.parametrize("n", [1, 8, 250])
+def test_a_sustained_sample_is_a_run_without_gaps(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
+    """Of as many launches as fill the time, and a few that are ahead; `n` of them take it."""
+    gpu = FakeGpu(monkeypatch, 1e-9)
+    subject = gpu.subject
+    subject.sustain(n * KERNEL_S)
+    assert subject.sample() == pytest.approx(KERNEL_S, rel=1e-3)
+    assert n <= len(subject.host_s) <= n + time_events.BURSTS_AHEAD + 1
+    assert gpu.free_s == pytest.approx(len(subject.host_s) * KERNEL_S, rel=1e-3)
 
 
-def test_sustained_launches_are_captured_until_none_is_waited_for() -> None:
-    assert time_events.burst_launches([20e-3, 15e-3]) == 1
-    assert time_events.burst_launches([1e-3, 2e-5]) == 500
+@pytest.mark.parametrize(
+    ("estimates_s", "launches", "burst"),
+    [
+        ([20e-3, 15e-3], 1, 1),
+        ([1e-3, 2e-5], 25, 500),
+        ([3e-4, 9e-4], 2, 34),
+        ([5e-4], 1, 20),
+        ([], 1, 1),
+    ],
+)
+def test_as_many_launches_as_the_fastest_needs(
+    estimates_s: list[float], launches: int, burst: int
+) -> None:
+    """For half a millisecond of a graph and ten of a burst, rounded up."""
+    assert time_events.graph_launches(estimates_s) == launches
+    assert time_events.burst_launches(estimates_s) == burst
+
+
+def test_an_estimate_is_the_shortest_of_three_after_a_launch_of_each_input(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu = FakeGpu(monkeypatch, 1e-6)
+    taken = iter([9, 9, 9, 3, 2, 5])
+    runner: Any = SimpleNamespace(bind=lambda problem: lambda: gpu.launch(next(taken)))
+    problems: Any = [0, 1, 2, 3]
+    assert time_events.Subject(runner, problems).estimate() == pytest.approx(2 * KERNEL_S)
+
+
+def test_inputs_rotate(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, used = FakeGpu(monkeypatch, 1e-6), list[int]()
+
+    def launch(problem: int) -> None:
+        used.append(problem)
+        gpu.launch()
+
+    runner: Any = SimpleNamespace(bind=lambda problem: partial(launch, problem))
+    problems: Any = [0, 1, 2]
+    subject = time_events.Subject(runner, problems)
+    for _ in range(5):
+        subject.sample()
+    assert used == [0, 1, 2, 0, 1]
+
+
+def _unwritten(problem: Problem) -> Launch:
+    """A kernel that writes no row that sees no key: what must be zero there is not its doing."""
+
+    def launch() -> None:
+        problem.outputs["o"][:, -problem.workload.seq_len_kv :] = attention(
+            problem.inputs, problem.workload, dtype=torch.float32
+        )[:, -problem.workload.seq_len_kv :]
+
+    return launch
+
+
+def test_rows_that_nobody_writes_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a check outputs hold what no kernel may leave: not zeros, which some rows must be."""
+    workload = Workload(1, 1, 1, 96, 64, 64, DType.FP16, causal=True, bottom_right=True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch_side, "inputs", partial(torch_side.inputs, device="cpu"))
+    monkeypatch.setattr(verify, "outputs_of", partial(outputs_of, device="cpu"))
+    runner: Any = SimpleNamespace(bind=_unwritten, subject="sm80:a")
+    assert not verify.check(runner, CheckCase(workload), 1).ok
+    inputs = torch_side.inputs(workload, seed=1)
+    problem = Problem(workload, inputs, outputs_of(workload, fill=0.0, device="cpu"))
+    failures: list[str] = []
+    report: Any = SimpleNamespace(failed=lambda name, outcome, reason: failures.append(name))
+    assert not time_events.FinalCheck(problem).passes("a", _unwritten(problem), report)
+    assert failures == ["a"]
+
+    def right() -> None:
+        problem.outputs["o"][:] = attention(inputs, workload, dtype=torch.float32)
+
+    assert time_events.FinalCheck(problem).passes("b", right, report)

@@ -191,8 +191,10 @@ def test_a_lost_key(kind: str, key: int, w: Workload) -> None:
 
 
 @pytest.mark.parametrize("kind", ORDINARY)
-def test_a_log_sum_exp_off_by_1e_4(kind: str) -> None:
-    for off in (1e-4, -1e-4):
+def test_a_log_sum_exp_off_by_twice_the_tolerance(kind: str) -> None:
+    """2e-5 and what fp32 scores leave open, which is more where these are large."""
+    for off in (4e-5, -4e-5):
+        off *= 2.5 if kind in ("sigma_12", "falling") else 1
         assert not found(kind, F16, Tiled(lse_off=off)).ok
 
 

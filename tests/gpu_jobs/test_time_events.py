@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import statistics
 import time
@@ -316,6 +317,26 @@ def test_a_clock_that_moves_in_steps_cancels_out(
         assert statistics.median(relative) == pytest.approx(time_s, abs=1e-3)
     raw = [a / b for a, b in zip(found["a"]["samples_s"], found["b"]["samples_s"], strict=False)]
     assert max(raw) > 1.0 > 0.985 / 0.99 > min(raw), "times alone tell less"
+
+
+def test_a_steady_drift_is_no_difference(
+    run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each sample takes a hundredth of the first one more: the baselines on either side, on
+    average, are what the baseline takes in between."""
+    taken = itertools.count()
+
+    class Warming(FakeSubject):
+        def sample(self) -> float:
+            return float(self.time) * (1 + next(taken) / 100)
+
+    monkeypatch.setattr(time_events, "Subject", Warming)
+    times = {"sm80:base": 1.0, "sm80:a": 0.98, "sm80:b": 0.985, "ref:fa2": 1.5}
+    found = run(times, runs=5, baseline="sm80:base", keep=["sm80:base"]).results
+    for name, time_s in times.items():
+        for ratios in (found[name]["relative"], found[name]["held_out_relative"]):
+            assert len(ratios) >= 5
+            assert ratios == pytest.approx([time_s] * len(ratios), rel=1e-12)
 
 
 def test_without_its_baseline_times_are_compared(run: Callable[..., Spoken]) -> None:

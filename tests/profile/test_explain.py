@@ -161,6 +161,31 @@ def test_local_accesses_that_are_no_more_for_each_instruction_are_no_spills() ->
     assert explain_pair(slow, fast).findings[0].cause == "global loads are waited for"
 
 
+@pytest.mark.parametrize(
+    ("slow", "fast", "cause"),
+    [
+        (9e7, 0.0, "more shared-memory traffic"),
+        (11e7, 0.0, "bank conflicts in shared memory"),
+        (9e8 + 9e7, 9e8, "more shared-memory traffic"),
+        (9e8 + 11e7, 9e8, "bank conflicts in shared memory"),
+    ],
+)
+def test_conflicts_are_the_cause_from_a_share_of_the_slow_kernels_traffic(
+    slow: float, fast: float, cause: str
+) -> None:
+    """A twentieth of two thousand million are a hundred million more than the fast one has."""
+    stalls = {"short_scoreboard": 4.0}
+    more = made("slow", 2e7, stalls, SHARED_CONFLICTS=slow, SHARED_WAVEFRONTS=2e9)
+    less = made("fast", SHARED_CONFLICTS=fast, SHARED_WAVEFRONTS=1e9)
+    assert explain_pair(more, less).findings[0].cause == cause
+
+
+def test_a_kernel_takes_the_median_of_its_samples() -> None:
+    some = replace(made("a", 2e7), samples_s=(9e-3, 1e-3, 2e-3))
+    other = replace(made("b", 1e7), samples_s=(0.5e-3, 1e-3, 4e-3))
+    assert explain_pair(some, other).time_ratio == 2.0
+
+
 def test_stalls_that_no_other_counter_confirms_are_called_a_contradiction() -> None:
     found = explain_pair(made("slow", 2e7, {"short_scoreboard": 3.0}), made("fast"))
     assert found.findings[0].cause == "shared memory is waited for longer"
@@ -172,6 +197,8 @@ def test_a_clock_that_decides_is_said_to() -> None:
     found = explain_pair(made("slow", 9e6, clock=1.5e9), made("fast", 1e7, clock=1.8e9))
     assert (found.slow, found.time_ratio > 1, found.cycle_ratio < 1) == ("slow", True, True)
     assert "the clock decides" in found.sentences[-1]
+    assert found.findings
+    assert all(f.share == pytest.approx(f.cycles / 1e6, rel=1e-9) for f in found.findings)
     assert "at 0.833 times the clock" in found.sentences[0]
 
 
@@ -220,6 +247,21 @@ def test_rank_correlations_are_those_of_these_measurements() -> None:
     assert found[metrics.CYCLES] == pytest.approx(1.0)
     assert metrics.LOCAL_LOADS not in found  # does not vary
     assert rank_correlations(some[:2]) == {}
+    assert list(found) == sorted(found, key=lambda name: (-abs(found[name]), name))
+
+
+def test_equal_counters_share_their_rank() -> None:
+    """Ranks 1.5, 1.5, 3 and 4 against 1 to 4."""
+    some = [made(str(i), 1e7 + i, INSTRUCTIONS=n) for i, n in enumerate((1e9, 1e9, 2e9, 9e9))]
+    assert rank_correlations(some)[metrics.INSTRUCTIONS] == pytest.approx(0.9**0.5)
+
+
+MEASURED = json.loads(RECORDED.read_text())["measurements"][0]
+
+
+def counted(name: str, value: float, unit: str) -> dict[str, object]:
+    """The same measurement with one counter."""
+    return {**MEASURED, "counters": {name: {"value": value, "unit": unit}}}
 
 
 @pytest.mark.parametrize(
@@ -229,6 +271,14 @@ def test_rank_correlations_are_those_of_these_measurements() -> None:
         ({"measurements": [{}]}, "is missing"),
         ({"measurements": 3}, "ladder"),
         ({"rows": None}, "ladder"),
+        ({"measurements": [MEASURED | {"samples_s": [-1e-3]}]}, "no duration"),
+        ({"measurements": [MEASURED | {"samples_s": [0]}]}, "no duration"),
+        ({"measurements": [MEASURED | {"samples_s": [10**400]}]}, "not a number"),
+        ({"measurements": [MEASURED | {"samples_s": ["1_0"]}]}, "not a number"),
+        ({"measurements": [counted(metrics.REGISTERS, 168.5, "")]}, "no whole number"),
+        ({"measurements": [counted(metrics.CYCLES, -1, "cycle")]}, "negative"),
+        ({"measurements": [counted(metrics.L2_HIT_RATE, 9300, "%")]}, "percentage"),
+        ({"measurements": [counted(metrics.L2_HIT_RATE, 93, "cycle")]}, "not in 'cycle'"),
     ],
 )
 def test_damaged_documents_are_one_line(

@@ -162,8 +162,8 @@ def test_the_kernels_of_a_call_add_up_and_its_longest_is_counted() -> None:
     launches = [
         timed(SPLIT, 8e-3, **{CYCLES: Quantity(80.0, "cycle")}),
         timed(COMBINE, 1e-3, **{CYCLES: Quantity(10.0, "cycle")}),
+        timed(HELPER, 2e-3, **{CYCLES: Quantity(20.0, "cycle")}),
         timed(SPLIT, 6e-3, **{CYCLES: Quantity(60.0, "cycle")}),
-        timed(COMBINE, 2e-3, **{CYCLES: Quantity(20.0, "cycle")}),
     ]
     found = measurement("ref:fa2", "w", launches, 2, (DURATION, CYCLES), {})
     assert found is not None

@@ -164,8 +164,18 @@ def test_rows_of_one_launch_need_not_be_together() -> None:
     assert [len(x.metrics) for x in launches] == [2, 1]
 
 
-def test_one_launch_cannot_have_two_kernels() -> None:
-    text = details((identity(0, kernel="a"), [TEN_US]), (identity(0, kernel="b"), [CLOCK]))
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("Kernel Name", "b"),
+        ("Host Name", "there"),
+        ("Grid Size", "(16, 16, 17)"),
+        ("Device", "1"),
+        ("CC", "8.0"),
+    ],
+)
+def test_one_launch_is_of_one_kernel_in_one_place(column: str, value: str) -> None:
+    text = details((identity(), [TEN_US]), (identity() | {column: value}, [CLOCK]))
     with pytest.raises(ProfileFormatError, match="line 3: launch 0 of process 455 has another"):
         parse_ncu_csv(text)
 
