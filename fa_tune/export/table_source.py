@@ -81,6 +81,7 @@ void launch(const Config& config, const fa_tune_problem& problem, const fa_tune_
     check(fa_tune_launch(find(config, problem, device), &problem, &tensors, device, stream));
 }
 
+}  // namespace FA_TUNE_EXPORT
 }  // namespace fa_tune
 """
 
@@ -105,7 +106,7 @@ def flash_kernels(variants: Iterable[Variant]) -> str:
     configs, known = sorted_by_class(variants), headers()
     includes = sorted(["exported.hpp", *(header.exported for header in known)])
     parts = [GENERATED, _KERNELS_HEAD, *(f'#include "{name}"\n' for name in includes)]
-    parts.append("\nnamespace fa_tune {\n\n")
+    parts.append("\nnamespace fa_tune {\ninline namespace FA_TUNE_EXPORT {\n\n")
     for h in known:
         parts.append("// Config -> the name of its kernels in the library.\n")
         map_of = f"std::map<{h.config_class.__name__}, const char*>"
@@ -143,29 +144,44 @@ def sorted_by_class(variants: Iterable[Variant]) -> dict[type[Any], list[tuple[A
     }
 
 
-def image_symbols(files: Sequence[str]) -> str:
-    """`images.S`: each file under a symbol `fa_tune_image_<i>`."""
+def export_header(name: str) -> str:
+    """`export.h`: what an export's own things are called, so that several get on in a program."""
+    return f"""{GENERATED}\
+// What is this export's own, apart from the core, by names that no other export has.
+#pragma once
+
+#define FA_TUNE_EXPORT export_{name}
+#define FA_TUNE_EXPORTED fa_tune_exported_{name}
+#define fa_tune_exported FA_TUNE_EXPORTED
+"""
+
+
+def image_symbols(name: str, files: Sequence[str]) -> str:
+    """`images.S` of an export: each file under a symbol `fa_tune_image_<name>_<i>`."""
     parts = [GENERATED, "    .section .rodata\n"]
-    for i, name in enumerate(files):
-        symbol = f"fa_tune_image_{i}"
+    for i, file in enumerate(files):
+        symbol = f"fa_tune_image_{name}_{i}"
         parts.append(
             f"    .globl {symbol}\n    .hidden {symbol}\n    .balign 64\n"
-            f'{symbol}:\n    .incbin "{name}"\n'
+            f'{symbol}:\n    .incbin "{file}"\n'
         )
     return "".join([*parts, '    .section .note.GNU-stack, "", %progbits\n'])
 
 
 def table_header(
+    name: str,
     images: Sequence[KernelImage],
     entries: Sequence[Entry],
     defaults: Sequence[str],
     sized_defaults: Sequence[SizedDefault],
 ) -> str:
-    """`exported_table.h`: `exported_table`, of whose kernels the i-th has the i-th image."""
+    """`exported_table.h` of an export: `exported_table`, of whose kernels the i-th has the i-th
+    image."""
     lines = [GENERATED, "#pragma once\n\n", '#include "fa_tune.h"\n\n', 'extern "C" {\n']
     hidden = '__attribute__((visibility("hidden")))'
     lines += [
-        f"extern const unsigned char fa_tune_image_{i}[] {hidden};\n" for i in range(len(images))
+        f"extern const unsigned char fa_tune_image_{name}_{i}[] {hidden};\n"
+        for i in range(len(images))
     ]
     lines.append("}\n\nnamespace {\n\n")
     for i, image in enumerate(images):
@@ -175,7 +191,7 @@ def table_header(
         lines.append(f"const char* const symbols_{i}[] = {{{symbols}}};\n")
     kernels = [
         f"{{{quoted(image.config)}, {_braced(image.call.plan)}, launches_{i}, symbols_{i}, "
-        f"fa_tune_image_{i}, {len(image.image)}}}"
+        f"fa_tune_image_{name}_{i}, {len(image.image)}}}"
         for i, image in enumerate(images)
     ]
     rows = [
@@ -221,8 +237,9 @@ def problem(workload: Workload) -> str:
 
 
 def quoted(text: str) -> str:
-    """A C literal."""
-    return json.dumps(text)
+    """A C literal, in UTF-8."""
+    plain = (chr(b) if 32 <= b < 127 and b not in b'"\\?' else f"\\{b:03o}" for b in text.encode())
+    return f'"{"".join(plain)}"'
 
 
 def _braced(plan: Any) -> str:

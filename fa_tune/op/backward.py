@@ -59,9 +59,12 @@ def gradients(done: Done, traits: Traits, kernel: Kernel | None = None) -> Gradi
     if not traits.masks_only or _is_too_wide(done):
         return products.gradients(done, traits)
     q, k, v = done.q, done.k, done.v
-    dq, dk, dv = (torch.zeros_like(t, memory_format=torch.contiguous_format) for t in (q, k, v))
     first, last = bounds(traits, q.shape[1], k.shape[1])
-    for part in _parts(slice(0, q.shape[1]), k.shape[1], first, last):
+    parts = _parts(slice(0, q.shape[1]), k.shape[1], first, last)
+    is_whole = parts[:1] and parts[0][:2] == (slice(0, q.shape[1]), slice(0, k.shape[1]))
+    room = torch.empty_like if is_whole else torch.zeros_like
+    dq, dk, dv = (room(t, memory_format=torch.contiguous_format) for t in (q, k, v))
+    for part in parts:
         rows, keys = part.rows, part.keys
         of_part = Done(
             done.grad_out[:, rows].contiguous(),
@@ -71,7 +74,7 @@ def gradients(done: Done, traits: Traits, kernel: Kernel | None = None) -> Gradi
         )
         alike, mask = _of_one_d_head(of_part, part.mask._replace(scale=traits.scale))
         found = _cut((kernel or of_torch)(alike, mask), of_part)
-        if (rows, keys) == (slice(0, q.shape[1]), slice(0, k.shape[1])):
+        if is_whole:
             dq, dk, dv = (t.contiguous() for t in found)
         else:
             dq[:, rows] = found[0]

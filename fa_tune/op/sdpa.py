@@ -7,6 +7,7 @@ first.  What is not ours goes where torch would have sent it.
 from __future__ import annotations
 
 import threading
+import warnings
 from types import TracebackType
 from typing import Any
 
@@ -18,13 +19,15 @@ from torch.nn.attention import SDPBackend
 from fa_tune.core.errors import FaTuneError, NoUsableVariant, ToolMissing
 from fa_tune.core.workload import MAX_SCALE, MIN_SCALE
 from fa_tune.op import library  # noqa: F401  defines the operators
+from fa_tune.op.backward import Mask, of_torch
 from fa_tune.op.fallback_warning import tell
 from fa_tune.op.native import translated
+from fa_tune.op.operands import Done
 from fa_tune.op.refusals import Refusals
 from fa_tune.op.traits import Traits
 
 NAME = "fa_tune"
-_OP = "aten::_scaled_dot_product_flash_attention"
+_NAME = "_scaled_dot_product_flash_attention"
 _WHO = "scaled_dot_product_attention"
 _ROW_BYTES = 16
 _fwd_out = torch.ops.fa_tune.fwd_out.default
@@ -32,11 +35,14 @@ _lock = threading.RLock()
 
 
 class Override:
-    """The flash backend's operator by ours, from now on; `remove` ends it."""
+    """The flash backend's operators by ours, from now on; `remove` ends it."""
 
     def __init__(self, dispatch_key: str = "CUDA") -> None:
         try:
-            self._torchs = torch.library.get_kernel(_OP, dispatch_key)
+            self._torchs, self._torchs_backward = (
+                torch.library.get_kernel(f"aten::{name}", dispatch_key)
+                for name in (_NAME, f"{_NAME}_backward")
+            )
         except RuntimeError:
             raise ToolMissing(
                 f"this torch has no flash attention for {dispatch_key}, whose place ours would "
@@ -45,13 +51,12 @@ class Override:
         self._order = _flash_first() if dispatch_key == "CUDA" else None
         self._refusals = Refusals()
         self._library = torch.library.Library("aten", "IMPL")
-        self._library.impl(
-            "_scaled_dot_product_flash_attention",
-            self._attend,
-            dispatch_key,
-            with_keyset=True,
-            allow_override=True,
-        )
+        with warnings.catch_warnings():  # of an operator that is overridden
+            warnings.simplefilter("ignore")
+            for name, function in ((_NAME, self._attend), (f"{_NAME}_backward", self._backward)):
+                self._library.impl(
+                    name, function, dispatch_key, with_keyset=True, allow_override=True
+                )
 
     def remove(self) -> None:
         """Back to what was before."""
@@ -75,6 +80,7 @@ class Override:
         scale: float | None = None,
     ) -> tuple[Any, ...]:
         """The operator: tensors are [batch, heads, seq_len, d_head]."""
+        query, scale, _ = _folded(query, scale)
         problem = (query, key, value, Traits(is_causal))
         reason = self._reason(query, key, value, dropout_p, return_debug_mask, scale)
         reason = reason or self._refusals.reason(*problem, lse=True)
@@ -99,6 +105,30 @@ class Override:
         )
         return results
 
+    def _backward(
+        self,
+        keys: Any,
+        grad_out: Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *others: Any,
+        scale: float | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The operator's backward pass, as of `attention`, but with dropout."""
+        query, scale, factor = _folded(query, scale)
+        out, lse, _, _, n_q, n_kv, dropout_p, is_causal, *_ = others
+        three = (query, key, value)
+        if dropout_p > 0 or (is_causal and n_q != n_kv):
+            found = self._torchs_backward.call_boxed(keys, grad_out, *three, *others, scale=scale)
+        else:
+            grad, q, k, v, o = (t.transpose(1, 2) for t in (grad_out, *three, out))
+            mask = Mask(right=0 if is_causal else None, scale=scale)
+            grads = of_torch(Done(grad.contiguous(), q, k, v, o, lse), mask)
+            found = (t.transpose(1, 2) for t in grads)
+        dq, dk, dv = (_like(grad, t) for grad, t in zip(found, three, strict=True))
+        return dq if factor == 1 else dq * factor, dk, dv
+
     def _reason(
         self,
         query: Tensor,
@@ -120,7 +150,7 @@ class Override:
         if 0 in query.shape or 0 in key.shape:
             return "there is nothing to attend to"
         if scale is not None and not MIN_SCALE <= scale <= MAX_SCALE:
-            return "a scale that is not positive"
+            return f"a scale of {scale:g}"
         if any(not _has_whole_rows(t) for t in (query, key, value)):
             return f"rows that do not start at multiples of {_ROW_BYTES} bytes"
         return ""
@@ -139,6 +169,19 @@ class Override:
         grouped = query.shape[1] != key.shape[1]
         requested = torch.backends.cuda.SDPAParams(query, key, value, None, 0.0, is_causal, grouped)
         return bool(torch.backends.cuda.can_use_cudnn_attention(requested))
+
+
+def _folded(query: Tensor, scale: float | None) -> tuple[Tensor, float | None, float]:
+    """Queries and a positive scale of the same scores, and what queries were multiplied with:
+    FlashAttention takes the largest product for the largest score."""
+    if scale is None or scale > 0:
+        return query, scale, 1.0
+    return (-query, -scale, -1.0) if scale < 0 else (query * 0, None, 0.0)
+
+
+def _like(grad: Tensor, tensor: Tensor) -> Tensor:
+    """A gradient as it lies for torch's compiler."""
+    return grad if grad.stride() == tensor.stride() else torch.empty_like(tensor).copy_(grad)
 
 
 def _has_whole_rows(tensor: Tensor) -> bool:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import hashlib
+import itertools
 import json
+import os
 import random
 import re
 import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,9 +26,11 @@ from fa_tune.core.arch import limits
 from fa_tune.core.errors import StorageError
 from fa_tune.core.options import MachineOptions, Silent
 from fa_tune.core.workload import DType, Workload
+from fa_tune.export import project
 from fa_tune.export.project import Export, export
 from fa_tune.export.selection import ExportOptions
 from fa_tune.export.sizes import ROWS
+from fa_tune.export.table_source import quoted
 from fa_tune.store.registry.between import by_room, filled
 from fa_tune.store.registry.lookup import Target, matches, near_enough
 from fa_tune.store.registry.schema import Registry, to_json
@@ -284,17 +289,16 @@ def test_an_export_is_replaced_and_nothing_else(
     folder = tmp_path / "attention"
     folder.mkdir()
     export(folder, options, machine, Silent())
-    (folder / "of an earlier one").touch()
+    (folder / "build").mkdir()
+    (folder / "build" / "mine").write_text("keep")
     export(folder, options, machine, Silent())
     assert [p.name for p in tmp_path.iterdir()] == ["attention"]
-    found, expected = (
-        {p.relative_to(root): p.read_bytes() for p in root.rglob("*") if p.is_file()}
-        for root in (folder, exported.folder)
-    )
-    assert found.keys() == expected.keys()
+    assert (folder / "build" / "mine").read_text() == "keep"
+    found, expected = (contents(root) for root in (folder, exported.folder))
+    assert found.keys() == expected.keys() | {"build/mine"}
     # The compiler gives what is internal another name each time, and another process may have
     # compiled into the cache meanwhile.
-    changing = {p for p in expected if p.parts[0] == "images"} | {Path("MANIFEST.json")}
+    changing = {p for p in expected if p.startswith("images/")} | {"MANIFEST.json"}
     assert {p for p in expected if found[p] != expected[p]} <= changing
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes").write_text("keep")
@@ -304,6 +308,180 @@ def test_an_export_is_replaced_and_nothing_else(
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="cannot write"):
         export(tmp_path / "file" / "below", options, machine, Silent())
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    files = (p for p in root.rglob("*") if p.is_file())
+    return {p.relative_to(root).as_posix(): p.read_bytes() for p in files}
+
+
+def write(folder: Path, *names: str, **files: str) -> None:
+    """An export of small files, images among them."""
+    images = {f"images/{name}": name.encode() for name in names}
+    manifest = {
+        "schema": project.SCHEMA,
+        "kernels": [{"file": n, "sha256": project._sha256(d)} for n, d in images.items()],
+        "files": {name: project._sha256(text.encode()) for name, text in files.items()},
+    }
+    project._write(folder, {**files, "MANIFEST.json": json.dumps(manifest)}, images)
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_what_an_export_did_not_write_outlives_the_next(
+    exchanges: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not exchanges:
+        monkeypatch.setattr(project, "_exchanged", lambda *_: False)
+    folder = tmp_path / "attention"
+    write(folder, "0.cubin", "1.cubin", src="1", gone="1")
+    (folder / "notes").mkdir()
+    (folder / "notes" / "mine").write_text("keep")
+    (folder / "images" / "2.cubin").write_text("my own")
+    (folder / "link").symlink_to("nowhere")
+    write(folder, "0.cubin", src="2", new="2")
+    found = {name: data for name, data in contents(folder).items() if name != "MANIFEST.json"}
+    assert found == {
+        "images/0.cubin": b"0.cubin",
+        "images/2.cubin": b"my own",
+        "notes/mine": b"keep",
+        "src": b"2",
+        "new": b"2",
+    }
+    assert (folder / "link").is_symlink()
+    assert [p.name for p in tmp_path.iterdir()] == ["attention"]
+    before = contents(folder)
+    for name in ("src", "third"):  # changed since, and in a new one's place
+        (folder / name).write_text("my own")
+        with pytest.raises(StorageError, match=name):
+            write(folder, "0.cubin", src="3", third="3")
+        assert contents(folder) == before | {name: b"my own"}
+        (folder / "src").write_text("2")
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_an_export_that_is_killed_at_any_instant_loses_nothing(
+    exchanges: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step is the last one in a process of its own."""
+    if not exchanges:
+        monkeypatch.setattr(project, "_exchanged", lambda *_: False)
+    steps = {"place": project._place, "exchange": project._exchanged, "rename": Path.rename}
+
+    def killed_at(last: int, *, after: bool) -> bool:
+        """Whether the process was killed before its end."""
+        if (child := os.fork()) == 0:
+            left = last
+
+            def counted(step: Any) -> Any:
+                def run(*given: Any) -> Any:
+                    nonlocal left
+                    left -= 1
+                    if left < 0 and not after:
+                        os._exit(9)
+                    done = step(*given)
+                    if left < 0:
+                        os._exit(9)
+                    return done
+
+                return run
+
+            monkeypatch.setattr(project, "_place", counted(steps["place"]))
+            monkeypatch.setattr(project, "_exchanged", counted(steps["exchange"]))
+            monkeypatch.setattr(Path, "rename", counted(steps["rename"]))
+            write(folder, "0.cubin", src="2")
+            os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+    last = 0
+    for last, after in itertools.product(range(99), (False, True)):
+        folder = tmp_path / f"{last} {after}" / "attention"
+        write(folder, "0.cubin", "1.cubin", src="1")
+        (folder / "mine").write_text("keep")
+        whole = contents(folder)
+        if not killed_at(last, after=after):
+            break
+        if folder.exists():
+            found = contents(folder)
+            assert found == whole or found["src"] == b"2"
+            assert found["mine"] == b"keep"
+        write(folder, "0.cubin", src="3")
+        found = contents(folder)
+        assert (found["src"], found["mine"]) == (b"3", b"keep")
+    assert last > 4
+
+
+def test_two_exports_in_one_process_are_two(built: Built, exported: Export, tmp_path: Path) -> None:
+    """Each plug-in gets the table and the maps of the library that it was linked with, also where
+    all have the same names in their headers; programs that link both, too."""
+    few = dataclasses.replace(
+        exported, kernels=exported.kernels[:3], entries=(), sized=(), defaults=()
+    )
+    folder = tmp_path / "few"
+    project._write(folder, project._texts(few), {k.file: k.image.image for k in few.kernels})
+    plugin = tmp_path / "plugin.cpp"
+    plugin.write_text(
+        """
+#include <fa_tune/flash_kernels.cuh>
+extern "C" long NAME() {
+    long kernels = 0;
+    fa_tune::for_each_name([&](const char*) { ++kernels; });
+    return kernels * 1000 + (reinterpret_cast<long>(fa_tune::exported()) != 0);
+}
+extern "C" const void* NAME2() { return fa_tune::exported(); }
+""".replace("for_each_name", "detail::for_each_name")
+    )
+    others = [
+        str(p)
+        for p in built.build.glob("CMakeFiles/fa_tune.dir/src/**/*.o")
+        if p.name not in ("exported.cpp.o", "images.S.o")
+    ]
+    soname = re.search(r"libfa_tune\.so\.([0-9a-f]+)", run("readelf", "-d", str(built.library)))
+    assert soname is not None
+    header = (built.folder / "include" / "fa_tune" / "export.h").read_text(encoding="utf-8")
+    assert f"export_{soname[1]}\n" in header
+    name = re.search(r"export_([0-9a-f]+)\n", project._texts(few)["include/fa_tune/export.h"])
+    assert name is not None
+    library = tmp_path / f"libfa_tune.so.{name[1]}"
+    source = [str(folder / "src" / file) for file in ("exported.cpp", "images.S")]
+    where = [f"-I{folder / at}" for at in ("include/fa_tune", "include", "images", "src")]
+    shared = ("c++", "-std=c++20", "-shared", "-fPIC")
+    options = (f"-Wa,-I{folder / 'images'}", f"-Wl,-soname,{library.name}", "-ldl")
+    run(*shared, *where, *source, *others, *options, "-o", str(library))
+    for letter, include, linked in (("a", built.folder, built.library), ("b", folder, library)):
+        names = (f"-DNAME=kernels_{letter}", f"-DNAME2=table_{letter}")
+        run(
+            *(*shared, *names, f"-I{include / 'include'}", str(plugin), str(linked)),
+            *(f"-Wl,-rpath,{linked.parent}", "-o", str(tmp_path / f"lib{letter}.so")),
+        )
+    child = f"""
+import ctypes
+for mode in (ctypes.RTLD_LOCAL, ctypes.RTLD_GLOBAL):
+    a, b = (ctypes.CDLL({str(tmp_path)!r} + f"/lib{{x}}.so", mode) for x in "ab")
+    a.table_a.restype = b.table_b.restype = ctypes.c_void_p
+    assert a.table_a() != b.table_b()
+    print(a.kernels_a(), b.kernels_b())
+"""
+    count = len({k.variant.key for k in exported.kernels})
+    few_count = len({k.variant.key for k in few.kernels})
+    told = run(sys.executable, "-c", child, env=built.with_stub).splitlines()
+    assert told == [f"{count * 1000 + 1} {few_count * 1000 + 1}"] * 2
+
+
+def test_any_name_of_a_gpu_is_a_c_literal(tmp_path: Path) -> None:
+    names = ["", 'NVIDIA "H200"', "\\n??/", "a\x01b\x7f\n1", "é € 😀 \u202e", "%s"]
+    lines = "".join(f"    std::puts({quoted(name + '|')});\n" for name in names)
+    (tmp_path / "names.cpp").write_text(f"#include <cstdio>\nint main() {{\n{lines}}}\n")
+    run(
+        "c++",
+        "-std=c++17",
+        "-Wall",
+        "-Werror",
+        str(tmp_path / "names.cpp"),
+        "-o",
+        str(tmp_path / "names"),
+    )
+    done = subprocess.run([str(tmp_path / "names")], capture_output=True, check=True)
+    assert done.stdout.decode().split("|\n")[:-1] == names
 
 
 def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:

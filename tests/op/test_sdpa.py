@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,9 @@ import torch.nn.attention
 
 from fa_tune.core.errors import ToolMissing
 from fa_tune.op import fallback_warning, sdpa
+from fa_tune.op.traits import Traits
 from tests.op import twins
+from tests.project_files import ROOT
 
 aten = torch.ops.aten
 
@@ -35,13 +39,20 @@ def torchs(
     return sdpa._results(query, key, torch.full_like(query, 7), query[..., 0].float())
 
 
+def torchs_backward(grad_out: torch.Tensor, *three: torch.Tensor, **_: Any) -> Any:
+    return tuple(torch.full_like(t, 7) for t in three[:3])
+
+
 @pytest.fixture(autouse=True)
 def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     made = sdpa.Override
     monkeypatch.setattr(sdpa, "Override", lambda: made("CPU"))
     monkeypatch.setattr(fallback_warning, "_told", set())
     with twins.registered(), torch.library._scoped_library("aten", "IMPL") as library:
-        library.impl("_scaled_dot_product_flash_attention", torchs, "CPU", allow_override=True)
+        name = "_scaled_dot_product_flash_attention"
+        library.impl(name, torchs, "CPU", allow_override=True)
+        library.impl(f"{name}_backward", torchs_backward, "CPU", allow_override=True)
+        monkeypatch.setattr(sdpa, "of_torch", twins.flash_backward)
         yield
         sdpa.disable_sdpa()
 
@@ -99,7 +110,7 @@ def odd_rows() -> torch.Tensor:
         ("dropout", [draw(2, 4, 8, 16)] * 3, {"dropout_p": 0.1}),
         ("debug mask", [draw(2, 4, 8, 16)] * 3, {"return_debug_mask": True}),
         ("neither fp16 nor bf16", [draw(2, 4, 8, 16, dtype=torch.float32)] * 3, {}),
-        ("not positive", [draw(2, 4, 8, 16)] * 3, {"scale": -1.0}),
+        ("a scale of 1e-35", [draw(2, 4, 8, 16)] * 3, {"scale": 1e-35}),
         ("16 bytes", [odd_rows()] * 3, {}),
         ("nothing to attend", [draw(0, 4, 8, 16)] * 3, {}),
         ("do not divide", [draw(2, 4, 8, 16), *[draw(2, 3, 8, 16)] * 2], {}),
@@ -113,6 +124,59 @@ def test_what_is_not_ours_is_torchs_and_told_once(
     with sdpa.enable_sdpa(), warnings.catch_warnings():
         warnings.simplefilter("error")
         assert is_torchs(call(*tensors, **options))
+
+
+@pytest.mark.parametrize("scale", [None, 0.3, -0.3, 0.0])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_any_scale_is_right_and_has_gradients(
+    scale: float | None, causal: bool, transposed: bool
+) -> None:
+    """FlashAttention 2 takes the largest product for the largest score."""
+    shape = (2, 8, 4, 16) if transposed else (2, 4, 8, 16)
+    leaves = [torch.randn(shape, dtype=torch.float64) for _ in "qkv"]
+    three = [(t.transpose(1, 2) if transposed else t).half().requires_grad_() for t in leaves]
+    exact = [t.detach().double().requires_grad_() for t in three]
+    with sdpa.enable_sdpa():
+        out, lse, *_ = call(*three, 0.0, causal, scale=scale)
+        out.double().sin().sum().backward()
+    right, rows = twins.defined(*(t.transpose(1, 2) for t in exact), Traits(causal, scale=scale))
+    right.sin().sum().backward()
+    assert torch.allclose(out.double(), right.transpose(1, 2), atol=4e-3)
+    assert torch.allclose(lse.double(), rows, atol=4e-3)
+    for mine, other in zip(three, exact, strict=True):
+        assert mine.grad is not None
+        assert other.grad is not None
+        assert torch.allclose(mine.grad.double(), other.grad, atol=2e-2)
+
+
+def test_gradients_are_torchs_with_dropout_and_lie_as_torch_says() -> None:
+    q, seed = draw(2, 4, 8, 16).requires_grad_(), draw(2, 4, 8, 16)
+    k = draw(2, 4, 2, 8, 16)[:, :, 0].requires_grad_()
+    with sdpa.enable_sdpa(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for dropout_p, sevens in ((0.1, True), (0.0, False)):
+            out, lse, *_ = call(q, k, k, dropout_p)
+            given = (seed, q, k, k, out, lse, None, None, 8, 8, dropout_p, False, lse, lse)
+            grads = aten._scaled_dot_product_flash_attention_backward(*given)
+            assert [bool((t == 7).all()) for t in grads] == [sevens] * 3
+            expected = [torch.empty_like(t).stride() for t in (q, k, k)]
+            assert [t.stride() for t in grads] == expected
+
+
+def test_nothing_is_said_when_it_is_enabled() -> None:
+    child = """
+import torch
+from fa_tune.op import sdpa
+aten, name = torch.library.Library("aten", "IMPL"), "_scaled_dot_product_flash_attention"
+sdpa.Override.__init__.__defaults__ = ("CPU",)
+for end in ("", "_backward"):
+    aten.impl(name + end, lambda *_: None, "CPU")
+with sdpa.enable_sdpa():
+    pass
+"""
+    done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_what_no_kernel_runs_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@
 //     fa_tune_launch(kernel, &problem, &tensors, device, stream);
 #pragma once
 
+#include "export.h"  // which calls fa_tune_exported by a name of this export
 #include "fa_tune.h"
 
 #ifdef __cplusplus

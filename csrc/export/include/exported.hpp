@@ -10,6 +10,7 @@
 #include "fa_tune.hpp"
 
 namespace fa_tune {
+inline namespace FA_TUNE_EXPORT {
 
 // The library's own table.
 inline const fa_tune_table* exported() {
@@ -48,4 +49,5 @@ inline void launch(const fa_tune_problem& problem, const fa_tune_tensors& tensor
 // Loads every kernel that runs on the device, ahead of captures.
 inline void prepare(int device = -1) { check(fa_tune_table_prepare(exported(), device)); }
 
+}  // namespace FA_TUNE_EXPORT
 }  // namespace fa_tune

@@ -24,3 +24,10 @@ extern "C" fa_tune_status fa_tune_exported(const fa_tune_table** table) {
     *table = found;
     return FA_TUNE_OK;
 }
+
+// By the name that all exports have, for programs that look it up in a library that they load.
+#undef fa_tune_exported
+extern "C" FA_TUNE_API
+    __attribute__((weak)) fa_tune_status fa_tune_exported(const fa_tune_table** table) {
+    return FA_TUNE_EXPORTED(table);
+}
