@@ -282,9 +282,8 @@ typedef struct fa_tune_tensor {
 // values of every sequence, which the call writes to their places in K and V.  Not given: they
 // are there.  A window to the left must see all of them.
 //
-// Where K and V are e4m3, strides of K, V, NEW_K and NEW_V are in units of two bytes.  K_SCALE,
-// V_SCALE: fp32 [batch, kv_heads], with the same strides, what their numbers are multiplied with;
-// not given: 1.
+// NEW_K and NEW_V are of the type of K and V.  K_SCALE, V_SCALE: fp32 [batch, kv_heads], with the
+// same strides, what numbers in e4m3 are multiplied with; not given: 1.
 typedef struct fa_tune_tensors {
     fa_tune_tensor of[FA_TUNE_TENSORS];
     // fa_tune_workspace_bytes of device memory, a multiple of 16; NULL where these are 0.  Other

@@ -46,9 +46,8 @@ Status check_plan(const fa_tune_plan& plan) {
     if (!is_operation(plan.operation)) {
         return failure(FA_TUNE_INVALID, "unknown operation %d of a plan", plan.operation);
     }
-    if (plan.dtype != FA_TUNE_DTYPE_FP16 && plan.dtype != FA_TUNE_DTYPE_BF16) {
-        return failure(FA_TUNE_INVALID, "dtype of a plan must be %d or %d, not %d",
-                       FA_TUNE_DTYPE_FP16, FA_TUNE_DTYPE_BF16, plan.dtype);
+    if (dtype_of(plan.dtype) == nullptr) {
+        return failure(FA_TUNE_INVALID, "unknown dtype %d of a plan", plan.dtype);
     }
     return {};
 }

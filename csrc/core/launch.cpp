@@ -75,16 +75,16 @@ Status set_grid(const fa_tune_launch_plan& plan, const Call& call, const Shares&
 
 void set_maps(const fa_tune_launch_plan& plan, const Call& call, fa_tune_description& found) {
     const fa_tune_problem& p = call.problem;
-    const fa_tune_tensor* of = call.tensors.of;
     const MapShape queries{p.d_head, rows_of(p), p.heads, plan.q_box_rows};
     const MapShape keys{p.d_head, keys_of(p), p.kv_heads, plan.kv_box_rows};
     const MapShape values{d_v_of(p), keys_of(p), p.kv_heads, plan.kv_box_rows};
     const MapShape outputs{d_v_of(p), rows_of(p), p.heads, plan.q_box_rows};
-    found.maps[0] = map_of(p, of[FA_TUNE_TENSOR_Q], queries);
-    found.maps[1] = map_of(p, of[FA_TUNE_TENSOR_K], keys);
-    found.maps[2] = map_of(p, of[FA_TUNE_TENSOR_V], values);
-    found.maps[3] = map_of(p, of[FA_TUNE_TENSOR_O], outputs);
-    found.map_count = 4;
+    for (const auto& [role, shape] :
+         {std::pair{FA_TUNE_TENSOR_Q, queries}, std::pair{FA_TUNE_TENSOR_K, keys},
+          std::pair{FA_TUNE_TENSOR_V, values}, std::pair{FA_TUNE_TENSOR_O, outputs}}) {
+        found.maps[found.map_count++] =
+            map_of(p, element_of(p, role), call.tensors.of[role], shape);
+    }
 }
 
 }  // namespace

@@ -11,7 +11,6 @@ namespace fa_tune::core {
 
 struct ParamsLayout;
 
-constexpr int kElementBytes = 2;
 constexpr int kChunkBytes = 16;  // the unit of every copy between global and shared memory
 constexpr std::int64_t kMemberBytes = 32;  // of a sequence in the list of a packed batch
 

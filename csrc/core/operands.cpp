@@ -64,11 +64,12 @@ long long wide(std::int64_t value) { return value; }  // for printf
 
 std::uintptr_t number_of(const void* address) { return reinterpret_cast<std::uintptr_t>(address); }
 
-// Whether a stride in elements is whole chunks.
-bool is_chunks(std::int64_t stride) { return stride % (kChunkBytes / kElementBytes) == 0; }
-
-Status check_rows(const char* name, std::int64_t batch, const fa_tune_tensor& tensor,
-                  std::int64_t rows, std::int64_t heads) {
+Status check_rows(const char* name, const ElementType& type, const fa_tune_tensor& tensor,
+                  std::int64_t batch, std::int64_t rows, std::int64_t heads) {
+    const std::int32_t size_bytes = type.size_bytes;
+    const auto is_chunks = [size_bytes](std::int64_t stride) {
+        return stride % (kChunkBytes / size_bytes) == 0;
+    };
     const bool aligned = number_of(tensor.address) % kChunkBytes == 0 &&
                          (batch == 1 || is_chunks(tensor.batch_stride)) &&
                          (rows == 1 || is_chunks(tensor.seq_stride)) &&
@@ -79,7 +80,7 @@ Status check_rows(const char* name, std::int64_t batch, const fa_tune_tensor& te
                    "and has strides (%lld, %lld, %lld) of %d-byte elements",
                    name, kChunkBytes, static_cast<unsigned long long>(number_of(tensor.address)),
                    wide(tensor.batch_stride), wide(tensor.seq_stride), wide(tensor.head_stride),
-                   kElementBytes);
+                   size_bytes);
 }
 
 Status check_chunks(const char* name, const void* address) {
@@ -129,9 +130,10 @@ Status check_new(const fa_tune_problem& problem, const fa_tune_tensors& tensors)
                        "a window of %lld to the left does not see all of %d new keys",
                        wide(problem.window_left), tensors.added);
     }
-    Status status = check_rows("new_k", problem.batch, k, tensors.added, problem.kv_heads);
+    const ElementType& type = element_of(problem, FA_TUNE_TENSOR_NEW_K);
+    Status status = check_rows("new_k", type, k, problem.batch, tensors.added, problem.kv_heads);
     if (!status.ok()) return status;
-    return check_rows("new_v", problem.batch, v, tensors.added, problem.kv_heads);
+    return check_rows("new_v", type, v, problem.batch, tensors.added, problem.kv_heads);
 }
 
 }  // namespace
@@ -146,6 +148,7 @@ Status check_tensors(const fa_tune_problem& problem, const fa_tune_tensors& tens
     for (const Needed* needed = operation.begin; needed != operation.end; ++needed) {
         if (!needed->wanted(problem)) continue;
         const fa_tune_tensor& tensor = tensors.of[needed->role];
+        const ElementType& type = element_of(problem, needed->role);
         if (tensor.address == nullptr) {
             return failure(FA_TUNE_INVALID, "%s needs %s, which the launch does not give",
                            key_of(problem).c_str(), needed->name);
@@ -153,10 +156,10 @@ Status check_tensors(const fa_tune_problem& problem, const fa_tune_tensors& tens
         Status status;
         switch (needed->form) {
             case Form::kQueries:
-                status = check_rows(needed->name, batch, tensor, rows, problem.heads);
+                status = check_rows(needed->name, type, tensor, batch, rows, problem.heads);
                 break;
             case Form::kKeys:
-                status = check_rows(needed->name, of_keys, tensor, keys, problem.kv_heads);
+                status = check_rows(needed->name, type, tensor, of_keys, keys, problem.kv_heads);
                 break;
             case Form::kChunks:
                 status = check_chunks(needed->name, tensor.address);

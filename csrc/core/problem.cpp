@@ -21,7 +21,8 @@ constexpr double kMinSoftcap = 1e-3, kMaxSoftcap = 1e3;
 constexpr std::int64_t kMaxSize = std::numeric_limits<std::int32_t>::max();
 
 const char* dtype_name(std::int32_t dtype) {
-    return dtype == FA_TUNE_DTYPE_FP16 ? "fp16" : dtype == FA_TUNE_DTYPE_BF16 ? "bf16" : "unknown";
+    const ElementType* found = dtype_of(dtype);
+    return found != nullptr ? found->word : "unknown";
 }
 
 Status check_size(const char* name, std::int64_t size) {
@@ -118,9 +119,14 @@ Status check_problem(const fa_tune_problem& problem) {
     if (!is_operation(problem.operation)) {
         return failure(FA_TUNE_INVALID, "unknown operation %d", problem.operation);
     }
-    if (problem.dtype != FA_TUNE_DTYPE_FP16 && problem.dtype != FA_TUNE_DTYPE_BF16) {
-        return failure(FA_TUNE_INVALID, "unknown dtype %d; allowed: %d (fp16), %d (bf16)",
-                       problem.dtype, FA_TUNE_DTYPE_FP16, FA_TUNE_DTYPE_BF16);
+    if (dtype_of(problem.dtype) == nullptr) {
+        std::string allowed;
+        for (const ElementType& one : kDtypes) {
+            allowed += allowed.empty() ? "" : ", ";
+            allowed += std::to_string(one.number) + " (" + one.word + ")";
+        }
+        return failure(FA_TUNE_INVALID, "unknown dtype %d; allowed: %s", problem.dtype,
+                       allowed.c_str());
     }
     if (problem.mask < FA_TUNE_MASK_FULL || problem.mask > FA_TUNE_MASK_FULL_DIAGONAL) {
         return failure(FA_TUNE_INVALID, "unknown mask %d", problem.mask);
@@ -281,6 +287,19 @@ bool is_bottom_right(const fa_tune_problem& problem) {
     if (problem.mask == FA_TUNE_MASK_CAUSAL_BR) return true;
     return problem.mask == FA_TUNE_MASK_FULL_DIAGONAL &&
            problem.diagonal == problem.seq_len_kv - problem.seq_len_q;
+}
+
+const ElementType* dtype_of(std::int32_t number) {
+    for (const ElementType& one : kDtypes) {
+        if (one.number == number) return &one;
+    }
+    return nullptr;
+}
+
+const ElementType& element_of(const fa_tune_problem& problem, fa_tune_tensor_role role) {
+    const bool of_keys = role == FA_TUNE_TENSOR_K || role == FA_TUNE_TENSOR_V ||
+                         role == FA_TUNE_TENSOR_NEW_K || role == FA_TUNE_TENSOR_NEW_V;
+    return of_keys && problem.kv_e4m3 != 0 ? kE4m3 : *dtype_of(problem.dtype);
 }
 
 double scale_of(const fa_tune_problem& problem) {

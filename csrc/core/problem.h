@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "dtypes.h"
 #include "status.h"
 
 namespace fa_tune::core {
@@ -45,6 +46,12 @@ fa_tune_problem settled(const fa_tune_problem& problem);
 bool is_bottom_right(const fa_tune_problem& problem);
 
 double scale_of(const fa_tune_problem& problem);
+
+// The type of that number, which Q may have; null: there is none.
+const ElementType* dtype_of(std::int32_t number);
+
+// The elements of Q, K, V, O or of new keys or values of a checked problem.
+const ElementType& element_of(const fa_tune_problem& problem, fa_tune_tensor_role role);
 
 // Extents of the tensors: a packed batch is one element with the rows of all sequences.
 inline std::int64_t batch_of(const fa_tune_problem& p) { return p.packed != 0 ? 1 : p.batch; }

@@ -16,7 +16,6 @@ namespace {
 
 // CUDA driver API, CUtensorMap_enum.
 constexpr std::uint32_t kPanelColumns = 64;  // 128 bytes, the widest that 128-byte swizzle allows
-constexpr std::uint32_t kDataFloat16 = 6, kDataBfloat16 = 9;
 constexpr int kInterleaveNone = 0, kSwizzle128B = 3, kPromotion128B = 2, kFillZeros = 0;
 constexpr std::int64_t kTooLong = std::int64_t{1} << 40;  // a stride in elements
 
@@ -47,18 +46,18 @@ class KeptMaps {
 };
 
 // A stride in bytes; what would wrap around is as illegal as what the driver calls too long.
-std::uint64_t in_bytes(std::int64_t elements) {
-    return kElementBytes * (elements >= 0 && elements < kTooLong
-                                ? static_cast<std::uint64_t>(elements)
-                                : std::uint64_t{kTooLong});
+std::uint64_t in_bytes(const ElementType& type, std::int64_t elements) {
+    return static_cast<std::uint64_t>(type.size_bytes) *
+           static_cast<std::uint64_t>(elements >= 0 && elements < kTooLong ? elements : kTooLong);
 }
 
-void set_packed(const fa_tune_tensor& tensor, const MapShape& shape, fa_tune_tensor_map& map) {
+void set_packed(const ElementType& type, const fa_tune_tensor& tensor, const MapShape& shape,
+                fa_tune_tensor_map& map) {
     constexpr std::uint64_t kFar = std::uint64_t{1} << 30, kFarBytes = std::uint64_t{1} << 34;
     const std::uint64_t row =
-        shape.rows == 1 ? std::uint64_t{kChunkBytes} : in_bytes(tensor.seq_stride);
+        shape.rows == 1 ? std::uint64_t{kChunkBytes} : in_bytes(type, tensor.seq_stride);
     const std::uint64_t head =
-        shape.heads == 1 ? std::uint64_t{kChunkBytes} : in_bytes(tensor.head_stride);
+        shape.heads == 1 ? std::uint64_t{kChunkBytes} : in_bytes(type, tensor.head_stride);
     map.rank = 5;
     const std::uint64_t dimensions[] = {static_cast<std::uint64_t>(shape.columns), kFar,
                                         static_cast<std::uint64_t>(shape.heads), kFar + 1,
@@ -68,8 +67,8 @@ void set_packed(const fa_tune_tensor& tensor, const MapShape& shape, fa_tune_ten
     std::copy(std::begin(strides), std::end(strides), map.strides);
 }
 
-void set_dense(std::int64_t batch, const fa_tune_tensor& tensor, const MapShape& shape,
-               fa_tune_tensor_map& map) {
+void set_dense(std::int64_t batch, const ElementType& type, const fa_tune_tensor& tensor,
+               const MapShape& shape, fa_tune_tensor_map& map) {
     map.rank = 4;
     map.dimensions[0] = static_cast<std::uint64_t>(shape.columns);
     const std::int64_t sizes[] = {shape.rows, shape.heads, batch};
@@ -77,7 +76,7 @@ void set_dense(std::int64_t batch, const fa_tune_tensor& tensor, const MapShape&
     for (std::size_t i = 0; i < 3; ++i) {
         map.dimensions[i + 1] = static_cast<std::uint64_t>(sizes[i]);
         // An extent of 1 is never stepped along; the driver still wants a legal stride.
-        map.strides[i] = sizes[i] != 1 ? in_bytes(strides[i]) : std::uint64_t{kChunkBytes};
+        map.strides[i] = sizes[i] != 1 ? in_bytes(type, strides[i]) : std::uint64_t{kChunkBytes};
     }
 }
 
@@ -104,16 +103,16 @@ Status refused(CUresult result, const fa_tune_tensor_map& request) {
 
 }  // namespace
 
-fa_tune_tensor_map map_of(const fa_tune_problem& problem, const fa_tune_tensor& tensor,
-                          const MapShape& shape) {
+fa_tune_tensor_map map_of(const fa_tune_problem& problem, const ElementType& type,
+                          const fa_tune_tensor& tensor, const MapShape& shape) {
     fa_tune_tensor_map map{};
     map.address = reinterpret_cast<std::uintptr_t>(tensor.address);
-    map.data_type = problem.dtype == FA_TUNE_DTYPE_FP16 ? kDataFloat16 : kDataBfloat16;
+    map.data_type = type.tma_code;
     map.box_rows = static_cast<std::uint32_t>(shape.box_rows);
     if (problem.packed != 0) {
-        set_packed(tensor, shape, map);
+        set_packed(type, tensor, shape, map);
     } else {
-        set_dense(problem.batch, tensor, shape, map);
+        set_dense(problem.batch, type, tensor, shape, map);
     }
     return map;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "driver.h"
+#include "dtypes.h"
 #include "fa_tune.h"
 #include "status.h"
 
@@ -21,8 +22,8 @@ struct MapShape {
 
 // Of dimensions (columns, sequence, heads, batch), innermost first; of a packed batch those of
 // kernels/common/sequence.cuh.
-fa_tune_tensor_map map_of(const fa_tune_problem& problem, const fa_tune_tensor& tensor,
-                          const MapShape& shape);
+fa_tune_tensor_map map_of(const fa_tune_problem& problem, const ElementType& type,
+                          const fa_tune_tensor& tensor, const MapShape& shape);
 
 // Whether the driver would make the map.
 Status check_map(const fa_tune_tensor_map& request);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "choices.h"
+#include "problem.h"
 
 namespace fa_tune::op {
 
@@ -28,8 +29,7 @@ void set_sizes(fa_tune_problem& problem, const View& q, const View& k, const Vie
     if (q.batch() != k.batch() || q.d_head != k.d_head) {
         refuse("Q and K differ in batch or d_head: " + q.shape() + " and " + k.shape());
     }
-    if ((q.dtype != FA_TUNE_DTYPE_FP16 && q.dtype != FA_TUNE_DTYPE_BF16) || k.dtype != q.dtype ||
-        v.dtype != q.dtype) {
+    if (core::dtype_of(q.dtype) == nullptr || k.dtype != q.dtype || v.dtype != q.dtype) {
         refuse("Q, K, V must all be fp16 or all bf16");
     }
     if (!k.is_beside(q) || !v.is_beside(q)) refuse("Q, K, V must be on one GPU");

@@ -45,10 +45,6 @@ class DType(IntEnum):
         allowed = ", ".join(f"{m.name} ({m.value})" for m in cls)
         raise InvalidConfig(f"unknown dtype {text.strip()!r}; allowed: {allowed}")
 
-    def to_cpp_str(self) -> str:
-        """The C++ (libtorch) spelling, `torch::kFloat16` or `torch::kBFloat16`."""
-        return {DType.FP16: "torch::kFloat16", DType.BF16: "torch::kBFloat16"}[self]
-
     @property
     def element(self) -> ElementType:
         """The row of the table of types."""

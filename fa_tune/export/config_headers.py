@@ -20,7 +20,12 @@ from fa_tune import families
 from fa_tune.core.errors import FaTuneError, StorageError
 from fa_tune.core.files import replace_files
 from fa_tune.core.workload import DType
-from fa_tune.export.types_header import TYPES_HEADER, types_header
+from fa_tune.export.types_header import (
+    DTYPES_HEADER,
+    TYPES_HEADER,
+    dtypes_header,
+    types_header,
+)
 from fa_tune.families.fields import cpp_literal, cpp_type, python_type
 from fa_tune.families.template import TemplateFamily
 
@@ -85,7 +90,12 @@ def headers() -> tuple[Header, ...]:
 
 def generated_files() -> tuple[str, ...]:
     """The files that are generated in a checkout."""
-    return (*DTYPE_FILES, *(name for header in headers() for name in header.files), TYPES_HEADER)
+    return (
+        *DTYPE_FILES,
+        *(name for header in headers() for name in header.files),
+        TYPES_HEADER,
+        DTYPES_HEADER,
+    )
 
 
 def dtype_header() -> str:
@@ -150,7 +160,7 @@ def generated_texts() -> dict[str, str]:
         for name in header.files:
             include = DTYPE_INCLUDES[name.partition("/")[0]]
             texts[name] = struct_header(header.family, header.config_class, include)
-    texts[TYPES_HEADER] = types_header()
+    texts |= {TYPES_HEADER: types_header(), DTYPES_HEADER: dtypes_header()}
     return texts
 
 

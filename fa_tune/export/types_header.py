@@ -12,10 +12,12 @@ from enum import Enum
 from typing import Any
 
 from fa_tune.build.native import abi
+from fa_tune.core import dtypes
 from fa_tune.core.workload import DType
 from fa_tune.families.plan import ENUMS, TensorRole
 
 TYPES_HEADER = "csrc/core/fa_tune_types.h"
+DTYPES_HEADER = "csrc/core/dtypes.h"
 
 _HEAD = """\
 // What the core is told of problems, tensors and compiled kernels.
@@ -26,6 +28,30 @@ _HEAD = """\
 #include <stddef.h>
 #include <stdint.h>
 
+"""
+_DTYPES = """\
+// Element types, numbered as PyTorch numbers them.
+// Generated from fa_tune/core/dtypes.py by `python -m fa_tune.export.config_headers`; do not edit.
+#pragma once
+
+#include <cstdint>
+
+namespace fa_tune::core {
+
+struct ElementType {
+    std::int32_t number;
+    const char* word;
+    std::int32_t size_bytes;
+    std::uint32_t tma_code;  // CUtensorMapDataType
+};
+
+constexpr ElementType kE4m3 = %s;
+// Those that Q may have.
+constexpr ElementType kDtypes[] = {
+    %s,
+};
+
+}  // namespace fa_tune::core
 """
 _C_TYPES: dict[Any, str] = {
     ctypes.c_int32: "int32_t ",
@@ -52,6 +78,16 @@ def types_header() -> str:
     for struct in abi.STRUCTS:
         parts += _struct(struct)
     return "".join(parts).removesuffix("\n")
+
+
+def dtypes_header() -> str:
+    """The text of the header of element types."""
+    rows = ",\n    ".join(_row(one.element) for one in DType)
+    return _DTYPES % (_row(dtypes.E4M3), rows)
+
+
+def _row(one: dtypes.ElementType) -> str:
+    return f'{{{one.number}, "{one.word}", {one.size_bytes}, {one.tma_code}}}'
 
 
 def c_name(kind: type[Any]) -> str:

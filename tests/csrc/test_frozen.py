@@ -45,6 +45,9 @@ def described(kernel: CoreKernel, call: FrozenCall) -> tuple[int, tuple[FrozenLa
         problem.mask = abi.Mask.DIAGONAL if workload.causal else abi.Mask.FULL_DIAGONAL
         problem.diagonal = max(-(2**63 - 1), min(call.diagonal, 2**63 - 1))
     named = {name: abi.Tensor(*numbers) for name, numbers in call.tensors.items()}
+    for name in {"k", "v", "new_k", "new_v"} & named.keys() if workload.kv_e4m3 else ():
+        address, *strides = call.tensors[name]  # frozen in two bytes
+        named[name] = abi.Tensor(address, *(2 * stride for stride in strides))
     for name in ("k_scale", "v_scale"):
         if name in named:  # strides of batch and head
             address, batch, head, _ = call.tensors[name]

@@ -30,17 +30,15 @@ void set_diagonals(const fa_tune_problem& problem, decode::DecodeParams& params)
 
 void set_cache(const Launching& launching, decode::DecodeParams& params) {
     const fa_tune_tensors& tensors = launching.call.tensors;
-    const fa_tune_tensor &new_k = launching.tensor(FA_TUNE_TENSOR_NEW_K),
-                         &new_v = launching.tensor(FA_TUNE_TENSOR_NEW_V);
     params.cache = {launching.address<const int>(FA_TUNE_TENSOR_CACHE_SEQLENS),
                     launching.address<const int>(FA_TUNE_TENSOR_PAGE_TABLE),
                     tensors.added,
                     tensors.page_size,
                     launching.tensor(FA_TUNE_TENSOR_PAGE_TABLE).batch_stride,
-                    static_cast<const unsigned short*>(new_k.address),
-                    static_cast<const unsigned short*>(new_v.address),
-                    strides_of<decode::TensorStrides>(new_k),
-                    strides_of<decode::TensorStrides>(new_v)};
+                    launching.address<const unsigned short>(FA_TUNE_TENSOR_NEW_K),
+                    launching.address<const unsigned short>(FA_TUNE_TENSOR_NEW_V),
+                    strides_of<decode::TensorStrides>(launching, FA_TUNE_TENSOR_NEW_K),
+                    strides_of<decode::TensorStrides>(launching, FA_TUNE_TENSOR_NEW_V)};
     const fa_tune_tensor &k = launching.tensor(FA_TUNE_TENSOR_K_SCALE),
                          &v = launching.tensor(FA_TUNE_TENSOR_V_SCALE);
     const fa_tune_tensor& scale = k.address != nullptr ? k : v;

@@ -16,7 +16,8 @@ inline std::int32_t l2_head_group(const Call& call, double share) {
     constexpr std::int64_t kMaxGroupedHeads = 64;
     const fa_tune_problem& problem = call.problem;
     const std::int64_t columns = std::int64_t{problem.d_head} + d_v_of(problem);
-    const std::int64_t of_kv_head = problem.seq_len_kv * columns * kElementBytes;
+    const std::int32_t size_bytes = element_of(problem, FA_TUNE_TENSOR_K).size_bytes;
+    const std::int64_t of_kv_head = problem.seq_len_kv * columns * size_bytes;
     const double of_head =
         static_cast<double>(of_kv_head) / static_cast<double>(problem.heads / problem.kv_heads);
     std::int32_t heads = 1;
@@ -72,10 +73,14 @@ void set_problem(const Launching& launching, Params& params) {
     }
 }
 
-// A kernel's TensorStrides.
+// A kernel's TensorStrides, which count two bytes where elements have one.
 template <class Strides>
-Strides strides_of(const fa_tune_tensor& tensor) {
-    return {tensor.batch_stride, tensor.seq_stride, tensor.head_stride};
+Strides strides_of(const Launching& launching, fa_tune_tensor_role role) {
+    const fa_tune_tensor& tensor = launching.tensor(role);
+    if (element_of(launching.call.problem, role).size_bytes > 1) {
+        return {tensor.batch_stride, tensor.seq_stride, tensor.head_stride};
+    }
+    return {tensor.batch_stride / 2, tensor.seq_stride / 2, tensor.head_stride / 2};
 }
 
 // Q, K, V and O of kernels without tensor maps.
@@ -85,10 +90,10 @@ void set_operands(const Launching& launching, Params& params) {
     params.k = launching.address<const unsigned short>(FA_TUNE_TENSOR_K);
     params.v = launching.address<const unsigned short>(FA_TUNE_TENSOR_V);
     params.o = launching.address<unsigned short>(FA_TUNE_TENSOR_O);
-    params.q_strides = strides_of<Strides>(launching.tensor(FA_TUNE_TENSOR_Q));
-    params.k_strides = strides_of<Strides>(launching.tensor(FA_TUNE_TENSOR_K));
-    params.v_strides = strides_of<Strides>(launching.tensor(FA_TUNE_TENSOR_V));
-    params.o_strides = strides_of<Strides>(launching.tensor(FA_TUNE_TENSOR_O));
+    params.q_strides = strides_of<Strides>(launching, FA_TUNE_TENSOR_Q);
+    params.k_strides = strides_of<Strides>(launching, FA_TUNE_TENSOR_K);
+    params.v_strides = strides_of<Strides>(launching, FA_TUNE_TENSOR_V);
+    params.o_strides = strides_of<Strides>(launching, FA_TUNE_TENSOR_O);
 }
 
 }  // namespace fa_tune::core

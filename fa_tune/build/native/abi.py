@@ -175,9 +175,8 @@ class Tensors(Struct):
     values of every sequence, which the call writes to their places in K and V.  Not given: they
     are there.  A window to the left must see all of them.
 
-    Where K and V are e4m3, strides of K, V, NEW_K and NEW_V are in units of two bytes.  K_SCALE,
-    V_SCALE: fp32 [batch, kv_heads], with the same strides, what their numbers are multiplied with;
-    not given: 1.
+    NEW_K and NEW_V are of the type of K and V.  K_SCALE, V_SCALE: fp32 [batch, kv_heads], with the
+    same strides, what numbers in e4m3 are multiplied with; not given: 1.
     """
 
     _fields_, DOCS = _declared(

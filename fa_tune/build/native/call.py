@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import torch
 
 CHUNK_BYTES = 16  # the unit of every copy between global and shared memory
-_UNIT_BYTES = 2  # of the strides of rows
 _WIDE = 2**31  # keys of a side of a window: more than any tensor has
 
 
@@ -105,8 +104,8 @@ def _tensor(name: str, tensor: torch.Tensor) -> abi.Tensor:
 
 
 def strides_of_rows(name: str, tensor: torch.Tensor) -> list[int]:
-    """The strides of batch, sequence and head of a [batch, seq, heads, d_head] tensor as kernels
-    count them, in units of two bytes.  Raises InvalidConfig as `tensors_of`."""
+    """The strides of batch, sequence and head of a [batch, seq, heads, d_head] tensor, 0 for an
+    extent of 1.  Raises InvalidConfig as `tensors_of`."""
     text = f"it has shape {tuple(tensor.shape)} and strides {tuple(tensor.stride())}"
     if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
         raise InvalidConfig(
@@ -114,10 +113,10 @@ def strides_of_rows(name: str, tensor: torch.Tensor) -> list[int]:
         )
     # The stride of an extent of 1 is never used, and torch lets it be anything.
     used = [s if n > 1 else 0 for s, n in zip(tensor.stride(), tensor.shape, strict=True)][:3]
-    in_bytes = [s * tensor.element_size() for s in used]
+    in_bytes = (s * tensor.element_size() for s in used)
     if any(number % CHUNK_BYTES for number in (tensor.data_ptr(), *in_bytes)):
         raise InvalidConfig(
             f"{name} must have every row at a multiple of {CHUNK_BYTES} bytes; it starts "
             f"at address {tensor.data_ptr():#x}, {text}"
         )
-    return [number // _UNIT_BYTES for number in in_bytes]
+    return used
