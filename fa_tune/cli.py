@@ -39,29 +39,43 @@ INTERRUPTED = 130
 _STANDARD_STREAMS = (0, 1, 2)
 READER_GONE = 141  # what a shell reports for a program that wrote into a closed pipe
 
-# Name -> its line in --help, in that order.  Each is the `command` of fa_tune.commands.<name>, with
-# _ for -, which is only imported when it is called: the lines stand here so that --help is quick.
-COMMANDS = {
-    "search": "Find the fastest config per workload and keep it.",
-    "profile": "Measure a few configs, with counters that explain them.",
-    "explain": "Say why one kernel is slower than another.",
-    "report": "Tables from our CSV files or straight from ncu's.",
-    "bench": "Time a set or one config with CUDA events.",
-    "run": "Verify one config, then run it n times.",
-    "verify": "Check every config's result against a reference.",
-    "space": "List configs, and why others are not among them.",
-    "build": "Compile a set and show what each kernel uses.",
-    "export": "Write the chosen kernels as a C++ library.",
-    "registry": "Chosen configs: show, check, best, merge.",
-    "record-space": "Measure a whole space and keep it as a table.",
-    "spaces": "Recorded spaces: show, export, import.",
-    "bench-search": "Compare search strategies on recorded spaces.",
-    "bench-decisions": "Tune several times and count how often it agrees.",
-    "bench-between": "Check what serves between tuned lengths.",
-    "doctor": "Check that everything the commands need is here.",
-    "schema": "Print the JSON Schema of a document.",
-    "completion": "Print what makes the shell complete fa-tune.",
+# Heading of --help -> the names of commands under it -> their lines, in that order.  Each is the
+# `command` of fa_tune.commands.<name>, with _ for -, which is only imported when it is called: the
+# lines stand here so that --help is quick.
+SECTIONS = {
+    "Tune, and use the result": {
+        "search": "Find the fastest config per workload and keep it.",
+        "registry": "Chosen configs: show, check, best, merge.",
+        "export": "Write the chosen kernels as a C++ library.",
+    },
+    "Look at a few kernels": {
+        "profile": "Measure with ncu: times, and counters that explain them.",
+        "explain": "Say why one kernel is slower than another.",
+        "bench": "Time with CUDA events: mean, median, spread.",
+        "run": "Verify one config, then launch it n times.",
+        "verify": "Only check results against a reference.",
+    },
+    "Read measurements": {
+        "report": "Tables from our CSV files or straight from ncu's.",
+    },
+    "Study the space of configs": {
+        "space": "List configs, and why others are not among them.",
+        "build": "Compile a set and show what each kernel uses.",
+        "record-space": "Measure a whole space and keep it in a file.",
+        "spaces": "Such files: show, export, import.",
+    },
+    "Judge the tuner": {
+        "bench-search": "Compare search strategies on recorded spaces.",
+        "bench-decisions": "Tune several times and count how often it agrees.",
+        "bench-between": "Check what serves between tuned lengths.",
+    },
+    "Set up": {
+        "doctor": "Check that everything the commands need is here.",
+        "completion": "Print what makes the shell complete fa-tune.",
+        "schema": "Print the JSON Schema of a document.",
+    },
 }
+COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
 
 # Commands that have nothing to do until their workers have loaded torch.
 _WAITS_FOR_WORKERS = ("profile", "bench")
@@ -107,9 +121,11 @@ class FaTuneGroup(HelpfulGroup):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands, none of them imported."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        """The commands by what people do, none of them imported."""
+        width = max(map(len, COMMANDS))
+        for heading, lines in SECTIONS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), line) for name, line in lines.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Names of commands, none of them imported, and the options of the program itself."""
@@ -251,8 +267,9 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 @click.group(
     cls=FaTuneGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit status: 0 done; 2 wrong usage; 3 a tool, device, file or place to write is "
-    "missing; 4 nothing usable came out; 5 a file is malformed; 130 interrupted.",
+    epilog="docs/usage.md has a glossary: family, config, set, bare read, tied, … Exit status: 0 "
+    "done; 2 wrong usage; 3 a tool, device, file or place to write is missing; 4 nothing usable "
+    "came out; 5 a file is malformed; 130 interrupted.",
 )
 @click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
 def cli() -> None:

@@ -70,11 +70,19 @@ def command(recordings: Path | None, as_json: bool, wide: bool) -> None:
     if wide:
         say(text_table(_WIDE, [_row(loss) for loss in found], set(_WIDE) - {*_SHORT[1:]}))
     else:
-        rows = [_row(loss)[2:7] for loss in found]
-        say(fitted_table(_SHORT, rows, {"workload"}))
+        for title in dict.fromkeys(_measured(loss) for loss in found):
+            say(title)
+            rows = [_row(loss)[2:7] for loss in found if _measured(loss) == title]
+            say(fitted_table(_SHORT, rows, {"workload"}))
+            say()
     width = None if wide else terminal_width()
     for text in (_KEY, *_sentences(found, singles)):
         say(text if width is None else wrapped(text, width))
+
+
+def _measured(loss: Losses) -> str:
+    """Where a row's figures are from; rows of two places are never in one table."""
+    return f"{loss.gpu}; {loss.method}"
 
 
 def _row(loss: Losses) -> list[str]:

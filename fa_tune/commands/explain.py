@@ -150,7 +150,7 @@ def _measurements(
         return [a.measurement for a in result.attempts if a.measurement], result.source
     if not sources:
         folder = machine.recordings or profiles_dir()
-        sources = sorted(folder.glob(f"*/*{profile_json.SUFFIX}"))
+        sources = profile_json.beside_recordings(folder)
         if not sources:
             raise ToolMissing(f"no GPU to measure on, and no counters recorded in {folder}")
     found = [m for path in sources for m in profile_json.load(path)]

@@ -29,6 +29,8 @@ from fa_tune.commands.views.counters import counter_tables, explains, fitted_cou
 from fa_tune.commands.views.row_table import FITTED_LIMIT, show_rows
 from fa_tune.core.model import Attempt, Outcome, Quantity
 from fa_tune.core.options import SearchOptions
+from fa_tune.core.paths import profiles_dir
+from fa_tune.profile import profile_json
 from fa_tune.report.fitted import Legend
 from fa_tune.report.formats import row_objects
 from fa_tune.report.wrap import terminal_width, wrapped
@@ -124,6 +126,8 @@ def command(
     options = replace(options, kernels="")
     with watching(quiet) as progress, ready_workers(options.machine):
         result = single.profile(configs, options, progress, export=export)
+    if options.measure.metrics != "rank" and not explains(result.attempts):
+        result = _with_recorded_counters(result, options.machine.recordings or profiles_dir())
     progress.tell(result.source, result.warnings)
 
     rows = rows_from_attempts(result.attempts, result.resources)
@@ -152,6 +156,29 @@ def command(
     if export is not None and result.export is None:
         progress.warn(f"no report was written to {export}")
     check_users(result.attempts)
+
+
+def _with_recorded_counters(result: ProfileResult, folder: Path) -> ProfileResult:
+    """The result with counters of the same kernels on the same workloads that were recorded apart
+    from their times."""
+    counters: dict[tuple[str, str], Mapping[str, Quantity]] = {}
+    paths = []
+    wanted = {(a.subject, a.workload) for a in result.attempts}
+    for path in profile_json.beside_recordings(folder):
+        found = {(m.subject, m.workload): m.counters for m in profile_json.load(path)}
+        if found.keys() & wanted:
+            counters |= found
+            paths.append(f"{path.parent.name}/{path.name}")
+    if not paths:
+        return result
+    attempts = tuple(
+        replace(a, measurement=replace(a.measurement, counters=counters[key]))
+        if a.measurement and (key := (a.subject, a.workload)) in counters
+        else a
+        for a in result.attempts
+    )
+    source = f"{result.source}; counters from {', '.join(paths)}"
+    return replace(result, attempts=attempts, source=source)
 
 
 def _show_counters(result: ProfileResult, progress: PlainProgress, legend: Legend | None) -> None:

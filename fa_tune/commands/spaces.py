@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.groups import HelpfulGroup
 from fa_tune.commands.shared.options import folder, option
 from fa_tune.commands.shared.output import say
@@ -15,9 +14,12 @@ from fa_tune.core.paths import profiles_dir
 from fa_tune.core.workload import Workload
 from fa_tune.lab import t4
 from fa_tune.lab.replay import LEVELS
-from fa_tune.lab.space_table import find, load, recorded, save
+from fa_tune.lab.space_table import RecordedWorkload, find, load, recorded, save
+from fa_tune.report.fitted import fitted
+from fa_tune.report.wrap import terminal_width
 
 PATH = NamedPath(readable=False)
+_HEADINGS = ("workload", "ran", "best", "GB/s", *(f"{100 * level:.0f} %" for level in LEVELS))
 
 
 @click.group("spaces", cls=HelpfulGroup)
@@ -35,7 +37,8 @@ def command() -> None:
 @command.command("show", short_help="List recorded spaces and what they hold.")
 @click.argument("paths", nargs=-1, type=PATH, metavar="[PATH]…")
 def show(paths: tuple[Path, ...]) -> None:
-    """List recorded spaces: configs, outcomes, the best time, and how many come near it.
+    """List recorded spaces: how many configs ran, the best time in ms, and how many reach a share
+    of its speed.
 
     PATH is a FILE.space.csv.gz or a folder; without one, those that come with fa-tune.
 
@@ -43,27 +46,28 @@ def show(paths: tuple[Path, ...]) -> None:
     Example:
       fa-tune spaces show profiles/nvidia_h200
     """
-    rows, left_out = [], []
     for path in find(paths or [profiles_dir()]):
         table = load(path)
+        gpu = table.meta.device.name if table.meta.device else "unknown GPU"
+        say(f"{table.name}; {gpu}")
+        rows = [_cells(space) for space in recorded(table)]
+        say("\n".join(fitted(_HEADINGS, rows, terminal_width(), left=("workload",), fold=True)))
         if table.left_out:
-            left_out.append(f"{table.name}: {table.left_out} rows have a knob that was removed")
-        gpu = table.meta.device.name if table.meta.device else "unknown"
-        for space in recorded(table):
-            ran = [t for t in space.times_s if t is not None]
-            best, moved = space.best_s, space.best_bytes_per_s
-            near = [str(sum(best / t >= level for t in ran)) for level in LEVELS]
-            workload = space.rows[0].workload
-            rate = "" if moved is None else f"{moved / 1e9:.0f}"
-            counts = [str(len(space.rows)), str(len(ran))]
-            rows.append([table.name, gpu, workload, *counts, f"{1e3 * best:.4g}", rate, *near])
-    names = ["space", "GPU", "workload", "configs", "ran", "best (ms)"]
-    names += ["GB/s", *(f"at {100 * level:.0f} %" for level in LEVELS)]
-    if not any(row[6] for row in rows):  # nowhere is memory the limit
-        names, *rows = ([*cells[:6], *cells[7:]] for cells in (names, *rows))
-    say(fitted_table(names, rows, {"space", "GPU", "workload"}))
-    for line in left_out:
-        say(line)
+            say(f"{table.left_out} rows have a knob that was removed")
+        say()
+
+
+def _cells(space: RecordedWorkload) -> list[str]:
+    ran = [t for t in space.times_s if t is not None]
+    best, moved = space.best_s, space.best_bytes_per_s
+    configs = len(space.rows)
+    return [
+        space.rows[0].workload,
+        str(configs) if len(ran) == configs else f"{len(ran)} of {configs}",
+        f"{1e3 * best:#.4g}",
+        "" if moved is None else f"{moved / 1e9:.0f}",
+        *(str(sum(best / t >= level for t in ran)) for level in LEVELS),
+    ]
 
 
 @command.command("export", short_help="Write T4 results and Kernel Tuner caches.")

@@ -234,3 +234,10 @@ def _scaled(value: float, unit: str) -> str:
 
 def _short(value: float) -> str:
     return f"{value:.4g}"
+
+
+def aligned_seconds(seconds: float) -> str:
+    """`format_seconds` for a column: `195.4 µs`, `197.0 µs`."""
+    number, _, unit = format_seconds(seconds).partition(" ")
+    whole = seconds == 0 or " " in unit  # as in `1 h 02 min`
+    return f"{number} {unit}" if whole else f"{float(number):#.4g} {unit}"

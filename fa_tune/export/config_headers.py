@@ -175,7 +175,7 @@ def write_generated_files(root: Path) -> list[Path]:
             path.parent.mkdir(parents=True, exist_ok=True)
         replace_files(contents)
     except OSError as e:
-        raise StorageError(f"cannot write {e.filename2 or e.filename}: {e.strerror}") from e
+        raise StorageError(f"cannot write {e.filename2 or e.filename or root}: {e.strerror}") from e
     return list(contents)
 
 

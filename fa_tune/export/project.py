@@ -377,7 +377,7 @@ def _write(folder: Path, texts: Mapping[str, str], images: Mapping[str, bytes]) 
             if not _exchanged(fresh, folder):
                 _rename_both(folder, old, fresh)
     except OSError as error:
-        raise StorageError(f"cannot write {error.filename}: {error.strerror}") from error
+        raise StorageError(f"cannot write {error.filename or folder}: {error.strerror}") from error
 
 
 def _keep_others(folder: Path, fresh: Path) -> None:

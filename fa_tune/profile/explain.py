@@ -301,16 +301,16 @@ def _sentences(
     whole = (_value(slow, metrics.CYCLES) - _value(fast, metrics.CYCLES)) / 1e6
     worse = [f for f in found.findings if f.cycles > 0]
     for finding in worse:
-        text = f"{finding.cause[0].upper()}{finding.cause[1:]}: {100 * finding.share:.0f} % of "
-        text += f"the {whole:,.3g} million more cycles"
+        text = f"{finding.cause[0].upper()}{finding.cause[1:]}: {finding.cycles / 1e6:,.3g} "
+        text += f"million of the {whole:,.3g} million more cycles"
         if finding.evidence:
             text += f" ({'; '.join(e.text for e in finding.evidence)})"
         if not finding.agrees:
             text += ", though its other counters did not rise: they contradict the stalls"
         sentences.append(f"{text}.")
     if better := [f for f in found.findings if f.cycles < 0]:
-        parts = ", ".join(f"{f.family} {-100 * f.share:.0f} %" for f in reversed(better))
-        sentences.append(f"Part of it is made up elsewhere: {parts} of that fewer.")
+        parts = ", ".join(f"{f.family} {-f.cycles / 1e6:,.3g} million" for f in reversed(better))
+        sentences.append(f"Elsewhere it needs fewer cycles: {parts}.")
     occupancy = _evidence(slow, fast, metrics.ACHIEVED_OCCUPANCY)
     if occupancy and occupancy.change and abs(occupancy.change - 1.0) > OCCUPANCY_MOVED:
         sentences.append(f"It runs with another number of warps ({occupancy.text}).")

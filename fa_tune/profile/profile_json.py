@@ -28,6 +28,11 @@ def whose(path: Path) -> str:
     return f"{found} {f'on {date}' if date else 'at an unknown date'}"
 
 
+def beside_recordings(folder: Path) -> list[Path]:
+    """The documents that are kept beside the recordings in a folder."""
+    return sorted(folder.glob(f"*/*{SUFFIX}"))
+
+
 def load(path: Path) -> tuple[Measurement, ...]:
     """The measurements of a document that have a time; raises ProfileFormatError."""
     document = _document(path)

@@ -116,14 +116,16 @@ def _measure(
 ) -> ProfileResult:
     """Measure configs without deciding and without the journal: what was asked for is run."""
     inputs = inputs or (options.measure.inputs,)
+    kept, rejected = prune_configs(configs, machine)
+    if not kept:
+        raise NoUsableVariant(f"no config was measured: {rejected[0][1].reason}")
     wanted = workloads_of_kinds(options, configs)
     selection = choose_profiler(
         options.measure, machine, progress, export=export, wanted=wanted, configs=configs
     )
-    _refuse_unrecorded(configs, wanted, selection)
+    _refuse_unrecorded(kept, wanted, selection)
     progress.note(selection.source)
     session = open_session(machine, selection, options.measure, progress, reuse=options.resume)
-    kept, rejected = prune_configs(configs, machine)
     try:
         attempts, resources = _attempts(kept, options, session, inputs)
     except ToolMissing as error:
@@ -136,8 +138,7 @@ def _measure(
     own = [a for a in attempts if not is_reference(a.subject)]
     if not any(a.outcome is Outcome.OK for a in own):
         why = next((a.reason for a in own if a.reason), "")
-        why = why or (rejected[0][1].reason if rejected else "nothing to measure")
-        raise NoUsableVariant(f"no config was measured: {why}")
+        raise NoUsableVariant(f"no config was measured: {why or 'nothing to measure'}")
     found = session.selection
     kept_report = export if found.method == "ncu" and found.capabilities.measures_anew else None
     if options.record is not None:

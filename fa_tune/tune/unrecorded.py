@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from fa_tune import families
@@ -134,5 +135,6 @@ _PLURALS = {"seq_len_q": "seq_lens", "seq_len_kv": "seq_lens_kv"}
 
 
 def _distance(wanted: Workload, other: Workload) -> float:
-    """How far the lengths are apart."""
-    return abs(wanted.seq_len_q - other.seq_len_q) + abs(wanted.seq_len_kv - other.seq_len_kv)
+    """How far the lengths are apart, in doublings, as the registry measures it."""
+    lengths = (wanted.seq_len_q, other.seq_len_q), (wanted.seq_len_kv, other.seq_len_kv)
+    return sum(abs(math.log2(a / b)) for a, b in lengths)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv(name, str(tmp_path / "home" / name.lower()))
     monkeypatch.setenv("FA_TUNE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr("fa_tune.tune.session.core_library", lambda: None)  # takes a compiler
+    monkeypatch.setattr("fa_tune.commands.shared.progress.EVERY_S", math.inf)  # a slow machine's
     monkeypatch.chdir(tmp_path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -41,3 +42,19 @@ def test_without_such_recordings_there_is_nothing_to_check(
     done = console("bench-between", "--recordings", str(tmp_path))
     assert done.status == 4
     assert "no recording has several workloads" in done.err
+
+
+def test_workloads_of_two_gpus_are_in_tables_of_their_own(folder: Path, console: Console) -> None:
+    (first,) = folder.iterdir()
+    second = shutil.copytree(first, folder / "another")
+    for meta in second.glob("*.meta.json"):
+        meta.write_text(meta.read_text().replace("H200", "H100"))
+    lines = console("bench-between", "--recordings", str(folder)).out.splitlines()
+    titles = [line for line in lines if line.endswith(("; events", "; ncu"))]
+    assert len(titles) == 2
+    begin, end = (lines.index(title) for title in titles)
+    tables = lines[begin:end], lines[end:]
+    for table in tables:
+        assert [sum(f"s1x{keys} " in line for line in table) for keys in (1024, 4096, 16384)] == [
+            *(1, 1, 1)
+        ]

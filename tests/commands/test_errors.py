@@ -256,3 +256,37 @@ def test_one_file_cannot_hold_two_results(
     assert done.status == 2
     assert what in done.err
     assert {path.read_text("utf-8") for path in tmp_path.iterdir()} == {"kept"}
+
+
+@pytest.mark.parametrize("word", ["float16", "half", "FP16"])
+def test_a_dtype_may_be_called_as_torch_calls_it(console: Console, word: str) -> None:
+    listed = console("space", "--kernels", "prog", "--dtype", word)
+    assert listed.status == 0
+    assert listed.out == console("space", "--kernels", "prog", "--dtype", "fp16").out
+    assert console("space", "--dtype", "bfloat16").out == console("space", "--dtype", "bf16").out
+
+
+def test_an_option_may_be_called_as_in_another_command(console: Console) -> None:
+    """Lengths are listed where there are several workloads, and one where there is one."""
+    assert console("search", "--seq-len", "0").lines == console("search", "--seq-lens", "0").lines
+    one = console("registry", "best", "--seq-lens", "4096", "--dtype", "half")
+    assert "there is nothing in the registry" in one.err
+    twice = console("search", "--seq-len", "1024", "--seq-lens", "2048")
+    assert twice.status == 2
+    assert "--seq-lens is given twice" in twice.err
+
+
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [("--causal", "--mask causal"), ("--full", "--mask full"), ("--wid", "--wide")],
+)
+def test_an_unknown_option_is_answered_by_the_one_that_is_meant(
+    console: Console, option: str, meant: str
+) -> None:
+    refused = console("search", option)
+    assert refused.status == 2
+    assert f"'{meant}'" in refused.err
+
+
+def test_what_is_not_near_is_not_suggested(console: Console) -> None:
+    assert "--wide" not in console("profile", "x", "--dtype", "fp16").err

@@ -9,6 +9,7 @@ import pytest
 
 from fa_tune.core.model import Quantity
 from fa_tune.core.options import Progress, SearchOptions
+from fa_tune.core.paths import profiles_dir
 from fa_tune.profile.ncu.metrics import INSTRUCTIONS, L2_HIT_RATE, TENSOR_PIPE
 from fa_tune.tune.results import ProfileResult
 from tests.commands import fakes
@@ -117,3 +118,18 @@ def test_same_label_of_two_metrics_is_told_apart(console: Console, profile: Prof
     out = console("profile", fakes.FAST, "--metrics", "full", "--wide").out
     assert f"| {other}" in out
     assert f"| {TENSOR_PIPE}" in out
+
+
+def test_counters_recorded_apart_from_the_times_are_found(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `explain` knows of two kernels, `profile --metrics explain` shows too."""
+    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
+    names = (fakes.SLOW, fakes.SLOW.replace("async+", "async+swizzled+"))
+    shown = json.loads(console("profile", "--metrics", "explain", "--json", *names).out)
+    known = json.loads((profiles_dir() / "nvidia_h200/ladder_explain.json").read_text())
+    counters = {m["subject"]: m["counters"] for m in known["measurements"]}
+    ours = [m for m in shown["measurements"] if m["subject"].startswith("sm80:")]
+    assert len(ours) == 2
+    assert all(m["counters"] == counters[m["subject"]] for m in ours)
+    assert "ladder_explain.json" in shown["whose"]

@@ -158,3 +158,18 @@ def test_stages_are_timed_and_those_of_one_name_together(monkeypatch: pytest.Mon
         "verify": 0.5,
         "several GPUs": 4.0,
     }
+
+
+def test_long_work_says_how_far_it_is_where_there_is_no_bar(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("fa_tune.commands.shared.progress.time.monotonic", lambda: now)
+    monkeypatch.setattr("fa_tune.commands.shared.progress.EVERY_S", 10.0)
+    for quiet, lines in ((False, ["space: 4 of 9", "space: 8 of 9"]), (True, [])):
+        with watching(quiet) as progress:
+            progress.stage("space", 9)
+            for _ in range(9):
+                now += 2.5
+                progress.advance()
+        assert capsys.readouterr().err.splitlines() == lines

@@ -87,7 +87,7 @@ def test_show_lists_entries_as_speeds(console: Console, registry: Path) -> None:
     (row,) = [line for line in done.out.splitlines() if line.startswith("|") and H200 in line]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells == [
-        *(H200, "FP16 s4096 d128 b16 h16", "ncu", "sm80", fakes.FAST, "5 ms", "±2.00 %", "5"),
+        *(H200, "FP16 s4096 d128 b16 h16", "ncu", "sm80", fakes.FAST, "5.000 ms", "±2.00 %", "5"),
         *("440", "2.00", "1.25", "", "1.25", "1", "2026-01-02 measured"),
     ]
     assert done.out.endswith(f"1 of 3 entries in {registry}.\n")
@@ -100,11 +100,12 @@ A, B, C = (Variant("sm80", c) for c in (fakes.FAST, fakes.SLOW, fakes.FAST + "+b
     ("chosen", "tied", "ratios", "told"),
     [
         (A, (A, B), {B: 1.001}, ("cannot tell it from", B)),
-        (A, (A,), {B: 1.2}, ("Nothing else measured as fast",)),
+        (A, (A,), {B: 1.2}, ("No other config measured as fast",)),
         # The default within the margin: the fastest is another, tied with itself alone.
         (B, (A,), {A: 0.994}, (A, "measured fastest")),
         (B, (C, A), {A: 0.992, C: 0.993}, ("cannot tell the fastest,", A, "from", C)),
         (B, (B, A), {A: 0.998}, ("cannot tell the fastest,", A, "from it")),
+        (B, (B, A, C), {A: 0.998, C: 0.999}, ("the fastest,", A, "from it or", C)),
     ],
 )
 def test_ties_are_with_the_fastest_whether_it_was_chosen_or_not(

@@ -55,6 +55,19 @@ def test_the_nearest_is_of_any_method_and_told_by_options(console: Console, tmp_
     assert "has no --softcap: " in done.err
 
 
+def test_lengths_are_near_by_their_ratio(console: Console, tmp_path: Path) -> None:
+    """2048 is 952 from 3000, and further in doublings than 4096 is."""
+    done = console("search", "--seq-lens", "3000", "--registry", str(tmp_path / "r.json"))
+    assert done.status == 4
+    assert "--seq-lens 4096" in done.err
+
+
+def test_a_config_that_cannot_run_is_not_called_unrecorded(console: Console) -> None:
+    done = console("profile", "(FP16, 128, 64, 64, 4): async+load_7_2_2_tiles")
+    assert done.status == 4
+    assert "recorded" not in done.err
+
+
 def test_a_config_is_looked_for_by_its_own_dtype_and_head_dimension(
     console: Console, tmp_path: Path
 ) -> None:

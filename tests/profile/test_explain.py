@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,7 +88,16 @@ def test_32_rows_per_warp_save_shared_memory_traffic_and_turns_the_pipe() -> Non
     ]
     assert all(f.agrees for f in found.findings)
     assert "stall: math pipe throttle 0.37 against 0.03" in found.sentences[2]
-    assert "synchronisation 10 % of that fewer" in found.sentences[-1], "it waits for its turn"
+    assert "fewer cycles: synchronisation 0.333 million" in found.sentences[-1], "its turn"
+
+
+@pytest.mark.parametrize(("slow", "fast"), [(EAGER, IN_TURNS), ("ref:fa2", IN_TURNS)])
+def test_the_parts_that_are_told_add_up_to_the_difference(slow: str, fast: str) -> None:
+    text = " ".join(of(slow, fast).sentences)
+    parts = re.findall(r": ([\d.]+) million of the ([\d.]+) million more", text)
+    fewer = re.findall(r"([\d.]+) million(?=[,.])", text.partition("needs fewer cycles")[2])
+    told = sum(float(part) for part, _ in parts) - sum(map(float, fewer))
+    assert told == pytest.approx(float(parts[0][1]), rel=0.2)  # small parts are not told
 
 
 def test_flash_attention_2_executes_more_and_spills() -> None:

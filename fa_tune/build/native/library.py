@@ -83,7 +83,7 @@ def shared_library(
                 made = _compiled(compiler, Path(folder), sources, options, libraries)
                 made.replace(target)
     except OSError as error:
-        raise StorageError(f"cannot write {error.filename}: {error.strerror}") from error
+        raise StorageError(f"cannot write {error.filename or target}: {error.strerror}") from error
     return target
 
 

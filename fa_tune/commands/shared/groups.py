@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Collection
+from functools import partial
 
 import click
+
+# Words that one command takes for what another one calls otherwise.
+_ALSO = {
+    "seq-len": "seq-lens",
+    "seq-len-kv": "seq-lens-kv",
+    "d-head": "d-heads",
+    "dtype": "dtypes",
+    "batch": "batches",
+    "mask": "masks",
+}
+_ALSO |= {theirs: ours for ours, theirs in _ALSO.items()}
 
 
 class HelpfulGroup(click.Group):
@@ -24,6 +37,15 @@ class HelpfulGroup(click.Group):
         """Names in the order of definition."""
         return list(self.commands)
 
+    def invoke(self, ctx: click.Context) -> object:
+        """As click does, with other suggestions for an unknown option."""
+        try:
+            return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            raise click.NoSuchOption(
+                error.option_name, possibilities=_suggested(error), ctx=error.ctx
+            ) from None
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -36,9 +58,25 @@ class HelpfulGroup(click.Group):
             ctx.fail(f"no command {name[:40]!r}; {hint}")
         found, command, rest = super().resolve_command(ctx, args)
         if command is not None and not ctx.resilient_parsing:
-            with click.Context(command, ctx, found, resilient_parsing=True) as inner:
+            names = {name.lstrip("-") for p in command.params for name in p.opts}
+            settings = command.context_settings
+            settings.setdefault("token_normalize_func", partial(_meant, names))
+            with click.Context(command, ctx, found, resilient_parsing=True, **settings) as inner:
                 _refuse_repeated(command, inner, rest)
         return found, command, rest
+
+
+def _suggested(error: click.NoSuchOption) -> list[str]:
+    """What is nearly that option, or says the same."""
+    known = [name for p in error.ctx.command.params for name in p.opts] if error.ctx else []
+    if error.option_name in ("--causal", "--full") and "--mask" in known:
+        return [f"--mask {error.option_name[2:]}"]
+    return difflib.get_close_matches(error.option_name, known, n=2, cutoff=0.75)
+
+
+def _meant(names: Collection[str], word: str) -> str:
+    """An option of these names by the word for it."""
+    return _ALSO[word] if word not in names and _ALSO.get(word) in names else word
 
 
 def _refuse_repeated(command: click.Command, ctx: click.Context, args: list[str]) -> None:

@@ -117,7 +117,7 @@ _kernels = option(
     "-k",
     type=parameters.KERNELS,
     default=DEFAULT_KERNELS,
-    envvar="KERNELS",
+    envvar=["FA_TUNE_KERNELS", "KERNELS"],  # the second as the collection of scripts before it
     metavar="KEY|CONFIG",
     help="Which configs: fast (likely winners), wide (all knobs, thousands), tune (the classic "
     "40 per dtype), prog (the optimisation steps), prog-all (these steps at every block "
@@ -190,7 +190,7 @@ wide_option = flag(
     "--wide", help="Every config and column, with configs in full, however wide the lines become."
 )
 quiet_option = flag(
-    "--quiet", "-q", help="No progress bar; notes and warnings still appear on standard error."
+    "--quiet", "-q", help="No progress; notes and warnings still appear on standard error."
 )
 resume_option = option(
     "--resume/--fresh",

@@ -229,12 +229,20 @@ def _score_hook(text: str) -> str:
 
 
 _DTYPES = [d.name.lower() for d in DType]
+_ALSO_DTYPES = {"float16": "fp16", "half": "fp16", "bfloat16": "bf16"}  # as torch has them
+
+
+def _dtype(word: str) -> DType:
+    known = word.strip().lower()
+    return DType.from_string(_ALSO_DTYPES.get(known, known))
+
+
 _INPUT_NAMES = [name.partition(":")[0] for name in NAMES]
 _SETS = ("fast", "wide", "tune", "prog", "prog-all", "all", "64,32", "64,64", "128,32", "128,64")
 
 GPU_NUMBERS = Read("numbers", _gpu_numbers)  # `0,1,3` as a tuple, or `all`
-DTYPE = Read("dtype", DType.from_string, _DTYPES)
-DTYPES = names(_DTYPES, DType.from_string)
+DTYPE = Read("dtype", _dtype, _DTYPES)
+DTYPES = names((*_DTYPES, *_ALSO_DTYPES), _dtype)
 # Without a name, those that can run.
 FAMILIES = Listed("families", _family, ",".join(family_names()), family_names(), ALL_FAMILIES)
 INPUT = Read("inputs", _input, _INPUT_NAMES)  # `peaked:3` as an InputSpec, a path as absolute

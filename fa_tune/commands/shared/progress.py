@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 
+EVERY_S = 10.0  # a line where there is no bar
 SEVERAL = "several GPUs"  # the stage in which each of them has stages of its own
 
 
@@ -41,19 +42,28 @@ class StageTimes:
 
 
 class PlainProgress:
-    """Notes and warnings as lines on stderr, nothing else; keeps what was said, and times the
-    stages."""
+    """Notes and warnings as lines on stderr, and unless `quiet` every now and then how far a stage
+    is; keeps what was said, and times the stages."""
 
-    def __init__(self) -> None:
+    def __init__(self, quiet: bool = True) -> None:
         self.said: list[str] = []
         self.times = StageTimes()
+        self._quiet = quiet
+        self._name, self._done, self._total = "", 0, 0
+        self._shown_at = time.monotonic()
 
     def stage(self, name: str, total: int) -> None:
-        """Timed, not shown."""
+        """Timed; shown once it takes long."""
         self.times.begin(name)
+        self._name, self._done, self._total = name, 0, total
 
     def advance(self, text: str = "") -> None:
-        """Not shown."""
+        """Shown at most once in EVERY_S."""
+        self._done += 1
+        now = time.monotonic()
+        if not self._quiet and now - self._shown_at >= EVERY_S:
+            self._shown_at = now
+            self.print(f"{self._name}: {self._done} of {self._total}")
 
     def leader(self, text: str) -> None:
         """Not shown."""
@@ -219,9 +229,10 @@ class _Lane:
 
 @contextmanager
 def watching(quiet: bool) -> Iterator[PlainProgress]:
-    """Progress for a piece of work: a bar if stderr is a terminal that can draw one."""
+    """Progress for a piece of work: a bar if stderr is a terminal that can draw one, else a line
+    every now and then."""
     if quiet or not sys.stderr.isatty() or os.environ.get("TERM", "dumb") == "dumb":
-        yield PlainProgress()
+        yield PlainProgress(quiet)
     else:
         with BarProgress() as bar:
             yield bar

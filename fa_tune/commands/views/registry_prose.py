@@ -127,13 +127,14 @@ def _tied(entry: Entry) -> list[str]:
     others = [v for v in entry.tie_set if v not in (entry.chosen, leader)]
     if leader == entry.chosen:
         if not others:
-            return ["Nothing else measured as fast."]
+            return ["No other config measured as fast."]
         return [f"The measurements cannot tell it from {_named(others)}."]
-    names = ["it"] if entry.chosen in entry.tie_set else []
-    names += [_named(others)] if others else []
+    names = " or ".join(
+        [*(["it"] if entry.chosen in entry.tie_set else []), *([_named(others)] if others else [])]
+    )
     if not names:
-        return [f"{leader.config} measured fastest, and nothing else as fast."]
-    return [f"The measurements cannot tell the fastest, {leader.config}, from {'; '.join(names)}."]
+        return [f"{leader.config} measured fastest, and no other config as fast."]
+    return [f"The measurements cannot tell the fastest, {leader.config}, from {names}."]
 
 
 def _leader(entry: Entry) -> Variant:
@@ -146,7 +147,7 @@ def _leader(entry: Entry) -> Variant:
 def _named(variants: Sequence[Variant]) -> str:
     names = [v.config for v in variants[:MAX_NAMED]]
     more = len(variants) - len(names)
-    return "; ".join(names) + (f"; and {more} more" if more else "")
+    return " or ".join(names) + (f" or {more} more" if more else "")
 
 
 def _origin(entry: Entry) -> list[str]:

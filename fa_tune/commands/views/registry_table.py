@@ -114,7 +114,7 @@ def show_entries(entries: Sequence[Entry], *, wide: bool) -> None:
 def _figures(entry: Entry) -> list[str]:
     return [
         workload_text(entry.workload),
-        units.format_seconds(entry.median_s),
+        units.aligned_seconds(entry.median_s),
         f"{entry.tflops:.0f}",
         *_memory(entry),
         _speed(entry.ratio_to_default),
@@ -158,7 +158,7 @@ def _row(entry: Entry) -> list[str]:
         entry.method,
         entry.chosen.family,
         entry.chosen.config,
-        units.format_seconds(entry.median_s),
+        units.aligned_seconds(entry.median_s),
         half,
         str(entry.n),
         f"{entry.tflops:.0f}",

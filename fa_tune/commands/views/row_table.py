@@ -96,7 +96,7 @@ def gigabytes(bytes_per_s: float | None) -> str:
 def _figures(row: Row, ratio: str, *, repeated: bool) -> list[str]:
     """The cells after the name; what is missing stays empty."""
     return [
-        units.format_seconds(row.rank_s) if row.rank_s is not None else "",
+        units.aligned_seconds(row.rank_s) if row.rank_s is not None else "",
         ratio,
         f"{row.matmul_tflops:.0f}" if row.matmul_tflops else "",
         gigabytes(row.bytes_per_s),

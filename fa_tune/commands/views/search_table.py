@@ -80,7 +80,7 @@ def _reference_cells(row: Row, decision: Decision) -> list[str]:
 
 def _figures(row: Row, seconds: float, ratio: float, note: str) -> list[str]:
     return [
-        units.format_seconds(seconds),
+        units.aligned_seconds(seconds),
         f"{ratio:.3f}",
         f"{row.matmul_tflops:.0f}" if row.matmul_tflops else "",
         gigabytes(row.bytes_per_s),
