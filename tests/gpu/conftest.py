@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,16 @@ from fa_tune import families
 from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import BuildRequest, build
 from fa_tune.core import devices
-from fa_tune.core.arch import limits, parse_arch
-from fa_tune.core.model import Artifact, Outcome
+from fa_tune.core.arch import ArchLimits, limits, parse_arch
+from fa_tune.core.model import Artifact, Outcome, Variant
 from fa_tune.core.options import MachineOptions
+from fa_tune.core.workload import Workload
 from fa_tune.families.base import KernelFamily
 from fa_tune.workers.supervisor import run_items
+from tests.gpu.cases import Case, item_of, request
+from tests.project_files import ROOT
 
+PROGRAM = [sys.executable, "-c", "import sys; from fa_tune.cli import main; sys.exit(main())"]
 Built = Callable[[Sequence[BuildRequest]], list[Artifact]]
 
 
@@ -36,11 +40,45 @@ def faults_of(handler: str, items: Mapping[str, Any], timeout_s: float) -> str:
     return "\n".join((lost + wrong)[:25])
 
 
+def items_with(
+    built: Built, key: str, wanted: Mapping[BuildRequest, Any], **more: Any
+) -> dict[str, dict[str, Any]]:
+    """Items of a worker by variant and traits, each with what is wanted of its kernel as `key`."""
+    return {
+        f"{a.variant.key} @ {a.traits}": item_of(a) | {key: found} | more
+        for a, found in zip(built(list(wanted)), wanted.values(), strict=True)
+    }
+
+
+def problem_items(
+    built: Built, found: ArchLimits, problems: Iterable[tuple[Variant, Workload, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Items with `problems`: the workloads that a kernel is to solve, and what a judge knows each
+    by."""
+    wanted: dict[BuildRequest, list[tuple[str, Any]]] = {}
+    for variant, workload, name in problems:
+        wanted.setdefault(request(variant, workload, found), []).append((workload.key, name))
+    return items_with(built, "problems", wanted)
+
+
+def case_items(
+    built: Built, wanted: Mapping[BuildRequest, Sequence[Case]], **more: Any
+) -> dict[str, dict[str, Any]]:
+    """Items with `cases`."""
+    plain = {build: [case.to_json() for case in cases] for build, cases in wanted.items()}
+    return items_with(built, "cases", plain, **more)
+
+
+def run_program(*words: str) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own, from the repository's root."""
+    return subprocess.run(
+        [*PROGRAM, *words], cwd=ROOT, capture_output=True, text=True, timeout=500, check=False
+    )
+
+
 def fa_tune(*arguments: str) -> dict[str, Any]:
-    """What a command prints as JSON, run in a process of its own."""
-    program = "import sys; from fa_tune.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", program, *arguments, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    """What a command prints as JSON."""
+    done = run_program(*arguments, "--json")
     assert done.returncode == 0, done.stderr + done.stdout
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -83,6 +121,17 @@ def built(machine: MachineOptions) -> Built:
         return [r.artifact for r in results if r.artifact is not None]
 
     return compiled
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """With tensors as small as without a GPU, threads only wait for each other."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

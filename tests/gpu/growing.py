@@ -56,9 +56,7 @@ def growing_inputs(workload: Workload, growth: int, seed: int, device: str) -> T
     return qkv(q.to(dtype), k.to(dtype), v.to(dtype))
 
 
-def check(
-    name: str, workload: Workload, growth: int, kernel: KernelCall, device: str = "cuda"
-) -> list[str]:
+def check(growth: int, workload: Workload, kernel: KernelCall, device: str = "cuda") -> list[str]:
     """What is wrong with the kernel's results on one such problem, in words."""
     w = workload
     inputs = growing_inputs(w, growth, growth, device)
@@ -87,4 +85,4 @@ def check(
             "log-sum-exp of empty rows is not -inf": bool((lse[~seen] == -math.inf).all()),
             "two log-sum-exps differ": equal_bits(lse, lse_again),
         }
-    return [f"{name} growing by 2^{growth}: {what}" for what, fine in found.items() if not fine]
+    return [f"{w.key} growing by 2^{growth}: {what}" for what, fine in found.items() if not fine]

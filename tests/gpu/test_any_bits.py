@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,8 +18,7 @@ from fa_tune.core.model import Variant
 from fa_tune.core.workload import DType
 from fa_tune.families.sm90.config import Rescale, Sm90Config
 from fa_tune.families.sm90.sets import default_config
-from tests.gpu.cases import item_of, request
-from tests.gpu.conftest import Built, faults_of
+from tests.gpu.conftest import Built, faults_of, problem_items
 
 if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: there is nothing to judge with")
@@ -73,17 +72,14 @@ def test_every_launch_ends_and_is_as_finite_as_flash_attention_2(
     family, machine = families.get(name), parse_arch(arch)
     if (why := families.device_rejection(family, machine)) is not None:
         pytest.skip(f"{name}: {why.reason}")
-    wanted: dict[Any, list[tuple[str, str]]] = {}
-    for variant, causal in itertools.product(variants(name), (False, True)):
-        config = family.parse(variant.config)
-        for inputs, workload in workloads(config.d_head, config.dtype, causal):
-            build = request(variant, workload, machine)
-            wanted.setdefault(build, []).append((workload.key, inputs))
-    items = {
-        f"{a.variant.key} @ {a.traits}": item_of(a) | {"problems": found}
-        for a, found in zip(built(list(wanted)), wanted.values(), strict=True)
-    }
-    assert not faults_of("any_bits_child:handle", items, DEADLINE_S)
+    wanted = (
+        (variant, workload, inputs)
+        for variant, causal in itertools.product(variants(name), (False, True))
+        for config in (family.parse(variant.config),)
+        for inputs, workload in workloads(config.d_head, config.dtype, causal)
+    )
+    items = problem_items(built, machine, wanted)
+    assert not faults_of("judging_children:any_bits_problems", items, DEADLINE_S)
 
 
 def test_inputs_are_what_they_are_called() -> None:

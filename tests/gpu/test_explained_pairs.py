@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from fa_tune.profile import profile_json
+from tests.gpu.conftest import fa_tune, run_program
 from tests.gpu.explained_pairs import PAIRS, WORKLOAD_ARGUMENTS, Pair, check
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
-
-PROGRAM = [sys.executable, "-c", "import sys; from fa_tune.cli import main; sys.exit(main())"]
 
 
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The counters of all of them, as `fa-tune profile --metrics explain --json` writes them."""
     configs = list(dict.fromkeys(text for pair in PAIRS for text in (pair.slow, pair.fast)))
-    command = [*PROGRAM, "profile", *configs, *WORKLOAD_ARGUMENTS, "--metrics", "explain"]
-    done = subprocess.run(
-        [*command, "--ref", "none", "--json"], capture_output=True, text=True, timeout=300
-    )
+    words = [*configs, *WORKLOAD_ARGUMENTS, "--metrics", "explain", "--ref", "none", "--json"]
+    done = run_program("profile", *words)
     if done.returncode == 3:
         pytest.skip(f"ncu cannot measure here: {done.stderr.strip().splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
@@ -40,8 +34,6 @@ def test_the_pair_is_explained_by_the_right_counter(counted: Path, pair: Pair) -
 
 def test_the_command_says_so(counted: Path) -> None:
     pair = PAIRS[0]
-    command = [*PROGRAM, "explain", pair.slow, pair.fast, "--from", str(counted), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    (one,) = json.loads(done.stdout)["explanations"]
+    found = fa_tune("explain", pair.slow, pair.fast, "--from", str(counted))
+    (one,) = found["explanations"]
     assert any("ank conflicts" in sentence for sentence in one["sentences"])

@@ -25,11 +25,10 @@ from tests.gpu.cases import (
     fa_forward_cases,
     grid_configs,
     mixed_grid,
-    named,
     pair_configs,
     random_grid,
 )
-from tests.gpu.conftest import Built
+from tests.gpu.conftest import Built, case_items
 
 FIXED_SEED = 20240229
 COUNT = 600  # workloads of each draw
@@ -58,15 +57,10 @@ class Draw:
         self.pairs = random_grid(self.seed, PAIRS_COUNT, pair_configs(family, limits))
         self.fa_forward, self.refused = fa_forward_cases(family, limits)
         drawn = (*self.fixed, *self.fresh, *self.mixed, *self.pairs, *self.fa_forward)
-        cases = by_request(dict.fromkeys(drawn), limits)
-        artifacts = built(list(cases))
-        items: dict[str, dict[str, Any]] = {
-            name: item | {"cases": [case.to_json() for case in of_kernel]}
-            for (name, item), of_kernel in zip(
-                named(artifacts).items(), cases.values(), strict=True
-            )
-        }
-        found = run_items("tests.gpu.grid_child:handle", {"device": 0}, items, item_timeout_s=120)
+        items = case_items(built, by_request(dict.fromkeys(drawn), limits))
+        found = run_items(
+            "tests.gpu.judging_children:cases", {"device": 0}, items, item_timeout_s=120
+        )
         self.results: dict[str, ItemResult] = {result.item: result for result in found}
         self.figures: Figures = {
             figures["name"]: figures
@@ -100,42 +94,23 @@ def draw(family: KernelFamily, built: Built, arch: str) -> Draw:
 @pytest.mark.gpu
 @pytest.mark.xdist_group("gpu")
 class TestGrid:
-    def test_the_fixed_grid(self, draw: Draw) -> None:
-        wrong = draw.faults(draw.fixed)
-        assert not wrong, report(wrong, FIXED_SEED)
-        assert all(case.name in draw.figures for case in draw.fixed)
-
-    def test_a_fresh_grid(self, draw: Draw) -> None:
-        wrong = draw.faults(draw.fresh)
-        assert not wrong, report(wrong, draw.seed)
-        assert all(case.name in draw.figures for case in draw.fresh)
-
-    def test_values_of_another_head_dimension(self, draw: Draw) -> None:
-        wrong = draw.faults(draw.pairs)
-        assert not wrong, report(wrong, draw.seed)
-        assert all(case.name in draw.figures for case in draw.pairs)
-
-    def test_windows_sinks_caps_and_slopes(self, draw: Draw) -> None:
-        wrong = draw.faults(draw.mixed)
-        assert not wrong, report(wrong, FIXED_SEED)
-        assert all(case.name in draw.figures for case in draw.mixed)
-
-    def test_the_flash_attention_projects_forward_test(self, draw: Draw) -> None:
-        wrong = draw.faults(draw.fa_forward)
-        assert not wrong, report(wrong, 0)
-        assert all(case.name in draw.figures for case in draw.fa_forward)
+    @pytest.mark.parametrize("name", ["fixed", "fresh", "pairs", "mixed", "fa_forward"])
+    def test_every_case_of_a_grid_is_right(self, draw: Draw, name: str) -> None:
+        """Drawn with a fixed seed and with another in each run; with V of another head dimension;
+        with windows, sinks, caps and slopes; the flash-attention project's forward test."""
+        cases = getattr(draw, name)
+        wrong = draw.faults(cases)
+        shown = "\n".join(wrong[:20])
+        assert not wrong, (
+            f"{len(wrong)} faults; {SEED_VARIABLE}={draw.seed} draws them again\n{shown}"
+        )
+        assert all(case.name in draw.figures for case in cases)
 
     def test_rows_that_see_nothing_were_among_them(self, draw: Draw) -> None:
         """Else the tests above would not have looked at any."""
         empty = [case for case in draw.fixed if draw.figures[case.name]["n_empty"]]
         assert len(empty) > 20
         assert any(case.workload.lse for case in empty)
-
-
-def report(wrong: Sequence[str], seed: int) -> str:
-    """The first faults, and how to see them again."""
-    shown = "\n".join(wrong[:20])
-    return f"{len(wrong)} faults; {SEED_VARIABLE}={seed} draws this grid again\n{shown}"
 
 
 def test_the_seed_is_given_or_fresh(monkeypatch: pytest.MonkeyPatch) -> None:

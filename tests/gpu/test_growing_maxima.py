@@ -16,8 +16,7 @@ from fa_tune.core.workload import DType, Workload
 from fa_tune.families.sm90.config import GROUP_ROWS, Rescale, Scheduler, Sm90Config
 from fa_tune.families.sm90.constraints import constraints
 from fa_tune.families.sm90.sets import default_config, get_configs
-from tests.gpu.cases import item_of, request
-from tests.gpu.conftest import Built, faults_of
+from tests.gpu.conftest import Built, faults_of, problem_items
 
 if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: there is nothing to judge with")
@@ -91,15 +90,13 @@ def problems(config: Sm90Config) -> Iterator[tuple[Workload, int]]:
 @pytest.mark.xdist_group("gpu")
 @pytest.mark.usefixtures("hopper")
 def test_growing_maxima_are_noticed(built: Built) -> None:
-    items: dict[str, dict[str, Any]] = {}
-    wanted: dict[Any, list[tuple[str, int]]] = {}
-    for config in configs():
-        variant = Variant("sm90", str(config))
-        for workload, growth in problems(config):
-            wanted.setdefault(request(variant, workload, HOPPER), []).append((workload.key, growth))
-    for a, found in zip(built(list(wanted)), wanted.values(), strict=True):
-        items[f"{a.variant.key} @ {a.traits}"] = item_of(a) | {"problems": found}
-    assert not faults_of("growing_child:handle", items, 60)
+    wanted = (
+        (Variant("sm90", str(config)), *problem)
+        for config in configs()
+        for problem in problems(config)
+    )
+    items = problem_items(built, HOPPER, wanted)
+    assert not faults_of("judging_children:growing_problems", items, 60)
 
 
 # Without a GPU ----------------------------------------------------------------------------------
@@ -149,13 +146,13 @@ def trusting(threshold: float) -> Outgrown:
 
 @pytest.mark.parametrize("growth", [*GROWTHS, *STEADY_GROWTHS])
 def test_a_kernel_that_looks_passes(growth: int) -> None:
-    assert check("it", SMALL, growth, by_blocks(trusting(2048.0)), "cpu") == []
+    assert check(growth, SMALL, by_blocks(trusting(2048.0)), "cpu") == []
 
 
 @pytest.mark.parametrize("growth", [5, 17, 200, -12])
 def test_a_kernel_that_trusts_too_much_is_found(growth: int) -> None:
     """2^16 overflows fp16, and later fp32."""
-    assert check("it", SMALL, growth, by_blocks(trusting(math.inf)), "cpu")
+    assert check(growth, SMALL, by_blocks(trusting(math.inf)), "cpu")
 
 
 def test_every_warp_has_every_slope_and_maxima_grow_as_named() -> None:

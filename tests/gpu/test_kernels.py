@@ -19,8 +19,8 @@ from fa_tune.families.sm80.constraints import constraints
 from fa_tune.families.sm80.sets import select_configs
 from fa_tune.tune import single
 from fa_tune.workers.supervisor import run_items
-from tests.gpu.cases import awkward_cases, named
-from tests.gpu.conftest import Built
+from tests.gpu.cases import awkward_cases
+from tests.gpu.conftest import Built, case_items
 from tests.tools.required import GROUPS, code_path_builds
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
@@ -86,13 +86,9 @@ def faults_of(requests: Sequence[BuildRequest], built: Built) -> list[str]:
     """What is wrong with any of the kernels on any of their awkward cases, in words."""
     from tests.gpu.oracle import faults
 
-    once = list(dict.fromkeys(requests))
-    items = {
-        name: item | {"cases": [case.to_json() for case in awkward_cases(one)]}
-        for one, (name, item) in zip(once, named(built(once)).items(), strict=True)
-    }
+    items = case_items(built, {one: awkward_cases(one) for one in requests})
     assert all(item["cases"] for item in items.values())
-    handler = "tests.gpu.grid_child:handle"
+    handler = "tests.gpu.judging_children:cases"
     results = list(run_items(handler, {"device": 0}, items, item_timeout_s=120))
     assert len(results) == len(items)
     lost = [f"{r.item}: {r.outcome}: {r.reason}" for r in results if r.outcome is not Outcome.OK]

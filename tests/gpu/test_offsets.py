@@ -39,7 +39,7 @@ def test_offsets_beyond_32_bits(family: KernelFamily, built: Built, arch: str) -
         f"{dimension} {w.key}": item_of(a) | {"workload": w.key, "dimension": dimension}
         for (dimension, w), a in zip(wanted, built(requests), strict=True)
     }
-    assert not faults_of("offsets_child:handle", items, 120)
+    assert not faults_of("judging_children:offsets", items, 120)
 
 
 @pytest.mark.parametrize("dimension", list(STRIDES))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,6 +24,7 @@ from tests.gpu.tiled_kernel import FAULTS, TiledKernel
 from tests.log_sum_exp import log_sum_exp
 from tests.tensors import attention as definition
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 VARIANT = Variant("sm80", "any")
 KEYS = (
     "b2_h4_kv2_q70_k70_d32_fp16_full_lse",
@@ -33,15 +33,6 @@ KEYS = (
     "b1_h4_kv1_q101_k37_d32_fp16_causal_br_lse",
     "b1_h1_kv1_q2_k2_d32_bf16_causal",
 )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """With tensors this small, threads only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def judged(key: str, layout: str, fault: str = "", *, strict: bool = False) -> list[str]:

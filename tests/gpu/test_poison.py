@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,6 +24,7 @@ from fa_tune.operations.base import Tensors
 from tests.gpu.poison import Problem, check, problem
 from tests.gpu.tiled_kernel import TiledKernel
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 SOFTCAP = 15.0
 
 
@@ -63,19 +63,10 @@ def test_nan_and_infinity_reach_whom_they_must_and_nobody_else(
         for a, p in zip(built(requests), wanted, strict=True)
     }
     assert len(items) == len(wanted)
-    assert not faults_of("poison_child:handle", items, 60)
+    assert not faults_of("judging_children:poisoned", items, 60)
 
 
 # Without a GPU ----------------------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """With tensors this small, threads only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 VARIANT = Variant("sm80", "any")

@@ -15,7 +15,7 @@ from fa_tune.core.model import Outcome
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.workers.supervisor import run_items
 from tests.gpu.cases import Case, by_request, grid_configs, named, random_grid
-from tests.gpu.conftest import Built
+from tests.gpu.conftest import Built, case_items, faults_of
 from tests.gpu.test_sm90_kernels import paths
 
 REPEATS = 50
@@ -46,18 +46,8 @@ class TestOnTheGpu:
         self, family: KernelFamily, built: Built, arch: str
     ) -> None:
         """Each problem many times back to back into outputs filled with NaN."""
-        wanted = row(family, parse_arch(arch))
-        items = {
-            name: item | {"cases": [case.to_json() for case in cases], "repeats": REPEATS}
-            for (name, item), cases in zip(
-                named(built(list(wanted))).items(), wanted.values(), strict=True
-            )
-        }
-        handler = "tests.gpu.repeat_child:handle"
-        found = list(run_items(handler, {"device": 0}, items, item_timeout_s=120))
-        assert {r.item: r.reason for r in found if r.outcome is not Outcome.OK} == {}
-        assert [figures for r in found for figures in r.value if not figures["repeats"]] == []
-        assert [figures for r in found for figures in r.value if figures["n_nan"]] == []
+        items = case_items(built, row(family, parse_arch(arch)), repeats=REPEATS)
+        assert not faults_of("judging_children:repeats", items, 120)
 
     def test_ten_thousand_random_workloads_finish_and_repeat(
         self, family: KernelFamily, built: Built, arch: str

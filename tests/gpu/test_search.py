@@ -7,7 +7,6 @@ import os
 import random
 import shutil
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +23,10 @@ from fa_tune.core.workload import DType, Workload
 from fa_tune.store.journal import AttemptRecord, Journal, VerdictRecord
 from fa_tune.store.registry import file as registry_file
 from fa_tune.tune import ab_test, compare_inputs
+from tests.gpu.conftest import PROGRAM
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
 
-PROGRAM = [sys.executable, "-c", "import sys; from fa_tune.cli import main; sys.exit(main())"]
 SEARCH = ["search", "--seq-lens", "1024", "--dtype", "fp16", "--json"]
 COLD_S, AGAIN_S = 60.0, 2.0
 CORES = 16  # that the times above are for

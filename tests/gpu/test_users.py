@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,10 @@ from fa_tune import families
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.options import MachineOptions
 from fa_tune.core.workload import DType
-from tests.project_files import ROOT
+from tests.gpu.conftest import run_program
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
 
-PROGRAM = [sys.executable, "-c", "import sys; from fa_tune.cli import main; sys.exit(main())"]
 EXAMPLES = ("examples/torch_attention.py:attention", "examples/row_attention.cu:rows")
 SMALL = ["--dtype", "fp16", "--seq-lens", "512", "--batch", "1", "--heads", "4", "--d-head", "64"]
 
@@ -38,12 +36,6 @@ FAULTS = {
 }
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*PROGRAM, *words], cwd=ROOT, capture_output=True, text=True, timeout=500, check=False
-    )
-
-
 @pytest.fixture
 def ours(arch: str, machine: MachineOptions) -> list[str]:
     default, *_ = families.defaults(64, DType.FP16, parse_arch(arch))
@@ -59,14 +51,16 @@ def timings(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 def test_examples_are_timed_and_verified(ours: list[str]) -> None:
-    done = run("bench", "--kernels", *ours, *SMALL, *with_all(EXAMPLES), "--ref", "none", "--json")
+    done = run_program(
+        "bench", "--kernels", *ours, *SMALL, *with_all(EXAMPLES), "--ref", "none", "--json"
+    )
     assert done.returncode == 0, done.stderr
     found = timings(done)
     assert set(EXAMPLES) < set(found)
     assert all(t["outcome"] == "ok" for t in found.values())
     config, *cache = ours
     masks = ["--mask", "full,causal", "--d-head", "64", "--json"]
-    done = run("verify", "--kernels", config, *masks, *with_all(EXAMPLES), *cache)
+    done = run_program("verify", "--kernels", config, *masks, *with_all(EXAMPLES), *cache)
     assert done.returncode == 0, done.stderr
     verdicts = {v["variant"]: v["correct"] for v in json.loads(done.stdout)["verdicts"]}
     assert all(any(place in name for name in verdicts) for place in EXAMPLES)
@@ -77,7 +71,7 @@ def test_examples_are_timed_and_verified(ours: list[str]) -> None:
 def test_examples_are_profiled(profiler: str, ours: list[str]) -> None:
     config, *cache = ours
     words = [*SMALL[2:-2], "--profiler", profiler, *with_all(EXAMPLES), "--json"]
-    done = run("profile", config, *words, *cache)
+    done = run_program("profile", config, *words, *cache)
     if profiler == "ncu" and done.returncode == 3:
         pytest.skip(done.stderr.splitlines()[-1])
     assert done.returncode == 0, done.stderr
@@ -94,7 +88,7 @@ def test_a_faulty_one_costs_its_own_row(fault: str, ours: list[str], tmp_path: P
         f"    def launch():\n        {launch}\n    return launch\n"
     )
     mine = ["--with", f"{file}:attention", "--ref", "fa2", "--json"]
-    done = run("bench", "--kernels", *ours, *SMALL, *mine)
+    done = run_program("bench", "--kernels", *ours, *SMALL, *mine)
     assert done.returncode == 4
     last = done.stderr.splitlines()[-1]
     assert f"{file}:attention" in last
@@ -107,7 +101,9 @@ def test_a_cuda_file_that_does_not_compile_says_why(ours: list[str], tmp_path: P
     (tmp_path / "mine.cu").write_text('extern "C" __global__ void mine() { nothing; }')
     (tmp_path / "mine.py").write_text("def launch(problem, function): pass\n")
     place = f"{tmp_path}/mine.cu:mine"
-    done = run("bench", "--kernels", *ours, *SMALL, "--with", place, "--ref", "none", "--json")
+    done = run_program(
+        "bench", "--kernels", *ours, *SMALL, "--with", place, "--ref", "none", "--json"
+    )
     assert done.returncode == 4
     assert "nothing" in done.stderr.splitlines()[-1]
 
@@ -116,7 +112,7 @@ def test_a_search_chooses_ours(ours: list[str], tmp_path: Path) -> None:
     config, *cache = ours
     registry = tmp_path / "registry.json"
     words = ["--kernels", config, *SMALL, "--profiler", "events", "--registry", str(registry)]
-    done = run("search", *words, *with_all(EXAMPLES), "--no-confirm", "--json", *cache)
+    done = run_program("search", *words, *with_all(EXAMPLES), "--no-confirm", "--json", *cache)
     assert done.returncode == 0, done.stderr
     assert "examples" not in registry.read_text()
     assert EXAMPLES[0] in done.stdout

@@ -16,11 +16,11 @@ import pytest
 
 from fa_tune import families
 from fa_tune.core.arch import ArchLimits, parse_arch
-from fa_tune.core.model import Artifact, Variant
+from fa_tune.core.model import Variant
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import KernelFamily
-from tests.gpu.cases import item_of, request
-from tests.gpu.conftest import Built, faults_of
+from tests.gpu.cases import request
+from tests.gpu.conftest import Built, faults_of, items_with, problem_items
 
 if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: there is nothing to judge with")
@@ -56,26 +56,16 @@ def items_for(
     family: KernelFamily, arch: str, built: Built, d_heads: Sequence[int], wanted: Problems
 ) -> dict[str, Any]:
     """Items with the problems of each kernel."""
-    limits = parse_arch(arch)
-    by_build: dict[Any, list[tuple[str, str]]] = {}
-    for (variant, d_head, dtype), causal in itertools.product(
-        defaults(family, limits, d_heads), (False, True)
-    ):
-        for name, workload in wanted(d_head, dtype, causal):
-            build = request(variant, workload, limits)
-            by_build.setdefault(build, []).append((workload.key, name))
-    return {
-        f"{a.variant.key} @ {a.traits}": {**item_of(a), "problems": found}
-        for a, found in zip(built(list(by_build)), by_build.values(), strict=True)
-    }
-
-
-def compiled(built: Built, arch: str, asked: Sequence[tuple[Variant, Workload]]) -> list[Artifact]:
-    """The kernel of each, all compiled at once; some may be the same."""
-    requests = [request(variant, w, parse_arch(arch)) for variant, w in asked]
-    once = list(dict.fromkeys(requests))
-    found = dict(zip(once, built(once), strict=True))
-    return [found[one] for one in requests]
+    found = parse_arch(arch)
+    return problem_items(
+        *(built, found),
+        (
+            (variant, workload, name)
+            for variant, d_head, dtype in defaults(family, found, d_heads)
+            for causal in (False, True)
+            for name, workload in wanted(d_head, dtype, causal)
+        ),
+    )
 
 
 class TestOnGpu:
@@ -85,25 +75,24 @@ class TestOnGpu:
         self, family: KernelFamily, arch: str, built: Built
     ) -> None:
         items = items_for(family, arch, built, D_HEADS, problems)
-        assert not faults_of("wide_child:handle", items, SMALL_S)
+        assert not faults_of("judging_children:wide_problems", items, SMALL_S)
 
     def test_lengths_to_131072(self, family: KernelFamily, arch: str, built: Built) -> None:
         items = items_for(family, arch, built, LONG_D_HEADS, long_problems)
-        assert not faults_of("wide_child:handle", items, LONG_S)
+        assert not faults_of("judging_children:wide_problems", items, LONG_S)
 
     def test_launches_that_overlap(self, family: KernelFamily, arch: str, built: Built) -> None:
         # A quarter of a wave of an H200 each at first, then several.
-        asked = [
-            (variant, Workload(batch, 8, 4, 513, 1025, d_head, dtype, causal=causal))
-            for variant, d_head, dtype in defaults(family, parse_arch(arch), D_HEADS)
-            for causal, batch in itertools.product((False, True), (1, 9))
-        ]
-        artifacts = compiled(built, arch, asked)
-        items = {
-            f"{variant.key} {w.key}": {**item_of(artifact), "workload": w.key}
-            for (variant, w), artifact in zip(asked, artifacts, strict=True)
-        }
-        assert not faults_of("wide_child:handle_streams", items, STREAMS_S)
+        limits, items = parse_arch(arch), dict[str, Any]()
+        for causal, batch in itertools.product((False, True), (1, 9)):
+            asked = {
+                request(variant, w, limits): w.key
+                for variant, d_head, dtype in defaults(family, limits, D_HEADS)
+                for w in (Workload(batch, 8, 4, 513, 1025, d_head, dtype, causal=causal),)
+            }
+            found = items_with(built, "workload", asked)
+            items |= {f"{name} {batch}": item for name, item in found.items()}
+        assert not faults_of("judging_children:streams", items, STREAMS_S)
 
 
 # Without a GPU ----------------------------------------------------------------------------------
