@@ -31,12 +31,27 @@ def test_a_clock_far_from_the_others_and_a_baseline_that_moves_are_flagged() -> 
         assert not log.add(i, 1.0, 1.02, Reading(1.8e9 * (1 + i / 1000)))
     assert log.add(3, 1.0, 1.0, Reading(1.7e9))
     assert log.add(4, 1.0, 1.05, Reading(1.8e9))
-    assert not log.add(5, None, None, Reading())
+    assert log.add(5, 1.0, 0.95, Reading(1.8e9))
+    assert log.add(6, 2.0, 2.0, Reading(1.9e9))
+    assert not log.add(7, None, None, Reading())
     assert [r.flags for r in log.rounds[3:]] == [
         ("the clock is off by -5.6 %",),
         ("the baseline changed by +5.0 %",),
+        ("the baseline changed by -5.0 %",),
+        ("the clock is off by +5.6 %",),
         (),
     ]
+
+
+@pytest.mark.parametrize(("clock", "flagged"), [(1.08, False), (1.1, True), (0.92, False)])
+def test_unusual_is_three_standard_deviations_of_the_rounds_before(
+    clock: float, flagged: bool
+) -> None:
+    """Half of them are within 0.02 of the middle one: of a normal distribution that is 0.0297."""
+    log = telemetry.Log()
+    for number, before in enumerate((1.0, 1.02, 0.98, 1.04, 0.96)):
+        log.add(number, None, None, Reading(before * 1e9))
+    assert log.add(5, None, None, Reading(clock * 1e9)) is flagged
 
 
 def test_nvml_is_asked_again_beside_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,6 +106,15 @@ class FakeNvml:
             raise self.NVMLError("not supported")
         return {"GPU-b": 1980, "by number 0": 345}[handle]
 
+    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:
+        return 690_000
+
+    def nvmlDeviceGetTemperature(self, handle: str, kind: int) -> int:
+        return 61
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:
+        return 0x4 | 0x20 | 0x200  # SwPowerCap, SwThermalSlowdown and one of later drivers
+
 
 @pytest.mark.parametrize(("known", "clock_hz"), [("GPU-b", 1.98e9), ("GPU-a", 3.45e8)])
 def test_the_clock_is_of_the_gpu_that_cuda_means(
@@ -99,14 +123,15 @@ def test_the_clock_is_of_the_gpu_that_cuda_means(
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(known))
     properties = SimpleNamespace(uuid="b")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
-    assert telemetry.reader(0)() == Reading(clock_hz)
+    reasons = ("software power cap", "software thermal slowdown")
+    assert telemetry.reader(0)() == Reading(clock_hz, 690.0, 61.0, reasons)
 
 
 def test_a_gpu_without_a_clock_is_timed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(clocks=False))
     properties = SimpleNamespace(uuid="b")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
-    assert telemetry.reader(0)() == Reading()
+    assert telemetry.reader(0)().sm_clock_hz is None
 
 
 def test_of_very_many_rounds_the_first_and_the_last_are_reported() -> None:

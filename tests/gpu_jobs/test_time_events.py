@@ -102,12 +102,15 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spoken]:
         times: Mapping[str, float | None],
         *,
         partials: Mapping[str, list[float]] | None = None,
+        ratios: Mapping[str, float] | None = None,
         **shared: Any,
     ) -> Spoken:
         items = {
             name: {
                 "subject": name,
-                "_partials": [[s, None] for s in (partials or {}).get(name, [])],
+                "_partials": [
+                    [s, (ratios or {}).get(name)] for s in (partials or {}).get(name, [])
+                ],
             }
             for name in times
         }
@@ -149,6 +152,18 @@ def test_a_new_worker_goes_on_where_the_last_one_died(run: Callable[..., Spoken]
     assert report.results["a"]["samples_s"] == [1.5, 1.5, 1.0]
     assert report.results["b"]["samples_s"] == [2.5, 2.0, 2.0]
     assert report.partials[0][0] == "b", "who lags behind comes first"
+
+
+def test_ratios_go_on_as_well(run: Callable[..., Spoken]) -> None:
+    """Unless some sample has none: then times are compared."""
+    times, taken = {"base": 1.0, "a": 2.0}, {"base": [1.0], "a": [2.5]}
+    common = {"runs": 3, "baseline": "base", "keep": ["base"], "partials": taken}
+    found = run(times, ratios={"base": 1.0, "a": 2.4}, **common).results
+    assert found["a"]["relative"][:2] == [2.4, 2.0]
+    assert len(found["a"]["relative"]) == len(found["a"]["samples_s"])
+    found = run(times, ratios={"base": 1.0}, **common).results
+    assert found["a"]["samples_s"][0] == 2.5
+    assert found["a"]["relative"] == found["base"]["relative"] == []
 
 
 def test_one_that_cannot_be_prepared_costs_only_itself(run: Callable[..., Spoken]) -> None:
@@ -345,13 +360,14 @@ def test_without_its_baseline_times_are_compared(run: Callable[..., Spoken]) -> 
     assert {n: v["relative"] for n, v in report.results.items()} == {"a": [], "b": []}
 
 
+@pytest.mark.parametrize("lasts", range(6, 12))
 def test_a_baseline_lost_on_the_way_leaves_the_times(
-    run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch
+    run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch, lasts: int
 ) -> None:
     class Failing(FakeSubject):
         def sample(self) -> float:
             self.taken = getattr(self, "taken", 0) + 1
-            if self.time == 1.0 and self.taken > 9:
+            if self.time == 1.0 and self.taken > lasts:
                 raise RuntimeError("no more")
             return float(self.time)
 
