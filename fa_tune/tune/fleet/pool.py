@@ -2,8 +2,8 @@
 
 A pool has none, one or several GPUs, and whoever uses it need not ask how many.  With fewer than
 two, jobs run one after another in the caller's thread.  With several, every GPU has a thread,
-which sees one job through: the processes it starts see that GPU alone.  What a thread has to show
-goes to the main thread, which shows it; the journal has a lock.
+which sees one job through: the processes it starts see that GPU alone.  The caller's thread deals
+the jobs out and shows what the others have to show; the journal has a lock.
 
 A job's failure is the job's and ends the work on all GPUs.  A GPU that is lost (its workers do not
 start any more) costs its running job, which another GPU takes over from what is in the journal;
@@ -12,12 +12,14 @@ when no GPU is left, the work ends with one line.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
-from typing import Generic, TypeVar
+from typing import TypeVar, cast
 
 from fa_tune.core.errors import GpusLost
 from fa_tune.core.options import Progress
@@ -27,7 +29,7 @@ from fa_tune.workers.supervisor import CALLED_OFF, CalledOff, WorkerUnusable
 
 MAX_INTERRUPTIONS = 3  # of one job
 KEPT = "what was finished is kept, and the same command continues from there"
-PUMP_S = 0.05  # how long the main thread waits for something to show
+PUMP_S = 0.05  # between two looks at what there is to show
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -85,7 +87,7 @@ class Pool:
         Ctrl-C, the processes of several GPUs are gone by then.
         """
         if self.has_several:
-            return _Round(self, jobs, work, progress, prefers, cost).run()
+            return _spread(self, jobs, work, progress, prefers, cost)
         gpu = self.gpus[0] if self.gpus else NoGpu()
         return [_repeated(gpu, work, progress, job) for job in jobs]
 
@@ -104,140 +106,92 @@ def _repeated(gpu: Gpu, work: Work[Job, Result], progress: Progress, job: Job) -
     raise AssertionError("unreachable")
 
 
-class _Round(Generic[Job, Result]):
-    """One call of `each`."""
+class _Lost(Exception):
+    """A GPU on which workers do not start any more."""
 
-    def __init__(
-        self,
-        pool: Pool,
-        jobs: Sequence[Job],
-        work: Work[Job, Result],
-        progress: Progress,
-        prefers: Callable[[Job], str],
-        cost: Callable[[Job], float],
-    ) -> None:
-        self._pool = pool
-        self._gpus = pool.present
-        self._jobs = jobs
-        self._work = work
-        self._progress = progress
-        self._wanted = [prefers(job) for job in jobs]
-        self._state = threading.Condition()
-        self._waiting = sorted(range(len(jobs)), key=lambda n: -cost(jobs[n]))
-        self._running: set[int] = set()
-        self._interrupted: dict[int, int] = {}
-        self._results: dict[int, Result] = {}
-        self._errors: list[BaseException] = []
-        self._called_off = threading.Event()
-        self._shown: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
-    def run(self) -> list[Result]:
-        with kept_lanes() as lanes:
-            ends = [lanes.of(g.label).submit(partial(self._see_through, g)) for g in self._gpus]
-            try:
-                while not all(end.done() for end in ends):
-                    self._show(PUMP_S)
-            finally:  # also on Ctrl-C, which reaches this thread alone
-                self._called_off.set()
-                with self._state:
-                    self._state.notify_all()
-                wait(ends)
-        self._show(0.0)
-        if self._errors:
-            raise self._errors[0]
-        if len(self._results) < len(self._jobs):
-            label, why = list(self._pool.lost.items())[-1]
-            raise GpusLost(
-                f"all {len(self._pool.gpus)} GPUs are lost, the last one {label}: {why}; {KEPT}"
-            )
-        return [self._results[i] for i in range(len(self._jobs))]
+def _spread(
+    pool: Pool,
+    jobs: Sequence[Job],
+    work: Work[Job, Result],
+    progress: Progress,
+    prefers: Callable[[Job], str],
+    cost: Callable[[Job], float],
+) -> list[Result]:
+    """The results of jobs on several GPUs; see `Pool.each`."""
+    shown: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+    called_off = threading.Event()
 
-    def _show(self, wait_s: float) -> None:
-        """What the GPUs' threads had to show, until there is nothing for `wait_s`."""
+    def in_thread(gpu: Gpu, job: Job) -> Result:
+        """One job in its GPU's thread."""
+        CALLED_OFF.set(called_off)
         try:
-            while True:
-                self._shown.get(timeout=wait_s)() if wait_s else self._shown.get_nowait()()
-        except queue.Empty:
-            pass
+            return work(gpu, cast(Progress, relays[gpu.label]), job)
+        except WorkerUnusable as error:
+            if not called_off.is_set() and not is_working(gpu):
+                raise _Lost(str(error)) from None
+            raise  # the job's own doing, as it would be with one GPU
 
-    def _see_through(self, gpu: Gpu) -> None:
-        """One GPU's thread."""
-        CALLED_OFF.set(self._called_off)
+    wanted = [prefers(job) for job in jobs]
+    waiting = sorted(range(len(jobs)), key=lambda n: -cost(jobs[n]))
+    results: dict[int, Result] = {}
+    interruptions = Counter[int]()
+    idle = list(pool.present)
+    relays = {g.label: _Relay(progress.lane(g.label), shown.put, called_off) for g in idle}
+    running: dict[Future[Result], tuple[Gpu, int]] = {}
+    with kept_lanes() as lanes:
         try:
-            self._job_after_job(gpu)
-        except CalledOff:
-            pass  # whoever called it off knows why
-        except BaseException as error:
-            self._fail(error)
+            while running or (waiting and idle):
+                while waiting and idle:
+                    gpu = idle.pop(0)
+                    number = _next(waiting, wanted, gpu.device.uuid)
+                    begun = lanes.of(gpu.label).submit(partial(in_thread, gpu, jobs[number]))
+                    running[begun] = gpu, number
+                ended = wait(running, timeout=PUMP_S, return_when=FIRST_COMPLETED).done
+                _show(shown)
+                for end in ended:
+                    gpu, number = running.pop(end)
+                    try:
+                        results[number] = end.result()
+                    except _Lost as error:
+                        waiting.insert(0, number)
+                        pool.lost[gpu.label] = str(error)
+                        others = "; another GPU takes over its job" if pool.present else ""
+                        progress.warn(f"{gpu.label} is lost: {error}{others}")
+                        continue
+                    except Interrupted:
+                        interruptions[number] += 1
+                        if interruptions[number] > MAX_INTERRUPTIONS:
+                            raise
+                        waiting.insert(0, number)
+                    idle.append(gpu)
+        finally:  # also on Ctrl-C, which reaches this thread alone
+            called_off.set()
+            wait(running)
+    _show(shown)
+    if waiting:
+        label, why = list(pool.lost.items())[-1]
+        raise GpusLost(f"all {len(pool.gpus)} GPUs are lost, the last one {label}: {why}; {KEPT}")
+    return [results[number] for number in range(len(jobs))]
 
-    def _job_after_job(self, gpu: Gpu) -> None:
-        shown = _Relay(self._progress.lane(gpu.label), self._shown.put, self._called_off)
-        while (number := self._next(gpu)) is not None:
-            try:
-                result = self._work(gpu, shown, self._jobs[number])
-            except WorkerUnusable as error:
-                if self._called_off.is_set():
-                    return
-                if not is_working(gpu):
-                    self._lose(gpu, number, error)
-                    return
-                if not isinstance(error, Interrupted) or not self._give_back(number):
-                    raise  # the job's own doing, as it would be with one GPU
-                continue
-            with self._state:
-                self._results[number] = result
-                self._running.discard(number)
-                self._state.notify_all()
 
-    def _next(self, gpu: Gpu) -> int | None:
-        """The next job of a GPU, waiting as long as another GPU's may come back; None when
-        there is nothing more to do."""
-        with self._state:
-            while not self._called_off.is_set():
-                if self._waiting:
-                    mine = gpu.device.uuid
-                    own = [n for n in self._waiting if self._wanted[n] == mine]
-                    free = [n for n in self._waiting if not self._wanted[n]]
-                    number = (own or free or self._waiting)[0]
-                    self._waiting.remove(number)
-                    self._running.add(number)
-                    return number
-                if not self._running:
-                    break
-                self._state.wait()
-        return None
+def _next(waiting: list[int], wanted: Sequence[str], uuid: str) -> int:
+    """The number of the next job of a GPU, which is not waiting any more: its own, or one that is
+    anybody's, or another's."""
+    own = next((n for n in waiting if wanted[n] == uuid), None)
+    free = next((n for n in waiting if not wanted[n]), waiting[0])
+    return waiting.pop(waiting.index(free if own is None else own))
 
-    def _give_back(self, number: int) -> bool:
-        """Let a job be done again; False for one that was interrupted too often."""
-        with self._state:
-            self._interrupted[number] = self._interrupted.get(number, 0) + 1
-            if self._interrupted[number] > MAX_INTERRUPTIONS:
-                return False
-            self._running.discard(number)
-            self._waiting.insert(0, number)
-            self._state.notify_all()
-        return True
 
-    def _lose(self, gpu: Gpu, number: int, error: WorkerUnusable) -> None:
-        with self._state:
-            self._pool.lost[gpu.label] = str(error)
-            self._running.discard(number)
-            self._waiting.insert(0, number)
-            text = f"{gpu.label} is lost: {error}"
-            if self._pool.present:
-                text += "; another GPU takes over its job"
-            self._shown.put(lambda: self._progress.warn(text))
-            self._state.notify_all()
-
-    def _fail(self, error: BaseException) -> None:
-        with self._state:
-            self._errors.append(error)
-            self._called_off.set()
-            self._state.notify_all()
+def _show(shown: queue.SimpleQueue[Callable[[], None]]) -> None:
+    """What the GPUs' threads had to show."""
+    with contextlib.suppress(queue.Empty):
+        while True:
+            shown.get_nowait()()
 
 
 class _Relay:
-    """Progress from another thread: `put` hands each call to the thread that shows it.  What
+    """A Progress for another thread: `put` hands each call to the thread that shows it.  What
     takes long tells its steps, so this is also where work that was called off ends."""
 
     def __init__(
@@ -250,25 +204,10 @@ class _Relay:
         self._put = put
         self._called_off = called_off
 
-    def stage(self, name: str, total: int) -> None:
-        self._hand_over(lambda: self._lane.stage(name, total))
-
-    def advance(self, text: str = "") -> None:
-        self._hand_over(lambda: self._lane.advance(text))
-
-    def leader(self, text: str) -> None:
-        self._hand_over(lambda: self._lane.leader(text))
-
-    def note(self, text: str) -> None:
-        self._hand_over(lambda: self._lane.note(text))
-
-    def warn(self, text: str) -> None:
-        self._hand_over(lambda: self._lane.warn(text))
-
-    def lane(self, name: str) -> Progress:
+    def lane(self, name: str) -> _Relay:
         return self
 
-    def _hand_over(self, call: Callable[[], None]) -> None:
+    def __getattr__(self, method: str) -> Callable[..., None]:
         if self._called_off.is_set():
             raise CalledOff
-        self._put(call)
+        return lambda *said: self._put(partial(getattr(self._lane, method), *said))
