@@ -24,14 +24,14 @@ from fa_tune.search.decide import Decision, keep_default
 from fa_tune.store.journal import AttemptRecord
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.schema import Registry
+from fa_tune.tune.dispatch import Request, run_items_on_gpus
 from fa_tune.tune.fleet.gpu import Gpu
-from fa_tune.tune.outputs import Verdicts, entry_of, recording_of
+from fa_tune.tune.outputs import Verdicts, entry_of, recorded_decision
 from fa_tune.tune.results import WorkloadResult
 from fa_tune.tune.session import ProfilerSelection, Session
 from fa_tune.workers.supervisor import ItemResult
 
 METHOD = "runtime"
-START_TIMEOUT_S = 180.0
 OTHER_INPUTS = 1000  # beyond the search's seed
 
 
@@ -45,67 +45,50 @@ def confirm_all(
     """
     if not session.capabilities.measures_anew:
         return [_as_recorded(r, session.selection, session.progress) for r in results]
-    tests = _Tests(session, [r for r in results if _pair(r.decision) and not r.workload.cached])
+    requested = {r.workload.key: r for r in results if _pair(r.decision) and not r.workload.cached}
     try:
-        tests.run(verdicts)
+        found = _tested(session, requested, verdicts)
     except ToolMissing as error:
         session.progress.warn(f"the choices were not confirmed: {error}")
-    return [_with(r, tests.found.get(r.workload.key), session.progress) for r in results]
+        found = {}
+    return [_with(r, found.get(r.workload.key), session.progress) for r in results]
 
 
-class _Tests:
-    """The A/B tests of one search.  `found` are their attempts by workload key, from the journal
-    or new."""
+def _tested(
+    session: Session, requested: Mapping[str, WorkloadResult], verdicts: Verdicts
+) -> dict[str, Attempt]:
+    """The A/B tests of the results by workload key, from the journal or new."""
+    measure, found = session.measure, dict[str, Attempt]()
+    fingerprints = {
+        key: session.fingerprint_without_profiler(METHOD, _pair(result.decision) or ())
+        for key, result in requested.items()
+    }
+    for key, result in requested.items() if session.reuse else ():
+        known = session.journal.find(fingerprints[key].digest, _subject(result), key)
+        if known is not None:
+            found[key] = known
 
-    def __init__(self, session: Session, requested: Sequence[WorkloadResult]) -> None:
-        self.found: dict[str, Attempt] = {}
-        self._session = session
-        self._requested = {result.workload.key: result for result in requested}
-        self._fingerprints = {
-            key: session.fingerprint_without_profiler(METHOD, _pair(result.decision) or ())
-            for key, result in self._requested.items()
-        }
-        for key, result in self._requested.items() if session.reuse else ():
-            known = session.journal.find(self._fingerprints[key].digest, _subject(result), key)
-            if known is not None:
-                self.found[key] = known
-
-    def run(self, verdicts: Verdicts) -> None:
-        """Make the tests that the journal does not hold; raises ToolMissing."""
-        left = [result for key, result in self._requested.items() if key not in self.found]
-        with tempfile.TemporaryDirectory(prefix="fa-tune-", ignore_cleanup_errors=True) as folder:
-            items = {
-                result.workload.key: _item(
-                    result, Path(folder) / str(i), self._session, verdicts.get(result.workload.key)
-                )
-                for i, result in enumerate(left)
-            }
-            pool = self._session.pool
-            pool.each(pool.deal(items), self._on_gpu, self._session.progress)
-
-    def _on_gpu(self, gpu: Gpu, shown: Progress, part: dict[str, ABTestItem]) -> None:
-        """A GPU's share.  What has its result is removed from the part, so that another GPU can do
-        the rest."""
-        shown.stage("confirm", len(part))
-        measure = self._session.measure
-        job = ABTestJob(
-            items=dict(part),
+    def job_of(part: dict[str, ABTestItem], gpu: Gpu) -> Request:
+        return ABTestJob(
+            items=part,
             device=gpu.worker_device,
             seed=measure.seed + OTHER_INPUTS,
-            cache_dir=str(self._session.machine.cache_dir),
+            cache_dir=str(session.machine.cache_dir),
             inputs=str(measure.inputs),
-        )
-        results = gpu.run_items(
-            *job.request(),
-            item_timeout_s=measure.item_timeout_s,
-            start_timeout_s=START_TIMEOUT_S,
-        )
-        for found in results:
-            attempt = _attempt(self._requested[found.item], found, gpu.device.uuid)
-            self.found[found.item] = attempt
-            self._session.journal.append(AttemptRecord(self._fingerprints[found.item], attempt))
-            shown.advance(found.item)
-            del part[found.item]
+        ).request()
+
+    def keep(ended: ItemResult, gpu: Gpu, _: Progress) -> None:
+        found[ended.item] = _attempt(requested[ended.item], ended, gpu.device.uuid)
+        session.journal.append(AttemptRecord(fingerprints[ended.item], found[ended.item]))
+
+    with tempfile.TemporaryDirectory(prefix="fa-tune-", ignore_cleanup_errors=True) as folder:
+        items = {
+            key: _item(result, Path(folder) / str(i), session, verdicts.get(key))
+            for i, (key, result) in enumerate(requested.items())
+            if key not in found
+        }
+        run_items_on_gpus(session, "confirm", items, job_of, keep)
+    return found
 
 
 def _pair(decision: Decision | None) -> tuple[str, str] | None:
@@ -174,10 +157,9 @@ def _as_recorded(
     result: WorkloadResult, selection: ProfilerSelection, progress: Progress
 ) -> WorkloadResult:
     """The result with the comparison that its recording holds, if that is of the same two."""
-    pair = _pair(result.decision)
-    recording = recording_of(pair[0], result, selection) if pair is not None else None
-    decided = recording.meta.decided.get(result.workload.key) if recording is not None else None
+    decided = recorded_decision(result, selection)
     found = decided.confirmed if decided is not None else None
+    pair = _pair(result.decision)
     if result.decision is None or found is None or (found.chosen, found.default) != pair:
         return result
     return _judged(result, result.decision, found, progress)

@@ -24,14 +24,14 @@ from fa_tune.core.stats import Ratio, median, median_interval
 from fa_tune.search.data_dependence import paired_with_own
 from fa_tune.search.decide import Decision, contenders, sound_choice
 from fa_tune.store.journal import AttemptRecord, Fingerprint
+from fa_tune.tune.dispatch import Request, run_items_on_gpus
 from fa_tune.tune.fleet.gpu import Gpu
-from fa_tune.tune.outputs import recording_of
+from fa_tune.tune.outputs import recorded_decision
 from fa_tune.tune.results import WorkloadResult
 from fa_tune.tune.session import ProfilerSelection, Session
 from fa_tune.workers.supervisor import ItemResult
 
 METHOD = "inputs"
-START_TIMEOUT_S = 180.0
 MAX_CONTENDERS = 4
 
 Artifacts = Mapping[str, Mapping[str, Artifact]]  # by workload key and subject
@@ -49,13 +49,19 @@ def compare_all(
     """
     if not session.capabilities.measures_anew:
         return [_as_recorded(r, session.selection, session.progress) for r in results]
-    comparisons = _Comparisons(session, _requested(session, results, artifacts))
+    requested = _requested(session, results, artifacts)
+    found: dict[str, dict[str, Attempt]] = {}
     try:
-        comparisons.run()
+        _compare(session, requested, found)
     except ToolMissing as error:
         session.progress.warn(f"the choices were not compared on other inputs: {error}")
-    found = ((result, comparisons.of(result.workload.key)) for result in results)
-    return [_judged(result, figures, session.progress) for result, figures in found]
+    own = str(session.measure.inputs)
+    return [
+        _judged(
+            result, _known_figures(result.workload.key, requested, found, own), session.progress
+        )
+        for result in results
+    ]
 
 
 @dataclass(frozen=True)
@@ -125,72 +131,61 @@ def _contenders(result: WorkloadResult, decision: Decision) -> tuple[str, ...]:
     return contenders(decision, measurements, result.margin)[:MAX_CONTENDERS]
 
 
-class _Comparisons:
-    """All comparisons of one search.  `found` are attempts by the worker's item and subject, from
-    the journal or new."""
+def _compare(
+    session: Session,
+    requested: Sequence[_InputsRequest],
+    found: dict[str, dict[str, Attempt]],
+) -> None:
+    """Put the attempts of all requests into `found`, by the worker's item and subject, from the
+    journal or new; raises ToolMissing."""
+    by_name = {one.name: one for one in requested}
+    fingerprints = {one.name: _fingerprint(one, session) for one in requested}
+    for name, one in by_name.items() if session.reuse else ():
+        digest = fingerprints[name].digest
+        known = {
+            subject: attempt
+            for subject in one.artifacts
+            if (attempt := session.journal.find(digest, one.subject(subject), one.workload))
+        }
+        if len(known) == len(one.artifacts):
+            found[name] = known
 
-    def __init__(self, session: Session, requested: Sequence[_InputsRequest]) -> None:
-        self.found: dict[str, dict[str, Attempt]] = {}
-        self._session = session
-        self._requested = {one.name: one for one in requested}
-        self._fingerprints = {one.name: _fingerprint(one, session) for one in requested}
-        for name, one in self._requested.items() if session.reuse else ():
-            digest = self._fingerprints[name].digest
-            known = {
-                subject: attempt
-                for subject in one.artifacts
-                if (attempt := session.journal.find(digest, one.subject(subject), one.workload))
-            }
-            if len(known) == len(one.artifacts):
-                self.found[name] = known
+    def job_of(part: dict[str, InputsItem], gpu: Gpu) -> Request:
+        seed = session.measure.seed
+        return CompareInputsJob(items=part, device=gpu.worker_device, seed=seed).request()
 
-    def run(self) -> None:
-        """Make the comparisons that the journal does not hold; raises ToolMissing."""
-        items = {n: one.item() for n, one in self._requested.items() if n not in self.found}
-        pool = self._session.pool
-        pool.each(pool.deal(items), self._on_gpu, self._session.progress)
+    def keep(ended: ItemResult, gpu: Gpu, shown: Progress) -> None:
+        found[ended.item] = _attempts(by_name[ended.item], ended, gpu.device.uuid)
+        for attempt in found[ended.item].values():
+            session.journal.append(AttemptRecord(fingerprints[ended.item], attempt))
+        if ended.outcome is not Outcome.OK:
+            shown.warn(f"{ended.item} inputs: not compared: {ended.outcome}: {ended.reason}")
 
-    def of(self, workload: str) -> Figures:
-        """What is known of each subject on a workload."""
-        figures: dict[str, list[OnInputs]] = {}
-        base_to_own: dict[str, float] = {}
-        for one in self._requested.values():
-            for subject, attempt in self.found.get(one.name, {}).items():
-                measurement = attempt.measurement
-                if one.workload != workload or measurement is None:
-                    continue
-                inputs = str(one.spec)
-                is_base = subject == one.base
-                figures.setdefault(subject, []).append(
-                    _figures(inputs, measurement, is_base=is_base)
-                )
-                if measurement.to_own_inputs:
-                    base_to_own[inputs] = median(measurement.to_own_inputs)
-        own = str(self._session.measure.inputs)
-        return {s: paired_with_own(found, base_to_own, own) for s, found in figures.items()}
+    items = {one.name: one.item() for one in requested if one.name not in found}
+    run_items_on_gpus(session, "other inputs", items, job_of, keep)
 
-    def _on_gpu(self, gpu: Gpu, shown: Progress, part: dict[str, InputsItem]) -> None:
-        """A GPU's share.  What has its result is removed from the part, so that another GPU can do
-        the rest."""
-        shown.stage("other inputs", len(part))
-        measure = self._session.measure
-        job = CompareInputsJob(items=dict(part), device=gpu.worker_device, seed=measure.seed)
-        results = gpu.run_items(
-            *job.request(),
-            item_timeout_s=measure.item_timeout_s,
-            start_timeout_s=START_TIMEOUT_S,
-        )
-        for result in results:
-            one = self._requested[result.item]
-            attempts = _attempts(one, result, gpu.device.uuid)
-            self.found[result.item] = attempts
-            for attempt in attempts.values():
-                fingerprint = self._fingerprints[result.item]
-                self._session.journal.append(AttemptRecord(fingerprint, attempt))
-            if result.outcome is not Outcome.OK:
-                shown.warn(f"{one.name} inputs: not compared: {result.outcome}: {result.reason}")
-            shown.advance(result.item)
-            del part[result.item]
+
+def _known_figures(
+    workload: str,
+    requested: Sequence[_InputsRequest],
+    found: Mapping[str, Mapping[str, Attempt]],
+    own: str,
+) -> Figures:
+    """What is known of each subject on a workload; `own` are the inputs of the search."""
+    figures: dict[str, list[OnInputs]] = {}
+    base_to_own: dict[str, float] = {}
+    for one in requested:
+        for subject, attempt in found.get(one.name, {}).items():
+            measurement = attempt.measurement
+            if one.workload != workload or measurement is None:
+                continue
+            inputs, ratios = str(one.spec), measurement.relative
+            ratio = Ratio(median(ratios), median_interval(ratios)) if subject != one.base else None
+            taken = OnInputs(inputs, median(measurement.samples_s), ratio)
+            figures.setdefault(subject, []).append(taken)
+            if measurement.to_own_inputs:
+                base_to_own[inputs] = median(measurement.to_own_inputs)
+    return {s: paired_with_own(known, base_to_own, own) for s, known in figures.items()}
 
 
 def _fingerprint(one: _InputsRequest, session: Session) -> Fingerprint:
@@ -215,14 +210,10 @@ def _attempts(one: _InputsRequest, ended: ItemResult, uuid: str) -> dict[str, At
                 key,
                 METHOD,
                 samples_s,
-                relative=tuple(round(ratio, 6) for ratio in relative),
+                relative=_rounded(relative),
                 gpu_uuid=uuid,
                 inputs=str(one.spec),
-                to_own_inputs=(
-                    tuple(round(ratio, 6) for ratio in found.to_own_inputs)
-                    if subject == one.base
-                    else ()
-                ),
+                to_own_inputs=_rounded(found.to_own_inputs) if subject == one.base else (),
             ),
         )
         for subject, samples_s, relative in zip(
@@ -231,10 +222,8 @@ def _attempts(one: _InputsRequest, ended: ItemResult, uuid: str) -> dict[str, At
     }
 
 
-def _figures(inputs: str, measurement: Measurement, *, is_base: bool) -> OnInputs:
-    ratios = measurement.relative
-    ratio = None if is_base else Ratio(median(ratios), median_interval(ratios))
-    return OnInputs(inputs, median(measurement.samples_s), ratio)
+def _rounded(ratios: Sequence[float]) -> tuple[float, ...]:
+    return tuple(round(ratio, 6) for ratio in ratios)
 
 
 def _as_recorded(
@@ -243,8 +232,7 @@ def _as_recorded(
     """The result with the figures that its recording holds, of those that were replayed."""
     if result.decision is None:
         return result
-    recording = recording_of(result.decision.chosen.subject, result, selection)
-    decided = recording.meta.decided.get(result.workload.key) if recording is not None else None
+    decided = recorded_decision(result, selection)
     taken = {a.subject for a in result.attempts if a.measurement is not None}
     figures = _against(result.decision.default, decided.on_inputs if decided is not None else {})
     return _judged(result, {s: found for s, found in figures.items() if s in taken}, progress)

@@ -7,9 +7,9 @@ journal holds measurements goes back to the GPU that took them, if that is there
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fa_tune.core.options import Progress
 from fa_tune.core.workload import Workload
@@ -17,11 +17,14 @@ from fa_tune.operations import flops
 from fa_tune.store.journal import AttemptRecord
 from fa_tune.tune.fleet.gpu import Gpu
 from fa_tune.tune.session import Session, Tally
+from fa_tune.workers.supervisor import ItemResult
 
 AT_ONCE = 96  # variants; of what is interrupted while they are measured, a recording has none
 
 Job = TypeVar("Job")
+Item = TypeVar("Item")
 Result = TypeVar("Result")
+Request = tuple[str, Mapping[str, Any], Mapping[str, Mapping[str, Any]]]  # of a worker
 
 
 def cost_of(workload: Workload, n_variants: int) -> float:
@@ -59,6 +62,28 @@ def run_on_gpus(
     for tally in tallies:
         session.tally.add(tally)
     return found
+
+
+def run_items_on_gpus(
+    session: Session,
+    stage: str,
+    items: Mapping[str, Item],
+    job_of: Callable[[dict[str, Item], Gpu], Request],
+    keep: Callable[[ItemResult, Gpu, Progress], None],
+) -> None:
+    """The worker's job of these items on each GPU of the session's, which share them; `keep` gets
+    each result as it arrives.  Raises ToolMissing, and GpusLost when no GPU is left."""
+
+    def on_gpu(gpu: Gpu, shown: Progress, part: dict[str, Item]) -> None:
+        """What has its result is removed from the part, so that another GPU can do the rest."""
+        shown.stage(stage, len(part))
+        limit_s = session.measure.item_timeout_s
+        for result in gpu.run_items(*job_of(dict(part), gpu), item_timeout_s=limit_s):
+            keep(result, gpu, shown)
+            shown.advance(result.item)
+            del part[result.item]
+
+    session.pool.each(session.pool.deal(items), on_gpu, session.progress)
 
 
 def run_some_on_gpus(

@@ -315,3 +315,11 @@ def recording_of(
             found = next((r for r in selection.recordings if r.label == label), None)
             return found or selection.recording
     return selection.recording
+
+
+def recorded_decision(result: WorkloadResult, selection: ProfilerSelection) -> Decided | None:
+    """What the recording that the choice was replayed from says of the decision there."""
+    if result.decision is None:
+        return None
+    recording = recording_of(result.decision.chosen.subject, result, selection)
+    return None if recording is None else recording.meta.decided.get(result.workload.key)

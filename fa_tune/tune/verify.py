@@ -12,11 +12,12 @@ from fa_tune.core import codec, input_files
 from fa_tune.core.inputs import InputSpec, Kind
 from fa_tune.core.jobs import VerifyItem, VerifyJob
 from fa_tune.core.model import Artifact, Attempt, Outcome, Verdict, user_subject
-from fa_tune.core.options import Progress
 from fa_tune.core.workload import Workload
 from fa_tune.store.journal import AttemptRecord, VerdictRecord
+from fa_tune.tune.dispatch import Request, run_items_on_gpus
 from fa_tune.tune.fleet.gpu import Gpu
 from fa_tune.tune.session import Session
+from fa_tune.workers.supervisor import ItemResult
 
 NO_WORKLOAD = "verify"  # a verdict is about a kernel, not about one workload
 
@@ -136,28 +137,25 @@ def _run(
     verdicts: dict[str, Verdict] = {}
     failures: dict[str, Attempt] = {}
 
-    def verify(gpu: Gpu, shown: Progress, part: dict[str, VerifyItem]) -> None:
-        """What has its result is removed from the part, so that the rest can be done elsewhere."""
-        shown.stage("verify", len(part))
-        job = VerifyJob(
-            items=dict(part),
+    def job_of(part: dict[str, VerifyItem], gpu: Gpu) -> Request:
+        return VerifyJob(
+            items=part,
             device=gpu.worker_device,
             seed=session.measure.seed,
             item_timeout_s=session.measure.item_timeout_s,
             thorough=thorough,
             inputs=tuple(map(str, inputs)),
-        )
-        for result in gpu.run_items(*job.request(), item_timeout_s=session.measure.item_timeout_s):
-            name = result.item
-            shown.advance(part.pop(name).subject.partition(":")[2])
-            if result.outcome is Outcome.OK and isinstance(result.value, dict):
-                verdicts[name] = codec.load(Verdict, result.value)
-                keep(name, verdicts[name])
-            else:
-                failures[name] = Attempt(name, NO_WORKLOAD, result.outcome, result.reason)
-                keep(name, failures[name])
+        ).request()
 
-    session.pool.each(session.pool.deal(items), verify, session.progress)
+    def take(ended: ItemResult, *_: object) -> None:
+        if ended.outcome is Outcome.OK and isinstance(ended.value, dict):
+            verdicts[ended.item] = codec.load(Verdict, ended.value)
+            keep(ended.item, verdicts[ended.item])
+        else:
+            failures[ended.item] = Attempt(ended.item, NO_WORKLOAD, ended.outcome, ended.reason)
+            keep(ended.item, failures[ended.item])
+
+    run_items_on_gpus(session, "verify", items, job_of, take)
     return Verified(verdicts, failures)
 
 

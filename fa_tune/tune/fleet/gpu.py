@@ -16,7 +16,7 @@ from fa_tune.profile.base import Profiler
 from fa_tune.workers.supervisor import ItemResult, WorkerUnusable, run_items
 
 PROBE_TIMEOUT_S = 60.0
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 180.0
 
 
 class Interrupted(WorkerUnusable):
