@@ -27,7 +27,7 @@ from fa_tune.search.strategies.points import point
 from fa_tune.tune.build import PreparedWorkload, prepare
 from fa_tune.tune.candidates import prune_configs, workloads_for
 from fa_tune.tune.dispatch import cost_of, run_on_gpus
-from fa_tune.tune.measure import Sampling, measure_workload
+from fa_tune.tune.measure import measured, request_for
 from fa_tune.tune.outputs import provenance
 from fa_tune.tune.profilers import choose_profiler
 from fa_tune.tune.session import Machine, Session, open_machine, open_session
@@ -171,9 +171,10 @@ def _measure_chunk(
 ) -> Mapping[str, Attempt]:
     """These side by side; the last one is the default, which each chunk has."""
     artifacts = {s: prepared.artifacts[s] for s in subjects if s in prepared.artifacts}
-    sampling = Sampling(keep=(subjects[-1],), search=_tag(artifacts))
     session = session.with_runs(session.measure.runs)
-    attempts = measure_workload(session, prepared.workload, artifacts, sampling)
+    keep, search = (subjects[-1],), _tag(artifacts)
+    request = request_for(session, prepared.workload, artifacts, keep=keep, search=search)
+    (attempts,) = measured(session, [request])
     return {a.subject: a for a in attempts}
 
 

@@ -46,19 +46,23 @@ def confirm_all(
     if not session.capabilities.measures_anew:
         return [_as_recorded(r, session.selection, session.progress) for r in results]
     requested = {r.workload.key: r for r in results if _pair(r.decision) and not r.workload.cached}
+    found: dict[str, Attempt] = {}
     try:
-        found = _tested(session, requested, verdicts)
+        _test(session, requested, verdicts, found)
     except ToolMissing as error:
         session.progress.warn(f"the choices were not confirmed: {error}")
-        found = {}
     return [_with(r, found.get(r.workload.key), session.progress) for r in results]
 
 
-def _tested(
-    session: Session, requested: Mapping[str, WorkloadResult], verdicts: Verdicts
-) -> dict[str, Attempt]:
-    """The A/B tests of the results by workload key, from the journal or new."""
-    measure, found = session.measure, dict[str, Attempt]()
+def _test(
+    session: Session,
+    requested: Mapping[str, WorkloadResult],
+    verdicts: Verdicts,
+    found: dict[str, Attempt],
+) -> None:
+    """Put the A/B tests of the results into `found`, by workload key, from the journal or new;
+    raises ToolMissing."""
+    measure = session.measure
     fingerprints = {
         key: session.fingerprint_without_profiler(METHOD, _pair(result.decision) or ())
         for key, result in requested.items()
@@ -88,7 +92,6 @@ def _tested(
             if key not in found
         }
         run_items_on_gpus(session, "confirm", items, job_of, keep)
-    return found
 
 
 def _pair(decision: Decision | None) -> tuple[str, str] | None:

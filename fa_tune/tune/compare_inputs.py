@@ -55,13 +55,8 @@ def compare_all(
         _compare(session, requested, found)
     except ToolMissing as error:
         session.progress.warn(f"the choices were not compared on other inputs: {error}")
-    own = str(session.measure.inputs)
-    return [
-        _judged(
-            result, _known_figures(result.workload.key, requested, found, own), session.progress
-        )
-        for result in results
-    ]
+    figures = _figures(requested, found, str(session.measure.inputs))
+    return [_judged(r, figures.get(r.workload.key, {}), session.progress) for r in results]
 
 
 @dataclass(frozen=True)
@@ -165,27 +160,28 @@ def _compare(
     run_items_on_gpus(session, "other inputs", items, job_of, keep)
 
 
-def _known_figures(
-    workload: str,
-    requested: Sequence[_InputsRequest],
-    found: Mapping[str, Mapping[str, Attempt]],
-    own: str,
-) -> Figures:
-    """What is known of each subject on a workload; `own` are the inputs of the search."""
-    figures: dict[str, list[OnInputs]] = {}
-    base_to_own: dict[str, float] = {}
+def _figures(
+    requested: Sequence[_InputsRequest], found: Mapping[str, Mapping[str, Attempt]], own: str
+) -> dict[str, Figures]:
+    """What is known of each subject, by workload key; `own` are the inputs of the search."""
+    figures: dict[str, dict[str, list[OnInputs]]] = {}
+    base_to_own: dict[str, dict[str, float]] = {}
     for one in requested:
+        inputs = str(one.spec)
         for subject, attempt in found.get(one.name, {}).items():
-            measurement = attempt.measurement
-            if one.workload != workload or measurement is None:
+            if (measurement := attempt.measurement) is None:
                 continue
-            inputs, ratios = str(one.spec), measurement.relative
+            ratios = measurement.relative
             ratio = Ratio(median(ratios), median_interval(ratios)) if subject != one.base else None
             taken = OnInputs(inputs, median(measurement.samples_s), ratio)
-            figures.setdefault(subject, []).append(taken)
+            figures.setdefault(one.workload, {}).setdefault(subject, []).append(taken)
             if measurement.to_own_inputs:
-                base_to_own[inputs] = median(measurement.to_own_inputs)
-    return {s: paired_with_own(known, base_to_own, own) for s, known in figures.items()}
+                to_own = median(measurement.to_own_inputs)
+                base_to_own.setdefault(one.workload, {})[inputs] = to_own
+    return {
+        key: {s: paired_with_own(f, base_to_own.get(key, {}), own) for s, f in by_subject.items()}
+        for key, by_subject in figures.items()
+    }
 
 
 def _fingerprint(one: _InputsRequest, session: Session) -> Fingerprint:

@@ -19,7 +19,7 @@ from fa_tune.tune import ab_test, compare_inputs
 from fa_tune.tune.build import PreparedWorkload, prepare
 from fa_tune.tune.decide import decide_all, decide_one
 from fa_tune.tune.dispatch import cost_of, run_on_gpus, run_some_on_gpus
-from fa_tune.tune.measure import Compared, MeasuredWorkload, measure_workloads
+from fa_tune.tune.measure import MeasuredWorkload, measured
 from fa_tune.tune.outputs import Verdicts, keep_in_registry, save_csv
 from fa_tune.tune.plan import Scouting, SearchPlan, plan_search
 from fa_tune.tune.profilers import fall_back
@@ -84,17 +84,16 @@ def _measured(plan: SearchPlan, prepared: Sequence[PreparedWorkload]) -> list[Me
         session: Session, finals: Sequence[PreparedWorkload]
     ) -> list[MeasuredWorkload]:
         defaults = [plan.defaults.keys(final.workload) for final in finals]
-        wanted = [
-            Compared(f.workload, f.artifacts, plan.sampling(f.workload, f.artifacts, keep))
-            for f, keep in zip(finals, defaults, strict=True)
+        requests = [
+            plan.request(session, final.workload, final.artifacts, keep)
+            for final, keep in zip(finals, defaults, strict=True)
         ]
-        measured = [
-            MeasuredWorkload(final, tuple(attempts), keep)
+        return [
+            _record(plan, MeasuredWorkload(final, tuple(attempts), keep))
             for final, attempts, keep in zip(
-                finals, measure_workloads(session, wanted), defaults, strict=True
+                finals, measured(session, requests), defaults, strict=True
             )
         ]
-        return [_record(plan, m) for m in measured]
 
     return run_some_on_gpus(
         plan.session,

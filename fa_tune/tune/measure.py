@@ -3,9 +3,8 @@ to the journal attempt by attempt."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fa_tune import libraries
 from fa_tune.core import input_files
@@ -33,31 +32,72 @@ FINALIST_WITHIN = 1.02  # of the leader in the first sample, whose worst error s
 
 
 @dataclass(frozen=True)
-class Sampling:
-    """How the variants of one workload are compared.
+class Request:
+    """What is compared on one workload, and how: `plan`.
+
+    `families` are those of all variants of the workload, whoever is in the plan; `after` is how
+    many samples of each were taken before these.  `search` tells one search from another: what
+    others are compared with must come from the same one.  Not `journaled`: all is measured now,
+    and nothing of it kept.
+    """
+
+    plan: MeasurePlan
+    families: tuple[str, ...]
+    search: str = ""
+    journaled: bool = True
+    after: int = 0
+
+    def only(
+        self, subjects: Collection[str], references: tuple[str, ...], runs: int, *, after: int
+    ) -> Request:
+        """More samples of some, in another order."""
+        plan = replace(
+            self.plan,
+            artifacts={s: a for s, a in self.plan.artifacts.items() if s in subjects},
+            references=references,
+            runs=runs,
+            seed=self.plan.seed + 1,
+        )
+        return replace(self, plan=plan, after=after)
+
+
+def request_for(
+    session: Session,
+    workload: Workload,
+    artifacts: Mapping[str, Artifact],
+    *,
+    keep: tuple[str, ...] = (),
+    order: tuple[str, ...] = (),
+    margin: float = MARGIN,
+    adaptive: bool = True,
+    search: str = "",
+    journaled: bool = True,
+) -> Request:
+    """The comparison of `artifacts`, by subject, on a workload under the session's conditions.
 
     `keep` are subjects that get as many samples as the leader; the first is the default, and
     `margin` is what it has to be beaten by (see `core.stopping`).  `order` names the artifacts
-    as a tie prefers them.  Not `adaptive`: exactly `runs` samples of each.  `search` tells one
-    search from another: what others are compared with must come from the same one.  Not
-    `journaled`: all is measured now, and nothing of it kept.
+    as a tie prefers them.  Not `adaptive`: exactly `runs` samples of each.
     """
-
-    keep: tuple[str, ...] = ()
-    order: tuple[str, ...] = ()
-    margin: float = MARGIN
-    adaptive: bool = True
-    search: str = ""
-    journaled: bool = True
-
-
-@dataclass(frozen=True)
-class Compared:
-    """What is compared on one workload, and how; `artifacts` by subject."""
-
-    workload: Workload
-    artifacts: Mapping[str, Artifact]
-    sampling: Sampling
+    measure = session.measure
+    input_files.check(measure.inputs, workload)
+    plan = MeasurePlan(
+        workload=workload,
+        artifacts=artifacts,
+        references=measure.references,
+        runs=session.runs,
+        seed=measure.seed,
+        keep=keep,
+        item_timeout_s=measure.item_timeout_s,
+        device=session.machine.options.device,
+        adaptive=adaptive,
+        gpu=session.machine.gpu_uuid,
+        order=order,
+        margin=margin,
+        inputs=measure.inputs,
+    )
+    names = tuple(dict.fromkeys(a.variant.family for a in artifacts.values()))
+    return Request(plan, names, search, journaled)
 
 
 @dataclass(frozen=True)
@@ -72,58 +112,21 @@ class MeasuredWorkload:
     exploration: Exploration | None = None
 
 
-def measure_workload(
-    session: Session,
-    workload: Workload,
-    artifacts: Mapping[str, Artifact],
-    sampling: Sampling,
-) -> list[Attempt]:
-    """`measure_workloads` of one."""
-    (attempts,) = measure_workloads(session, [Compared(workload, artifacts, sampling)])
-    return attempts
-
-
-def measure_workloads(session: Session, wanted: Sequence[Compared]) -> list[list[Attempt]]:
-    """Attempts at every artifact and reference of each workload, all of them adaptive or none.
+def measured(session: Session, requests: Sequence[Request]) -> list[list[Attempt]]:
+    """Attempts at every artifact and reference of each request, all of them adaptive or none.
 
     A profiler that is not adaptive by itself measures in stages: everyone gets one sample, and
     those within 2 % of the leader, the references and `keep` get the rest: `runs` in all.  While
     the order is not decided, those it is open for and `keep` get twice as many again.  Each stage
     is one of all workloads.
     """
-    plans = [_plan(session, compared) for compared in wanted]
     able = session.capabilities
     if not able.measures_anew:
-        return [_replayed(session, plan) for plan in plans]
+        return [_replayed(session, request.plan) for request in requests]
     profiler = JournaledProfiler(session)
-    requests = [Request(p, c.sampling, _families(c)) for p, c in zip(plans, wanted, strict=True)]
-    staged = not able.adaptive and session.runs > 1 and all(p.adaptive for p in plans)
+    staged = not able.adaptive and session.runs > 1 and all(r.plan.adaptive for r in requests)
     found = _in_stages(profiler, requests) if staged else profiler.attempts(requests)
     return [list(attempts.values()) for attempts in found]
-
-
-def _families(compared: Compared) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(a.variant.family for a in compared.artifacts.values()))
-
-
-def _plan(session: Session, compared: Compared) -> MeasurePlan:
-    measure, sampling = session.measure, compared.sampling
-    input_files.check(measure.inputs, compared.workload)
-    return MeasurePlan(
-        workload=compared.workload,
-        artifacts=compared.artifacts,
-        references=measure.references,
-        runs=session.runs,
-        seed=measure.seed,
-        keep=sampling.keep,
-        item_timeout_s=measure.item_timeout_s,
-        device=session.machine.options.device,
-        adaptive=sampling.adaptive,
-        gpu=session.machine.gpu_uuid,
-        order=sampling.order,
-        margin=sampling.margin,
-        inputs=measure.inputs,
-    )
 
 
 def _replayed(session: Session, plan: MeasurePlan) -> list[Attempt]:
@@ -135,7 +138,8 @@ def _replayed(session: Session, plan: MeasurePlan) -> list[Attempt]:
 
 def _in_stages(profiler: JournaledProfiler, requests: Sequence[Request]) -> list[Attempts]:
     """One sample of everyone, the rest of the finalists', and more where the order is open."""
-    everyone = profiler.attempts([a.with_runs(1) for a in requests])
+    once = [replace(r, plan=replace(r.plan, runs=1)) for r in requests]
+    everyone = profiler.attempts(once)
     finals = [_final(a, found) for a, found in zip(requests, everyone, strict=True)]
     _join(everyone, profiler.attempts(finals))
     last = [_longer(f, found) for f, found in zip(finals, everyone, strict=True)]
@@ -185,40 +189,10 @@ def _joined(first: Attempt, more: Attempt) -> Attempt:
     if first.measurement is None or more.measurement is None:
         return more
     samples = first.measurement.samples_s + more.measurement.samples_s
-    return dataclasses.replace(
-        more, measurement=dataclasses.replace(more.measurement, samples_s=samples)
-    )
+    return replace(more, measurement=replace(more.measurement, samples_s=samples))
 
 
 Attempts = dict[str, Attempt]  # by subject
-
-
-@dataclass(frozen=True)
-class Request:
-    """A plan, and what it is part of: `families` are those of all variants of the workload,
-    whoever is in the plan; `after` is how many samples of each were taken before these."""
-
-    plan: MeasurePlan
-    sampling: Sampling
-    families: tuple[str, ...]
-    after: int = 0
-
-    def with_runs(self, runs: int) -> Request:
-        """The same with another number of samples."""
-        return dataclasses.replace(self, plan=dataclasses.replace(self.plan, runs=runs))
-
-    def only(
-        self, subjects: Collection[str], references: tuple[str, ...], runs: int, *, after: int
-    ) -> Request:
-        """More samples of some, in another order."""
-        plan = dataclasses.replace(
-            self.plan,
-            artifacts={s: a for s, a in self.plan.artifacts.items() if s in subjects},
-            references=references,
-            runs=runs,
-            seed=self.plan.seed + 1,
-        )
-        return dataclasses.replace(self, plan=plan, after=after)
 
 
 @dataclass(frozen=True)
@@ -256,10 +230,10 @@ class JournaledProfiler:
 
     def _look(self, request: Request) -> _Looked:
         """What the journal holds."""
-        plan, search = request.plan, request.sampling.search
+        plan, search = request.plan, request.search
         fingerprints = self._fingerprints(request)
         found: Attempts = {}
-        if request.sampling.journaled and self._session.reuse:
+        if request.journaled and self._session.reuse:
             journal = self._session.journal
             digests = {subject: f.digest for subject, f in fingerprints.items()}
             for subject in plan.subjects:
@@ -276,7 +250,7 @@ class JournaledProfiler:
                     and not self._from_other_search(s, a, plan, search)
                 }
         self._session.tally.reused += len(found)
-        rest = dataclasses.replace(
+        rest = replace(
             plan,
             artifacts={s: a for s, a in plan.artifacts.items() if s not in found},
             references=tuple(r for r in plan.references if reference_subject(r) not in found),
@@ -303,7 +277,7 @@ class JournaledProfiler:
             attempt = self._tagged(measured, one)
             found[key][attempt.subject] = attempt
             session.tally.measured += 1
-            if one.request.sampling.journaled:
+            if one.request.journaled:
                 session.journal.append(AttemptRecord(one.fingerprints[attempt.subject], attempt))
             if attempt.outcome is not Outcome.OK:
                 progress.warn(f"{attempt.subject}: {attempt.outcome}: {attempt.reason}")
@@ -321,16 +295,16 @@ class JournaledProfiler:
 
         def fingerprint(*names: str) -> Fingerprint:
             found = self._session.fingerprint(plan.runs, names)
-            found = dataclasses.replace(found, after=request.after)
+            found = replace(found, after=request.after)
             if plan.adaptive or self._session.capabilities.independent_samples:
                 return found
             # A few samples in a process of their own are no measurement beside the leader.
-            return dataclasses.replace(found, clock_policy=f"{found.clock_policy}, {SCOUTED}")
+            return replace(found, clock_policy=f"{found.clock_policy}, {SCOUTED}")
 
         own = {name: fingerprint(name) for name in request.families}
         of_references = fingerprint(*request.families)
         return {
-            s: dataclasses.replace(of_references, library=libraries.installed(reference_name(s)))
+            s: replace(of_references, library=libraries.installed(reference_name(s)))
             if is_reference(s)
             else own[Variant.from_key(s).family]
             for s in plan.subjects
@@ -358,12 +332,12 @@ class JournaledProfiler:
         measurement = attempt.measurement
         if measurement is None:
             return attempt
-        search = looked.request.sampling.search or measurement.search
+        search = looked.request.search or measurement.search
         gpu_uuid = self._session.machine.gpu_uuid or measurement.gpu_uuid
-        tagged = dataclasses.replace(
+        tagged = replace(
             measurement, search=search, gpu_uuid=gpu_uuid, inputs=str(looked.rest.inputs)
         )
-        return dataclasses.replace(attempt, measurement=tagged)
+        return replace(attempt, measurement=tagged)
 
 
 def _lacks_samples(attempt: Attempt, plan: MeasurePlan) -> bool:
@@ -390,4 +364,4 @@ def _baseline_beside(found: Attempts, plan: MeasurePlan) -> str:
     """The baseline of what is measured beside `found`: who failed is not measured again."""
     failed = {s for s, attempt in found.items() if attempt.measurement is None}
     able = {s: a for s, a in plan.artifacts.items() if s not in failed}
-    return dataclasses.replace(plan, artifacts=able).baseline
+    return replace(plan, artifacts=able).baseline

@@ -28,7 +28,7 @@ from fa_tune.tune.candidates import (
     runnable,
     workloads_for,
 )
-from fa_tune.tune.measure import Sampling
+from fa_tune.tune.measure import Request, request_for
 from fa_tune.tune.outputs import Recorder, check_writable, registry_path
 from fa_tune.tune.profilers import choose_profiler
 from fa_tune.tune.session import Machine, ProfilerSelection, Session, open_machine, open_session
@@ -91,11 +91,18 @@ class SearchPlan:
             recorder=self.recorder and self.recorder.of(session.selection),
         )
 
-    def sampling(
-        self, workload: Workload, artifacts: Mapping[str, Artifact], keep: tuple[str, ...]
-    ) -> Sampling:
-        """How these variants of a workload are compared; the first of `keep` is the default."""
-        return Sampling(
+    def request(
+        self,
+        session: Session,
+        workload: Workload,
+        artifacts: Mapping[str, Artifact],
+        keep: tuple[str, ...],
+    ) -> Request:
+        """The comparison of these variants of a workload; the first of `keep` is the default."""
+        return request_for(
+            session,
+            workload,
+            artifacts,
             keep=keep,
             order=self.tie_break.order(workload, artifacts),
             margin=self.tie_break.margin(workload, next(iter(keep), None)),

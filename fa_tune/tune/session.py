@@ -27,7 +27,7 @@ from fa_tune.core.workload import Workload
 from fa_tune.profile.base import Capabilities, Profiler
 from fa_tune.store.journal import Fingerprint, Journal
 from fa_tune.store.recordings import Recording
-from fa_tune.tune.fleet.gpu import Gpu, LocalGpu, local_gpus
+from fa_tune.tune.fleet.gpu import Gpu, local_gpus
 from fa_tune.tune.fleet.lanes import kept_lanes
 from fa_tune.tune.fleet.pool import Pool
 from fa_tune.tune.fleet.ray_cluster import ray_gpus
@@ -100,7 +100,7 @@ def _gpus(options: MachineOptions) -> Sequence[Gpu]:
     if options.devices:
         return local_gpus(options.devices)
     device = devices.find_device(options.device)
-    return () if device is None else (LocalGpu(f"GPU {options.device}", device, options.device),)
+    return () if device is None else (Gpu(f"GPU {options.device}", device, options.device),)
 
 
 def _of_cluster(options: MachineOptions, address: str, progress: Progress) -> Sequence[Gpu]:

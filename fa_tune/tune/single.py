@@ -34,7 +34,7 @@ from fa_tune.tune.candidates import (
     workloads_of_kinds,
 )
 from fa_tune.tune.examples import example, examples_of, is_special
-from fa_tune.tune.measure import Compared, Sampling, measure_workloads
+from fa_tune.tune.measure import measured, request_for
 from fa_tune.tune.outputs import Recorder, check_writable
 from fa_tune.tune.profilers import choose_profiler, fall_back
 from fa_tune.tune.results import BuildReport, ProfileResult, VerifyReport
@@ -182,15 +182,21 @@ def _attempts(
         local = dataclasses.replace(options, workloads=grid, kernels="")
         wanted = recorded_only(workloads_for(local, mine), session.selection, session.progress)
         prepared = prepare(session, wanted, mine)
-        compared = [
-            Compared(
-                p.workload,
-                p.artifacts,
-                Sampling(keep=tuple(p.artifacts), adaptive=False, journaled=False),
-            )
-            for p in prepared
-        ]
-        on_inputs = [measure_workloads(session.with_inputs(spec), compared) for spec in inputs]
+        on_inputs = []
+        for spec in inputs:
+            own = session.with_inputs(spec)
+            requests = [
+                request_for(
+                    own,
+                    one.workload,
+                    one.artifacts,
+                    keep=tuple(one.artifacts),
+                    adaptive=False,
+                    journaled=False,
+                )
+                for one in prepared
+            ]
+            on_inputs.append(measured(own, requests))
         for n, one in enumerate(prepared):
             attempts += one.failures
             resources |= {key: a.resources for key, a in one.artifacts.items()}

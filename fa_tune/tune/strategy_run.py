@@ -31,7 +31,7 @@ from fa_tune.search.strategies.points import point
 from fa_tune.search.strategies.round_robin import RoundRobin
 from fa_tune.search.strategies.transfer import Prior, with_prior
 from fa_tune.tune.build import PreparedWorkload, prepare
-from fa_tune.tune.measure import MeasuredWorkload, measure_workload
+from fa_tune.tune.measure import MeasuredWorkload, measured, request_for
 from fa_tune.tune.plan import Scouting, SearchPlan
 from fa_tune.tune.results import Exploration
 from fa_tune.tune.session import Session
@@ -169,11 +169,15 @@ class _Run:
         self.verdicts |= found.verdicts
 
     def _measure(self, session: Session, subjects: Sequence[str], *, final: bool) -> list[Attempt]:
-        sampling = self.plan.sampling(self.workload, self.artifacts, tuple(self.first))
-        if not final:
-            sampling = dataclasses.replace(sampling, keep=(), adaptive=False)
-        artifacts = {s: self.artifacts[s] for s in subjects if s in self.artifacts}
-        return measure_workload(session, self.workload, artifacts, sampling)
+        known = {s: self.artifacts[s] for s in subjects if s in self.artifacts}
+        if final:
+            request = self.plan.request(session, self.workload, known, tuple(self.first))
+        else:
+            request = request_for(
+                session, self.workload, known, adaptive=False, search=self.plan.tag
+            )
+        (attempts,) = measured(session, [request])
+        return attempts
 
 
 def strategy_over(name: str, spaces: Sequence[Space], seed: int) -> Strategy:

@@ -17,7 +17,7 @@ from fa_tune.core.workload import benchmark_workload as benchmark
 from fa_tune.profile.base import MeasurePlan
 from fa_tune.search.decide import decide
 from fa_tune.store.journal import AttemptRecord, Journal
-from fa_tune.tune.measure import Sampling, measure_workload
+from fa_tune.tune.measure import measured, request_for
 from fa_tune.tune.session import Tally
 from tests.tune import fakes
 from tests.tune.fakes import FakeProfiler, Stages
@@ -56,8 +56,9 @@ class Bench:
             reuse=reuse,
             tally=self.tally,
         )
-        sampling = Sampling(keep=keep, adaptive=adaptive, journaled=journal)
-        attempts = measure_workload(session, workload, fakes.artifacts(n), sampling)
+        how: dict[str, Any] = {"keep": keep, "adaptive": adaptive, "journaled": journal}
+        request = request_for(session, workload, fakes.artifacts(n), **how)
+        (attempts,) = measured(session, [request])
         found = {a.subject: a for a in attempts}
         assert len(found) == len(attempts), "one attempt each"
         return found

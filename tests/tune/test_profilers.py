@@ -21,7 +21,7 @@ from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Meta
 from fa_tune.tune import replayed
-from fa_tune.tune.measure import Sampling, measure_workload
+from fa_tune.tune.measure import measured, request_for
 from fa_tune.tune.profilers import choose_profiler
 from fa_tune.tune.session import ProfilerSelection, open_session
 from tests.tune import fakes
@@ -65,12 +65,12 @@ def test_only_the_recordings_of_other_sources_are_named(
 
 def test_replay_never_mixes_methods_and_takes_the_newest(tmp_path: Path, folder: Path) -> None:
     machine = fakes.machine(tmp_path, device=None, recordings=folder)
-    measured = choose_profiler(MeasureOptions(profiler="replay"), machine, Stages())
+    selection = choose_profiler(MeasureOptions(profiler="replay"), machine, Stages())
     options = MeasureOptions(references=("fa2", "cudnn"))
-    session = open_session(machine, measured, options, Stages())
+    session = open_session(machine, selection, options, Stages())
     tally = session.tally
     artifacts = {key: fakes.artifact(key) for key in ("sm80:x", "sm80:y", "sm80:z")}
-    found = measure_workload(session, WORKLOAD, artifacts, Sampling())
+    (found,) = measured(session, [request_for(session, WORKLOAD, artifacts)])
     times = {a.subject: a.measurement.samples_s[0] for a in found if a.measurement}
     assert times == {"ref:fa2": 2e-3, "sm80:x": 1e-3, "sm80:y": 3e-3}
     assert {a.measurement.method for a in found if a.measurement} == {"ncu"}

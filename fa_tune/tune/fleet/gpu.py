@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from fa_tune.core import devices
 from fa_tune.core.devices import Numbers, pinned_to
@@ -24,23 +24,25 @@ class Interrupted(WorkerUnusable):
     same GPU if that has recovered, or on another."""
 
 
-class Gpu(Protocol):
-    """One GPU, wherever it is.  Used by one thread at a time."""
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU, here one of this machine, as `label` names it to a reader.  Used by one thread at a
+    time.  Workers are pinned to it by its UUID; where that is not known they see all GPUs, and this
+    one is `number`."""
 
-    @property
-    def label(self) -> str:
-        """How a reader knows it."""
-
-    @property
-    def device(self) -> DeviceInfo:
-        """What it is."""
+    label: str
+    device: DeviceInfo
+    number: int = 0
 
     @property
     def worker_device(self) -> int:
         """Its number in its worker processes."""
+        return 0 if self.device.uuid else self.number
 
     def profiler_here(self, profiler: Profiler) -> Profiler:
-        """The same profiler, on this GPU."""
+        """The same profiler on this GPU, a copy: a profiler may learn while it measures, such as
+        which metrics there are."""
+        return copy.copy(profiler)
 
     def run_items(
         self,
@@ -53,36 +55,6 @@ class Gpu(Protocol):
     ) -> Iterator[ItemResult]:
         """`workers.supervisor.run_items` on this GPU, which is the worker's `worker_device`.
         Items may name files of this machine (`fa_tune.tune.fleet.ray_actor.FILES`)."""
-
-
-@dataclass(frozen=True)
-class LocalGpu:
-    """A GPU of this machine.  Workers are pinned to it by its UUID; where that is not known they
-    see all GPUs, and this one is `number`."""
-
-    label: str
-    device: DeviceInfo
-    number: int = 0
-
-    @property
-    def worker_device(self) -> int:
-        """See `Gpu`."""
-        return 0 if self.device.uuid else self.number
-
-    def profiler_here(self, profiler: Profiler) -> Profiler:
-        """A copy: a profiler may learn while it measures, such as which metrics there are."""
-        return copy.copy(profiler)
-
-    def run_items(
-        self,
-        handler: str,
-        shared: Mapping[str, Any],
-        items: Mapping[str, Mapping[str, Any]],
-        *,
-        item_timeout_s: float,
-        start_timeout_s: float = START_TIMEOUT_S,
-    ) -> Iterator[ItemResult]:
-        """See `Gpu`."""
         return run_items(
             handler,
             shared,
@@ -94,16 +66,11 @@ class LocalGpu:
         )
 
 
-class NoGpu:
+class NoGpu(Gpu):
     """In the place of a GPU, for work that needs none, such as a replay."""
 
-    label = "no GPU"
-    worker_device = 0
-
-    @property
-    def device(self) -> DeviceInfo:
-        """Raises ToolMissing."""
-        raise ToolMissing("no GPU found")
+    def __init__(self) -> None:
+        super().__init__("no GPU", DeviceInfo("none", (0, 0), ""))
 
     def profiler_here(self, profiler: Profiler) -> Profiler:
         """See `Gpu`."""
@@ -118,7 +85,7 @@ def local_gpus(numbers: Numbers) -> tuple[Gpu, ...]:
     """GPUs of this machine by number; raises as `fa_tune.core.devices.find_devices`."""
     found = devices.find_devices(numbers)
     names = range(len(found)) if numbers == devices.ALL else numbers
-    return tuple(LocalGpu(f"GPU {n}", device, n) for n, device in zip(names, found, strict=True))
+    return tuple(Gpu(f"GPU {n}", device, n) for n, device in zip(names, found, strict=True))
 
 
 def is_working(gpu: Gpu) -> bool:

@@ -12,7 +12,7 @@ import hashlib
 import platform
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -161,7 +161,7 @@ class RemoteGpu:
             yield from run_items(
                 handler,
                 shared,
-                _renamed(items, here),
+                renamed(items, here.__getitem__),
                 item_timeout_s=limits[0],
                 start_timeout_s=limits[1],
                 env=pinned_to(self._uuid()),
@@ -184,20 +184,7 @@ def _placed(plan: MeasurePlan, here: Mapping[str, str], uuid: str) -> MeasurePla
     return dataclasses.replace(plan, artifacts=artifacts, gpu=uuid, device=0)
 
 
-def files_of(value: Any) -> Iterator[str]:
-    """The paths of all files that items name, at whatever depth."""
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            if name in FILES and inner:
-                yield str(inner)
-            else:
-                yield from files_of(inner)
-    elif isinstance(value, Sequence) and not isinstance(value, str):
-        for inner in value:
-            yield from files_of(inner)
-
-
-def read_files(paths: Iterator[str] | Sequence[str]) -> dict[str, bytes]:
+def read_files(paths: Iterable[str]) -> dict[str, bytes]:
     """What to send along."""
     return {path: Path(path).read_bytes() for path in dict.fromkeys(paths)}
 
@@ -212,13 +199,20 @@ def _written(files: Files, folder: Path) -> dict[str, str]:
     return here
 
 
-def _renamed(value: Any, here: Mapping[str, str]) -> Any:
-    """The same items with our paths."""
+def renamed(value: Any, of: Callable[[str], str]) -> Any:
+    """Items, with what `of` gives for the path of every file that they name, at whatever depth."""
     if isinstance(value, Mapping):
         return {
-            name: here[str(inner)] if name in FILES and inner else _renamed(inner, here)
+            name: of(str(inner)) if name in FILES and inner else renamed(inner, of)
             for name, inner in value.items()
         }
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_renamed(inner, here) for inner in value]
+        return [renamed(inner, of) for inner in value]
     return value
+
+
+def files_of(items: Any) -> list[str]:
+    """The paths of all files that items name."""
+    found: list[str] = []
+    renamed(items, lambda path: found.append(path) or path)  # type: ignore[func-returns-value]
+    return found

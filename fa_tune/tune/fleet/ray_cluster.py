@@ -19,7 +19,7 @@ from typing import Any
 from fa_tune import __version__
 from fa_tune.core.devices import same_model
 from fa_tune.core.errors import InvalidConfig, ToolMissing
-from fa_tune.core.model import Attempt, DeviceInfo
+from fa_tune.core.model import Attempt
 from fa_tune.core.options import MeasureOptions, Progress
 from fa_tune.profile.base import MeasurePlan, OnStep, Profiler, ProfilerNotes
 from fa_tune.tune.fleet.gpu import Gpu, Interrupted
@@ -79,7 +79,7 @@ def ray_gpus(address: str, progress: Progress) -> tuple[RayGpu, ...]:
         found.append((host.name, host.device, questions[question]))
     found.sort(key=lambda known: (known[0], known[1].uuid))
     gpus = tuple(
-        RayGpu(f"GPU {n} on {host}", device, actor, ray)
+        RayGpu(label=f"GPU {n} on {host}", device=device, actor=actor, ray=ray)
         for n, (host, device, actor) in enumerate(found)
     )
     same_model([g.device for g in gpus], [g.label for g in gpus])
@@ -155,15 +155,12 @@ def _line(error: BaseException) -> str:
     return lines[-1][:300] if lines else type(error).__name__
 
 
-@dataclass(frozen=True)
-class RayGpu:
-    """A GPU of a cluster, behind its actor."""
+@dataclass(frozen=True, kw_only=True)
+class RayGpu(Gpu):
+    """A GPU of a cluster, behind its actor, which sees no other."""
 
-    label: str
-    device: DeviceInfo
     actor: Any
     ray: Any
-    worker_device: int = 0  # an actor sees one GPU
 
     def profiler_here(self, profiler: Profiler) -> Profiler:
         """See `Gpu`."""

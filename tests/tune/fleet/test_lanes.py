@@ -13,7 +13,7 @@ import pytest
 from fa_tune.core import devices
 from fa_tune.core.options import MachineOptions
 from fa_tune.tune import session
-from fa_tune.tune.fleet.gpu import Gpu, LocalGpu
+from fa_tune.tune.fleet.gpu import Gpu
 from fa_tune.tune.fleet.lanes import LANES, kept_lanes
 from fa_tune.tune.fleet.pool import Pool
 from fa_tune.tune.session import open_machine, ready_workers
@@ -22,7 +22,7 @@ from fa_tune.workers.supervisor import run_items
 from tests.tune.fakes import H200, Stages
 
 TESTS = Path(__file__).parents[2]
-GPUS = tuple(LocalGpu(f"GPU {n}", replace(H200, uuid=f"GPU-{n}"), n) for n in range(2))
+GPUS = tuple(Gpu(f"GPU {n}", replace(H200, uuid=f"GPU-{n}"), n) for n in range(2))
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def test_kernels_travel_as_bytes_and_keep_their_places(tmp_path: Path) -> None:
     assert files == {str(path): b"a kernel"}
     folder = tmp_path / "there"
     folder.mkdir()
-    there = remote._renamed(items, remote._written(files, folder))
+    there = remote.renamed(items, remote._written(files, folder).__getitem__)
     assert there["x"]["pair"][0]["symbol"] == "s"
     assert len(list(remote.files_of(there))) == 2
     for found in remote.files_of(there):
