@@ -34,11 +34,13 @@ from fa_tune.families import all_families, constraints, of, variant
 from fa_tune.families.axes import expand
 from fa_tune.families.base import Config
 from fa_tune.families.selection import choose_configs
+from fa_tune.families.template import TemplateFamily
 from fa_tune.report.wrap import folded, terminal_width
 from fa_tune.search.prune import prune
 from fa_tune.tune.candidates import choose_families
 
 NOT_BY_RULES = ("fast", "wide", "prog", "all")  # sets that the tune rules have no part in
+NO_RULES = TemplateFamily.tune_rejection  # of a family that excludes nothing
 Explained = Sequence[tuple[Config, Rejected]]
 
 
@@ -144,7 +146,8 @@ def _left_out_of(chosen: Sequence[Config]) -> list[tuple[Config, Rejected]]:
     left_out = []
     for family in all_families():
         members = [config for config in chosen if type(config) is family.config_class]
-        if not members:
+        without_rules = getattr(type(family), "tune_rejection", None) is NO_RULES
+        if not members or without_rules:  # millions of combinations, for nothing
             continue
         axes = {
             field.name: sorted({getattr(config, field.name) for config in members})

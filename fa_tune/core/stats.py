@@ -76,9 +76,11 @@ def median_interval(samples: Sequence[float], *, seed: int = SEED) -> Interval |
         return None
     values = np.sort(np.asarray(samples, dtype=np.float64))
     lower, upper = _resampled_middles(len(samples), seed)
-    medians = (values[lower] + values[upper]) / 2.0
+    medians = np.sort((values[lower] + values[upper]) / 2.0)
+    last = RESAMPLES - 1
     tail = (1.0 - CONFIDENCE) / 2.0
-    low, high = np.quantile(medians, (tail, 1.0 - tail))
+    # The numbers of np.quantile, in a third of its time: a search takes thousands of intervals.
+    low, high = np.interp((tail * last, (1.0 - tail) * last), np.arange(RESAMPLES), medians)
     return Interval(float(low), float(high))
 
 
