@@ -3,45 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from functools import lru_cache
 from typing import Any
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.workload import FIELDS, OPTIONAL, DType, Workload, column_of
+from fa_tune.core.workload import FIELDS, OPTIONAL, Workload, column_of
+
+PARTS = tuple(column_of(name) for name in FIELDS)
+_NEEDED = tuple(column_of(name) for name in FIELDS if name not in OPTIONAL)
+_Fields: Any = make_dataclass(
+    "_Fields", [(part, Any, None) for part in PARTS], frozen=True, kw_only=True
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkloadParts:
+class WorkloadParts(_Fields):  # type: ignore[misc]
     """A workload whose parts may be unknown (None), by their names in tables: `seq_len` is that
     of the queries.  The fields are those of `Workload`."""
-
-    batch: int | None = None
-    heads: int | None = None
-    kv_heads: int | None = None
-    seq_len: int | None = None
-    seq_len_kv: int | None = None
-    d_head: int | None = None
-    dtype: DType | None = None
-    causal: bool | None = None
-    bottom_right: bool | None = None
-    lse: bool | None = None
-    softmax_scale: float | None = None
-    window_left: int | None = None
-    window_right: int | None = None
-    sink: bool | None = None
-    softcap: float | None = None
-    alibi: bool | None = None
-    score_hook: str | None = None
-    d_head_v: int | None = None
-    packed: bool | None = None
-    total_q: int | None = None
-    total_kv: int | None = None
-    lengths: str | None = None
-    cache_lengths: str | None = None
-    page_size: int | None = None
-    kv_e4m3: bool | None = None
-    op: str | None = None
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -55,10 +34,6 @@ class WorkloadParts:
         if self.missing:
             return None
         return _workload(*(getattr(self, part) for part in PARTS))
-
-
-PARTS = tuple(column_of(name) for name in FIELDS)
-_NEEDED = tuple(column_of(name) for name in FIELDS if name not in OPTIONAL)
 
 
 @lru_cache(maxsize=4096, typed=True)  # a table has few workloads and many rows of each

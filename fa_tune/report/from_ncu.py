@@ -175,7 +175,8 @@ def inferred(
     if implied is None:
         return known
     length = implied.query_blocks * identity.blocks[0]
-    guess = replace(known, seq_len=length, heads=implied.heads, batch=implied.batch)
+    sizes = {"seq_len": length, "heads": implied.heads, "batch": implied.batch}
+    guess = replace(known, **sizes)
     checked = guess.fill_defaults().merge(PartialWorkload(d_head=ANY_HEAD_DIM))
     return guess if _required_grid(identity, checked) == implied else known
 

@@ -1,4 +1,4 @@
-"""A backward pass with a field of its own, its verification and a kernel that is measured: three
+"""A backward pass with a field of its own, its verification and a kernel that is measured: two
 existing files, which list operations and the fields of a workload."""
 
 from __future__ import annotations
@@ -160,12 +160,6 @@ def test_an_operation_with_a_field_of_its_own(tmp_path: Path) -> None:
                 f"{FIELD}    wide_sums: bool = _field(\n"
                 '        Effect.KIND, bool, default=False, key="wide", label="fp32", short="fp32"\n'
                 "    )\n",
-            )
-        ],
-        "fa_tune/core/workload_parts.py": [
-            (
-                "    op: str | None = None\n",
-                "    op: str | None = None\n    wide_sums: bool | None = None\n",
             )
         ],
     }

@@ -36,11 +36,10 @@ class PartialWorkload(WorkloadParts):
         not its d_head_v is told, or a window that hides nothing.  What hangs on unknown parts
         stays as it is."""
         workload = self.workload
-        if workload is not None:
-            settled = parts_of(workload)
-            return replace(self, **{n: settled[n] for n in PARTS if self._has(n)})
-        same_columns = self.d_head is not None and self.d_head_v == self.d_head
-        return replace(self, d_head_v=None) if same_columns else self
+        settled = {} if workload is None else {**parts_of(workload)}
+        if workload is None and self.d_head_v == self.d_head:
+            settled["d_head_v"] = None
+        return replace(self, **{n: v for n, v in settled.items() if self._has(n)})
 
     def apply_to(self, row: Row) -> Row:
         """The row with these parts as its workload."""
