@@ -17,7 +17,7 @@ from fa_tune.core import codec
 from fa_tune.core.comparison import Confirmation
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.jobs import ABTestItem, ABTestJob, ABTestResult
-from fa_tune.core.model import Attempt, Measurement, Outcome, Variant, Verdict
+from fa_tune.core.model import Attempt, Measurement, Outcome, Variant
 from fa_tune.core.options import Progress
 from fa_tune.core.stats import paired_ratio
 from fa_tune.search.decide import Decision, keep_default
@@ -26,7 +26,7 @@ from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.schema import Registry
 from fa_tune.tune.dispatch import Request, run_items_on_gpus
 from fa_tune.tune.fleet.gpu import Gpu
-from fa_tune.tune.outputs import Verdicts, entry_of, recorded_decision
+from fa_tune.tune.outputs import entry_of, recorded_decision
 from fa_tune.tune.results import WorkloadResult
 from fa_tune.tune.session import ProfilerSelection, Session
 from fa_tune.workers.supervisor import ItemResult
@@ -35,9 +35,7 @@ METHOD = "runtime"
 OTHER_INPUTS = 1000  # beyond the search's seed
 
 
-def confirm_all(
-    session: Session, results: Sequence[WorkloadResult], verdicts: Verdicts
-) -> list[WorkloadResult]:
+def confirm_all(session: Session, results: Sequence[WorkloadResult]) -> list[WorkloadResult]:
     """The results, each choice that is not the default confirmed, or replaced by the default
     where the test contradicts it.  A replay has no GPU to ask, and takes what its recording holds.
 
@@ -48,7 +46,7 @@ def confirm_all(
     requested = {r.workload.key: r for r in results if _pair(r.decision) and not r.workload.cached}
     found: dict[str, Attempt] = {}
     try:
-        _test(session, requested, verdicts, found)
+        _test(session, requested, found)
     except ToolMissing as error:
         session.progress.warn(f"the choices were not confirmed: {error}")
     return [_with(r, found.get(r.workload.key), session.progress) for r in results]
@@ -57,7 +55,6 @@ def confirm_all(
 def _test(
     session: Session,
     requested: Mapping[str, WorkloadResult],
-    verdicts: Verdicts,
     found: dict[str, Attempt],
 ) -> None:
     """Put the A/B tests of the results into `found`, by workload key, from the journal or new;
@@ -87,7 +84,7 @@ def _test(
 
     with tempfile.TemporaryDirectory(prefix="fa-tune-", ignore_cleanup_errors=True) as folder:
         items = {
-            key: _item(result, Path(folder) / str(i), session, verdicts.get(key))
+            key: _item(result, Path(folder) / str(i), session)
             for i, (key, result) in enumerate(requested.items())
             if key not in found
         }
@@ -107,16 +104,14 @@ def _subject(result: WorkloadResult) -> str:
     return f"{METHOD}:{chosen} / {default}"
 
 
-def _item(
-    result: WorkloadResult, stem: Path, session: Session, verdicts: Mapping[str, Verdict] | None
-) -> ABTestItem:
+def _item(result: WorkloadResult, stem: Path, session: Session) -> ABTestItem:
     """A worker's item: a registry that holds the choice, and one as before any search, in files
     that begin with `stem`."""
     decision, workload = result.decision, result.workload
     pair = _pair(decision)
     assert decision is not None
     assert pair is not None
-    entry = entry_of(result, decision, session.selection, verdicts or {})
+    entry = entry_of(result, decision, session.selection)
     own = families.defaults_for(workload, session.machine.limits)
     before = Registry.of()
     if not own or families.variant(own[0]).key != pair[1]:  # it stands in for the device's own

@@ -34,13 +34,10 @@ from fa_tune.workers.supervisor import ItemResult
 METHOD = "inputs"
 MAX_CONTENDERS = 4
 
-Artifacts = Mapping[str, Mapping[str, Artifact]]  # by workload key and subject
 Figures = Mapping[str, tuple[OnInputs, ...]]  # by subject
 
 
-def compare_all(
-    session: Session, results: Sequence[WorkloadResult], artifacts: Artifacts
-) -> list[WorkloadResult]:
+def compare_all(session: Session, results: Sequence[WorkloadResult]) -> list[WorkloadResult]:
     """The results with what the choices do on all inputs, a choice that is behind the default on
     any of them replaced by the next that is not, or the default.  A replay has no GPU to ask, and
     takes what its recording holds.
@@ -49,7 +46,7 @@ def compare_all(
     """
     if not session.capabilities.measures_anew:
         return [_as_recorded(r, session.selection, session.progress) for r in results]
-    requested = _requested(session, results, artifacts)
+    requested = _requested(session, results)
     found: dict[str, dict[str, Attempt]] = {}
     try:
         _compare(session, requested, found)
@@ -97,13 +94,11 @@ class _InputsRequest:
         return InputsItem(self.workload, str(self.spec), kernels, own)
 
 
-def _requested(
-    session: Session, results: Sequence[WorkloadResult], artifacts: Artifacts
-) -> list[_InputsRequest]:
+def _requested(session: Session, results: Sequence[WorkloadResult]) -> list[_InputsRequest]:
     """Every workload with a decision, on each kind of inputs that it can have."""
     found, own = [], session.measure.inputs
     for result in results:
-        known = artifacts.get(result.workload.key, {})
+        known = result.artifacts
         compared = {s: known[s] for s in _compared(result) if s in known}
         for spec in dict.fromkeys([own, *BUILT_IN]) if compared else ():
             with contextlib.suppress(InvalidConfig):  # there are none for this softmax scale

@@ -78,6 +78,8 @@ def decide_one(
         ranks,
         margin=margin,
         inputs=next((m.inputs for m in measurements), str(NORMAL)),
+        artifacts=prepared.artifacts,
+        verdicts=prepared.verdicts,
     )
 
 

@@ -4,12 +4,10 @@ outputs."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 from fa_tune import families
 from fa_tune.core.errors import NoUsableVariant, RegistryError, StorageError, ToolMissing
-from fa_tune.core.model import Resources
 from fa_tune.core.options import Progress, SearchOptions
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config
@@ -20,7 +18,7 @@ from fa_tune.tune.build import PreparedWorkload, prepare
 from fa_tune.tune.decide import decide_all, decide_one
 from fa_tune.tune.dispatch import cost_of, run_on_gpus, run_some_on_gpus
 from fa_tune.tune.measure import MeasuredWorkload, measured
-from fa_tune.tune.outputs import Verdicts, keep_in_registry, save_csv
+from fa_tune.tune.outputs import keep_in_registry, save_csv
 from fa_tune.tune.plan import Scouting, SearchPlan, plan_search
 from fa_tune.tune.profilers import fall_back
 from fa_tune.tune.results import SearchResult, WorkloadResult
@@ -49,8 +47,8 @@ def search(
         measured = measure(plan, prepared)
     decided = decide(plan, measured)
     if plan.confirm:
-        decided = compare_on_inputs(plan, measured, decided)
-        decided = confirm(plan, decided)
+        decided = compare_inputs.compare_all(plan.session, decided)
+        decided = ab_test.confirm_all(plan.session, decided)
     return write_outputs(plan, decided)
 
 
@@ -62,21 +60,14 @@ def build_and_verify(plan: SearchPlan) -> tuple[PreparedWorkload, ...]:
     return tuple(prepare(plan.session, plan.candidates.workloads, plan.candidates.configs))
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Everything that was measured.  `unusable` are the results of workloads for which nothing
-    compiles."""
-
-    workloads: tuple[MeasuredWorkload, ...]
-    unusable: tuple[WorkloadResult, ...] = ()
-
-
-def measure(plan: SearchPlan, prepared: Sequence[PreparedWorkload]) -> Measured:
+def measure(
+    plan: SearchPlan, prepared: Sequence[PreparedWorkload]
+) -> Sequence[MeasuredWorkload | WorkloadResult]:
     """Measure, workload by workload, each on one GPU: all that is prepared, or what a strategy
-    proposes."""
+    proposes.  A workload for which nothing compiles has its result."""
     if plan.scouting is not None:
         return _explored(plan, plan.scouting)
-    return Measured(tuple(_measured(plan, prepared)))
+    return _measured(plan, prepared)
 
 
 def _measured(plan: SearchPlan, prepared: Sequence[PreparedWorkload]) -> list[MeasuredWorkload]:
@@ -108,11 +99,11 @@ def _record(plan: SearchPlan, measured: MeasuredWorkload) -> MeasuredWorkload:
     """One workload is measured: if that is recorded, it is from now on."""
     if plan.recorder is not None:
         found = decide_one(measured, plan.tie_break)
-        plan.recorder.add(found, measured.prepared.artifacts)
+        plan.recorder.add(found)
     return measured
 
 
-def _explored(plan: SearchPlan, scouting: Scouting) -> Measured:
+def _explored(plan: SearchPlan, scouting: Scouting) -> list[MeasuredWorkload | WorkloadResult]:
     def explore_one(session: Session, workload: Workload) -> MeasuredWorkload | WorkloadResult:
         configs = families.worth_trying(plan.candidates.configs, workload)
         always = [families.variant(c).key for c in plan.candidates.always if c in configs]
@@ -122,68 +113,43 @@ def _explored(plan: SearchPlan, scouting: Scouting) -> Measured:
         except NoUsableVariant as error:
             return WorkloadResult(workload, (), None, str(error))
 
-    found = run_on_gpus(
+    return run_on_gpus(
         plan.session,
         plan.candidates.workloads,
         explore_one,
         workload=lambda workload: workload,
         cost=lambda workload: cost_of(workload, 1),
     )
-    return Measured(
-        tuple(w for w in found if isinstance(w, MeasuredWorkload)),
-        tuple(w for w in found if isinstance(w, WorkloadResult)),
-    )
 
 
-@dataclass(frozen=True)
-class Decided:
-    """A result for each workload, with what is known of the kernels: `resources` by subject."""
-
-    results: tuple[WorkloadResult, ...]
-    verdicts: Verdicts
-    resources: Mapping[str, Resources] = field(default_factory=dict)
-
-
-def decide(plan: SearchPlan, measured: Measured) -> Decided:
+def decide(
+    plan: SearchPlan, measured: Sequence[MeasuredWorkload | WorkloadResult]
+) -> list[WorkloadResult]:
     """Decide for each workload, in the order of the candidates'."""
     registry = registry_file.load(plan.registry)  # as it was before this search
     selection = plan.session.selection
-    results = decide_all(measured.workloads, registry, selection, plan.tie_break)
+    final = [w for w in measured if isinstance(w, MeasuredWorkload)]
     unrecorded = [
         WorkloadResult(w, (), None, f"no recording by {selection.method} holds it")
         for w in plan.candidates.unrecorded
     ]
-    found = (*results, *measured.unusable, *unrecorded)
-    by_workload = {result.workload: result for result in found}
-    prepared = [found.prepared for found in measured.workloads]
-    return Decided(
-        tuple(by_workload[w] for w in plan.candidates.requested if w in by_workload),
-        {p.workload.key: p.verdicts for p in prepared},
-        {key: a.resources for p in prepared for key, a in p.artifacts.items()},
+    found = (
+        *decide_all(final, registry, selection, plan.tie_break),
+        *(w for w in measured if isinstance(w, WorkloadResult)),
+        *unrecorded,
     )
+    by_workload = {result.workload: result for result in found}
+    return [by_workload[w] for w in plan.candidates.requested if w in by_workload]
 
 
-def compare_on_inputs(plan: SearchPlan, measured: Measured, decided: Decided) -> Decided:
-    """Each choice against the default on all built-in inputs."""
-    artifacts = {m.prepared.workload.key: m.prepared.artifacts for m in measured.workloads}
-    results = compare_inputs.compare_all(plan.session, decided.results, artifacts)
-    return dataclasses.replace(decided, results=tuple(results))
-
-
-def confirm(plan: SearchPlan, decided: Decided) -> Decided:
-    """Each choice against the default once more."""
-    results = ab_test.confirm_all(plan.session, decided.results, decided.verdicts)
-    return dataclasses.replace(decided, results=tuple(results))
-
-
-def write_outputs(plan: SearchPlan, decided: Decided) -> SearchResult:
+def write_outputs(plan: SearchPlan, results: Sequence[WorkloadResult]) -> SearchResult:
     """The registry entries, the recording and the CSV that are wanted, in this order: no entry is
     lost with a table.  Raises NoUsableVariant where no workload has a decision."""
     session = plan.session
     result = SearchResult(
-        results=decided.results,
+        results=tuple(results),
         rejected=plan.candidates.rejected,
-        resources=decided.resources,
+        resources={s: a.resources for r in results for s, a in r.artifacts.items()},
         source=session.selection.source,
         method=session.selection.method,
         registry=plan.registry,
@@ -194,9 +160,9 @@ def write_outputs(plan: SearchPlan, decided: Decided) -> SearchResult:
     )
     is_decided = any(r.decision is not None for r in result.results)
     if is_decided:
-        result = _kept(plan, result, decided.verdicts)
+        result = _kept(plan, result)
     if plan.recorder is not None:
-        plan.recorder.finish(result)
+        plan.recorder.finish(results)
         session.progress.note(f"recorded in {plan.recorder.path}")
     if plan.csv is not None:
         save_csv(plan.csv, result)
@@ -206,11 +172,11 @@ def write_outputs(plan: SearchPlan, decided: Decided) -> SearchResult:
     return result
 
 
-def _kept(plan: SearchPlan, result: SearchResult, verdicts: Verdicts) -> SearchResult:
+def _kept(plan: SearchPlan, result: SearchResult) -> SearchResult:
     """The result with its choices in the registry, or with why they are not."""
     session = plan.session
     try:
-        refused = keep_in_registry(plan.registry, result, session.selection, verdicts)
+        refused = keep_in_registry(plan.registry, result, session.selection)
     except (StorageError, RegistryError) as error:  # the results are not lost with it
         return dataclasses.replace(result, registry=None, not_kept=error)
     for sentence in refused:

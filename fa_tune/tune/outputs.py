@@ -18,13 +18,11 @@ from fa_tune.core.devices import cuda_driver_version
 from fa_tune.core.errors import StorageError
 from fa_tune.core.inputs import NORMAL, InputSpec
 from fa_tune.core.model import (
-    Artifact,
     Attempt,
     Outcome,
     Provenance,
     Resources,
     Variant,
-    Verdict,
     is_reference,
     is_users,
     reference_name,
@@ -57,7 +55,6 @@ from fa_tune.tune.session import ProfilerSelection
 
 MAX_RUNNERS_UP = 5
 CUT_OFF = "the search was cut off: no A/B test of the choices, nor other inputs"
-Verdicts = Mapping[str, Mapping[str, Verdict]]  # by workload key and subject
 
 
 def registry_path(given: Path | None) -> Path:
@@ -110,33 +107,22 @@ class Recorder:
         self._unfinished = self.path.with_name(f"{name}{UNFINISHED}.csv")
         self._selection = selection
         self._found: list[WorkloadResult] = []
-        self._resources: dict[str, Resources] = {}
         self._lock = Lock()
 
-    def add(self, found: WorkloadResult, artifacts: Mapping[str, Artifact]) -> None:
+    def add(self, found: WorkloadResult) -> None:
         """One workload is measured; raises StorageError."""
         with self._lock:
             self._found.append(found)
-            self._resources |= {key: a.resources for key, a in artifacts.items()}
-            self._save_results(self._unfinished, self._found, self._resources, note=CUT_OFF)
+            self._save_results(self._unfinished, self._found, CUT_OFF)
 
-    def finish(self, result: SearchResult) -> None:
+    def finish(self, results: Sequence[WorkloadResult]) -> None:
         """All are decided; raises StorageError."""
-        self._save_results(self.path, result.results, result.resources)
+        self._save_results(self.path, results)
         recordings.remove(self._unfinished)
 
-    def keep(self, attempts: Sequence[Attempt], resources: Mapping[str, Resources]) -> None:
-        """Measurements that nothing is decided by; raises StorageError."""
-        self._save(self.path, attempts, resources, {})
-
-    def _save_results(
-        self,
-        path: Path,
-        results: Sequence[WorkloadResult],
-        resources: Mapping[str, Resources],
-        note: str = "",
-    ) -> None:
+    def _save_results(self, path: Path, results: Sequence[WorkloadResult], note: str = "") -> None:
         attempts = [a for found in results for a in _preferred(found)]
+        resources = {s: a.resources for r in results for s, a in r.artifacts.items()}
         decided = {
             r.workload.key: Decided(
                 r.margin, r.confirmation, r.decision.chosen.subject, r.on_inputs
@@ -144,16 +130,17 @@ class Recorder:
             for r in results
             if r.decision is not None
         }
-        self._save(path, attempts, resources, decided, note)
+        self.keep(attempts, resources, decided, path, note)
 
-    def _save(
+    def keep(
         self,
-        path: Path,
         attempts: Sequence[Attempt],
         resources: Mapping[str, Resources],
-        decided: Mapping[str, Decided],
+        decided: Mapping[str, Decided] | None = None,
+        path: Path | None = None,
         note: str = "",
     ) -> None:
+        """Measurements, and what is decided by them; raises StorageError."""
         subjects = {a.subject for a in attempts if not is_reference(a.subject)}
         origin = provenance(self._selection, sorted({Variant.from_key(s).family for s in subjects}))
         meta = recordings.Meta(
@@ -161,11 +148,11 @@ class Recorder:
             self._selection.device,
             origin,
             note,
-            decided=decided,
+            decided=decided or {},
             measured_by=MeasuredBy.of(attempts),
             inputs=str(self._selection.inputs),
         )
-        recordings.save(path, attempts, resources, meta)
+        recordings.save(path or self.path, attempts, resources, meta)
 
 
 def _in_file_name(text: str) -> str:
@@ -223,53 +210,35 @@ def _origin(
 
 
 def keep_in_registry(
-    path: Path,
-    result: SearchResult,
-    selection: ProfilerSelection,
-    verdicts: Verdicts,
+    path: Path, result: SearchResult, selection: ProfilerSelection
 ) -> tuple[str, ...]:
-    """Put every decision into the registry; returns what was not taken, and why.
-
-    `verdicts` by workload key and subject.  Raises RegistryError, StorageError.
-    """
-    entries = [
-        _found(
-            entry_of(found, found.decision, selection, verdicts.get(found.workload.key, {})),
-            found.decision,
-            found.attempts,
-        )
-        for found in result.results
-        if found.decision is not None
-    ]
+    """Put every decision into the registry; returns what was not taken, and why.  Raises
+    RegistryError, StorageError."""
+    entries = []
+    for found in result.results:
+        if found.decision is not None:
+            entry = entry_of(found, found.decision, selection)
+            others = {r.variant: r for r in _runners_up(found.decision.runners_up)}
+            failed = {
+                Variant.from_key(a.subject)
+                for a in found.attempts
+                if a.outcome not in (Outcome.OK, Outcome.NOT_RECORDED)
+                and not is_reference(a.subject)
+            }
+            entries.append(Found(entry, others, failed - {entry.chosen} - others.keys()))
     return registry_file.put(path, entries)
-
-
-def _found(entry: Entry, decision: Decision, attempts: Sequence[Attempt]) -> Found:
-    """An entry with everything that its choice was made among."""
-    others = {runner.variant: runner for runner in _runners_up(decision.runners_up)}
-    failed = {
-        Variant.from_key(a.subject)
-        for a in attempts
-        if a.outcome not in (Outcome.OK, Outcome.NOT_RECORDED) and not is_reference(a.subject)
-    }
-    return Found(entry, others, failed - {entry.chosen} - others.keys())
 
 
 def _runners_up(standings: Sequence[Standing]) -> tuple[RunnerUp, ...]:
     return tuple(RunnerUp(Variant.from_key(s.subject), s.median_s, s.to_chosen) for s in standings)
 
 
-def entry_of(
-    result: WorkloadResult,
-    decision: Decision,
-    selection: ProfilerSelection,
-    verdicts: Mapping[str, Verdict],
-) -> Entry:
-    """A decision as the registry keeps it; `verdicts` by subject."""
+def entry_of(result: WorkloadResult, decision: Decision, selection: ProfilerSelection) -> Entry:
+    """A decision as the registry keeps it."""
     chosen = Variant.from_key(decision.chosen.subject)
     family = families.get(chosen.family)
     config = families.config_of(chosen)
-    verdict = verdicts.get(decision.chosen.subject)
+    verdict = result.verdicts.get(decision.chosen.subject)
     replay = not selection.capabilities.measures_anew
     recording = recording_of(decision.chosen.subject, result, selection) if replay else None
     return Entry(

@@ -12,6 +12,7 @@ from fa_tune.core.errors import FaTuneError
 from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import (
     BARE_READ,
+    Artifact,
     Attempt,
     DeviceInfo,
     Rejected,
@@ -68,7 +69,8 @@ class WorkloadResult:
     """All that a search learnt about one workload.  `attempts` has one entry per variant and
     reference, whatever its outcome; `decision` is None when nothing could be chosen.
     `families` are those with a measurement, the fastest first; `ranks` is the tie rule's order
-    by subject, the smallest preferred."""
+    by subject, the smallest preferred; `artifacts` and `verdicts` are what was measured, and how it
+    was verified, by subject."""
 
     workload: Workload
     attempts: tuple[Attempt, ...]
@@ -81,6 +83,8 @@ class WorkloadResult:
     margin: float = MARGIN  # what the default had to be beaten by
     inputs: str = str(NORMAL)  # that it was decided on
     on_inputs: Mapping[str, tuple[OnInputs, ...]] = field(default_factory=dict)  # by subject
+    artifacts: Mapping[str, Artifact] = field(default_factory=dict)
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
 
     def memory_rate(self, gpu: str) -> MemoryRate | None:
         """How near the choice is to the speed of the memory of a GPU, called as its driver does;

@@ -117,6 +117,8 @@ def _measure(
     """Measure configs without deciding and without the journal: what was asked for is run."""
     inputs = inputs or (options.measure.inputs,)
     kept, rejected = prune_configs(configs, machine)
+    for variant, reason in rejected:
+        progress.warn(f"{variant.config}: {reason.constraint}: {reason.reason}")
     if not kept:
         raise NoUsableVariant(f"no config was measured: {rejected[0][1].reason}")
     wanted = workloads_of_kinds(options, configs)
@@ -133,8 +135,6 @@ def _measure(
             raise  # events have no counters and write no report
         session = fall_back(session, error)
         attempts, resources = _attempts(kept, options, session, inputs)
-    for variant, reason in rejected:
-        progress.warn(f"{variant.config}: {reason.constraint}: {reason.reason}")
     own = [a for a in attempts if not is_reference(a.subject)]
     if not any(a.outcome is Outcome.OK for a in own):
         why = next((a.reason for a in own if a.reason), "")

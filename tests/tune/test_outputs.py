@@ -78,9 +78,10 @@ def kept(tmp_path: Path) -> Callable[..., Entry]:
     def keep(one: WorkloadResult | None = None, **verdicts: bool) -> Entry:
         one = one or result()
         path = tmp_path / "sub" / "registry.json"
-        known = {one.workload.key: {BEST: fakes.RIGHT}} if verdicts.get("verified", True) else {}
+        if verdicts.get("verified", True):
+            one = dataclasses.replace(one, verdicts={BEST: fakes.RIGHT})
         measured = fakes.selected(FakeProfiler())
-        refused = outputs.keep_in_registry(path, search_result(one), measured, known)
+        refused = outputs.keep_in_registry(path, search_result(one), measured)
         assert refused == ()
         (entry,) = store.load(path).entries
         return entry
@@ -123,7 +124,7 @@ def test_a_users_kernel_is_measured_beside_ours_and_never_chosen(
     assert entry.chosen.key == BEST
     assert list(entry.ratio_to_references) == ["fa2"], "it is of this machine alone"
     recorder = outputs.Recorder(tmp_path, OPTIONS, fakes.selected(FakeProfiler()))
-    recorder.finish(search_result(one))
+    recorder.finish([one])
     recorded = {a.subject: a.measurement for a in recordings.load(recorder.path).attempts}
     assert recorded[MINE] is not None
     assert recordings.families_in(recordings.load(recorder.path)) == ("sm80",)
@@ -174,7 +175,7 @@ def replay(tmp_path: Path) -> ProfilerSelection:
     """The result above as a recording, and a profiler that replays it."""
     mine = fakes.selected(FakeProfiler())
     recorder = outputs.Recorder(tmp_path / "profiles", OPTIONS, mine)
-    recorder.finish(search_result(result()))
+    recorder.finish([result()])
     recording = recordings.load(recorder.path)
     profiler = ReplayProfiler(
         {recording.label: {(a.workload, a.subject): a for a in recording.attempts}},
@@ -191,7 +192,7 @@ def test_a_replay_names_its_recording_and_keeps_its_provenance(tmp_path: Path) -
     measured = replay(tmp_path)
     assert measured.recording is not None
     registry = tmp_path / "registry.json"
-    outputs.keep_in_registry(registry, search_result(result()), measured, {})
+    outputs.keep_in_registry(registry, search_result(result()), measured)
     (entry,) = store.load(registry).entries
     assert (entry.source, entry.recording) == ("replay", "nvidia_h200/tune_trained_ncu.csv")
     assert entry.provenance == measured.recording.meta.provenance
@@ -202,7 +203,7 @@ def test_a_replay_does_not_replace_a_measurement(
 ) -> None:
     entry = kept()
     registry = tmp_path / "sub" / "registry.json"
-    (said,) = outputs.keep_in_registry(registry, search_result(result()), replay(tmp_path), {})
+    (said,) = outputs.keep_in_registry(registry, search_result(result()), replay(tmp_path))
     assert "kept the measured entry" in said
     assert store.load(registry).entries == (entry,)
 
@@ -212,7 +213,7 @@ def test_what_could_not_be_decided_is_not_kept(tmp_path: Path) -> None:
     registry = tmp_path / "registry.json"
     measured = fakes.selected(FakeProfiler())
     found = search_result(result(), nothing)
-    outputs.keep_in_registry(registry, found, measured, {})
+    outputs.keep_in_registry(registry, found, measured)
     assert [e.workload for e in store.load(registry).entries] == [WORKLOAD]
 
 
@@ -256,7 +257,7 @@ def test_a_recording_says_which_gpus_and_libraries_measured(tmp_path: Path) -> N
         for a in one.attempts
     )
     recorder = outputs.Recorder(tmp_path, OPTIONS, fakes.selected(FakeProfiler()))
-    recorder.finish(search_result(dataclasses.replace(one, attempts=attempts)))
+    recorder.finish([dataclasses.replace(one, attempts=attempts)])
     found = recordings.load(recorder.path).meta.measured_by
     assert found.gpus == ("GPU-1", "GPU-2")
     assert found.versions == {"torch": ("2.10.0", "2.11.0"), "cudnn": ("9.13.0",)}
@@ -267,7 +268,7 @@ def test_a_recording_is_named_by_gpu_set_and_method(tmp_path: Path) -> None:
     options = dataclasses.replace(OPTIONS, kernels="128,64")
     measured = fakes.selected(FakeProfiler(method="ncu"))
     recorder = outputs.Recorder(tmp_path, options, measured)
-    recorder.finish(search_result(result()))
+    recorder.finish([result()])
     path = recorder.path
     assert path == tmp_path / "nvidia_h200" / "128_64_trained_ncu.csv"
     recording = recordings.load(path)
