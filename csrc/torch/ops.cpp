@@ -30,6 +30,8 @@ typedef std::int32_t (*fa_tune_torch_stream)(std::int32_t device, void** stream)
 // Registers the operators for a dispatch key, as "CUDA", for as long as the process lives.
 FA_TUNE_API void fa_tune_torch_register(const char* dispatch_key);
 FA_TUNE_API void fa_tune_torch_set_stream(fa_tune_torch_stream stream);
+// What is called before each copy of tensors whose rows no kernel reads.
+FA_TUNE_API void fa_tune_torch_set_teller(void (*teller)());
 
 }  // extern "C"
 
@@ -104,11 +106,10 @@ class Arguments {
 // One call of an operator, but for where its results go.
 class Call {
   public:
-    Call(const Traits& traits, const Owned& q, const Owned& k, const Owned& v, bool lse,
-         const Lengths* lengths)
-        : q_(q.get(), "Q", lengths != nullptr),
-          k_(k.get(), "K", lengths != nullptr),
-          v_(v.get(), "V", lengths != nullptr),
+    Call(const Traits& traits, Owned& q, Owned& k, Owned& v, bool lse, const Lengths* lengths)
+        : q_(with_whole_rows(q, "Q", lengths != nullptr)),
+          k_(with_whole_rows(k, "K", lengths != nullptr)),
+          v_(with_whole_rows(v, "V", lengths != nullptr)),
           problem_(problem_of(q_, k_, v_, traits, lengths, lse)) {
         check_refusal();
         tensors_.of[FA_TUNE_TENSOR_Q] = q_.tensor();
@@ -153,6 +154,9 @@ class Call {
         }
         if (given.dtype != q_.dtype || !given.is_beside(q_)) {
             refuse("out must have Q's dtype and be on its GPU");
+        }
+        if (given.strides[given.dimensions - 1] != 1 && given.d_head > 1) {
+            refuse("out must have d_head contiguous");
         }
         if (given.is_expanded()) {
             refuse("out must have a place for each element; it is expanded");
@@ -205,7 +209,7 @@ template <Kind kind, Results results>
 void run(StableIValue* stack, std::uint64_t, std::uint64_t) {
     constexpr bool packed = kind == Kind::kPacked;
     Arguments given(stack);
-    const Owned q = given.tensor(), k = given.tensor(), v = given.tensor();
+    Owned q = given.tensor(), k = given.tensor(), v = given.tensor();
     Lengths lengths;
     if constexpr (packed) {
         lengths.cum_q = given.tensor();
@@ -262,5 +266,7 @@ void fa_tune_torch_register(const char* dispatch_key) {
 }
 
 void fa_tune_torch_set_stream(fa_tune_torch_stream stream) { fa_tune::op::stream_of = stream; }
+
+void fa_tune_torch_set_teller(void (*teller)()) { fa_tune::op::tell_of_copies = teller; }
 
 }  // extern "C"

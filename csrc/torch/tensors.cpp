@@ -119,6 +119,18 @@ void set_slopes(fa_tune_tensors& tensors, AtenTensorHandle slopes, std::int64_t 
                                                1};
 }
 
+void (*tell_of_copies)() = nullptr;
+
+View with_whole_rows(Owned& tensor, const char* name, bool packed) {
+    View given(tensor.get(), name, packed);
+    if (given.has_whole_rows()) return given;
+    if (tell_of_copies != nullptr) tell_of_copies();
+    Owned copy = empty(given, given.sizes, given.dimensions, given.dtype);
+    TORCH_ERROR_CODE_CHECK(aoti_torch_copy_(copy.get(), tensor.get(), 0));
+    tensor = std::move(copy);
+    return View(tensor.get(), name, packed);
+}
+
 Owned empty(const View& like, const std::int64_t* sizes, std::int64_t dimensions,
             std::int32_t dtype) {
     std::array<std::int64_t, 4> strides{};

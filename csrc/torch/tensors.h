@@ -97,6 +97,15 @@ struct Described {
         }
         return false;
     }
+    // Each row begins at a multiple of 16 bytes and is in one piece, as kernels read it.
+    bool has_whole_rows() const {
+        constexpr std::int64_t kBytes = 16, kElements = kBytes / 2;
+        for (std::int64_t i = 0; i + 1 < dimensions; ++i) {
+            if (sizes[i] > 1 && strides[i] % kElements != 0) return false;
+        }
+        return (strides[dimensions - 1] == 1 || sizes[dimensions - 1] <= 1) &&
+               reinterpret_cast<std::uintptr_t>(address) % kBytes == 0;
+    }
     // Elements follow each other; the stride of an extent of 1 may be anything.
     bool is_contiguous() const {
         std::int64_t step = 1;
@@ -125,10 +134,6 @@ struct View : Described {
         rows = sizes[wanted - 3];
         heads = sizes[wanted - 2];
         d_head = sizes[wanted - 1];
-        if (strides[wanted - 1] != 1 && d_head > 1) {
-            refuse(std::string(name) + " must have d_head contiguous; its stride is " +
-                   std::to_string(strides[wanted - 1]));
-        }
     }
     std::int64_t batch() const { return dimensions == 4 ? sizes[0] : 1; }
     std::string shape() const { return shape_text(sizes, dimensions); }
@@ -149,6 +154,12 @@ void* address_of(AtenTensorHandle tensor, const char* name, std::int32_t dtype,
 
 void set_slopes(fa_tune_tensors& tensors, AtenTensorHandle slopes, std::int64_t batch,
                 const View& q);
+
+// Called before a tensor is copied.
+extern void (*tell_of_copies)();
+
+// A tensor as kernels read it, which may become a copy.
+View with_whole_rows(Owned& tensor, const char* name, bool packed);
 
 // A new contiguous tensor on the same device.
 Owned empty(const View& like, const std::int64_t* sizes, std::int64_t dimensions,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -14,9 +15,11 @@ from fa_tune.core.workload import Workload
 from fa_tune.op import autograd, state
 from fa_tune.op.autograd import is_transformed
 from fa_tune.op.chooser import Choice
+from fa_tune.op.fallback_warning import tell
+from fa_tune.op.flash2 import MOST_D_HEAD
 from fa_tune.op.library import room_for_lse, room_for_out
 from fa_tune.op.native import translated
-from fa_tune.op.operands import note_written
+from fa_tune.op.operands import HALF, WHOLE_D_HEAD, note_written
 from fa_tune.op.precision import autocast
 from fa_tune.op.traits import Traits, of_heads
 
@@ -69,6 +72,10 @@ def attention(
         _refuse_others(q=q, k=k, v=v)
     if torch.is_autocast_enabled("cuda"):
         q, k, v = autocast(q, k, v)
+    if (d_head := _padded_d_head(q, v)) is not None:
+        d_v, room, out = v.shape[-1], out, None
+        softmax_scale = 1 / math.sqrt(q.shape[-1]) if softmax_scale is None else softmax_scale
+        q, k, v = (torch.nn.functional.pad(t, (0, d_head - t.shape[-1])) for t in (q, k, v))
     traits: tuple[Any, ...] = (causal, bottom_right, softmax_scale)
     wants_grad = q.requires_grad or k.requires_grad or v.requires_grad
     forward, forward_lse, forward_out = _PLAIN
@@ -93,7 +100,7 @@ def attention(
                 raise InvalidConfig("out and lse carry no gradient: leave them out, or detach")
             made, rows = autograd.attention(q, k, v, return_lse, *traits)
         elif out is None and lse is None:
-            if not return_lse:
+            if not return_lse and d_head is None:
                 return forward(q, k, v, *traits)
             made, rows = forward_lse(q, k, v, *traits)
         else:
@@ -103,7 +110,28 @@ def attention(
             note_written(out, lse)
     except RuntimeError as error:
         raise translated(error) from None
+    if d_head is not None:
+        made = made[..., :d_v] if room is None else room.copy_(made[..., :d_v])
     return (made, rows) if return_lse else made
+
+
+def _is_on_gpu(tensor: Tensor) -> bool:
+    return bool(tensor.is_cuda)
+
+
+def _padded_d_head(q: Tensor, v: Tensor) -> int | None:
+    """The head dimension to which columns of zeros bring tensors that no kernel takes as they are;
+    None for others."""
+    if not _is_on_gpu(q) or not q.ndim or not v.ndim:
+        return None
+    d_head, d_v = q.size(-1), v.size(-1)
+    wide: int = max(d_head, d_v)
+    if not (d_head % WHOLE_D_HEAD or d_v % WHOLE_D_HEAD) or wide > MOST_D_HEAD:
+        return None
+    if q.dtype not in HALF:
+        return None
+    tell("attention", f"a head dimension of {d_head}, {d_v} for V", how="fills up with zeros")
+    return wide + -wide % WHOLE_D_HEAD
 
 
 def prepare(

@@ -46,7 +46,7 @@ def attention(
 def is_transformed(*tensors: Tensor | None) -> bool:
     """Whether a derivative may be taken that does not show in `requires_grad`: in forward mode, or
     by a function of torch.func."""
-    return _is_dual(*tensors) or _has_wrappers()
+    return _has_wrappers() if forward_ad._current_level < 0 else _is_dual(*tensors)
 
 
 def _is_dual(*tensors: Tensor | None) -> bool:

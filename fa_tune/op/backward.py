@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fa_tune.op import flash2, products
-from fa_tune.op.operands import Done, Gradients, Lengths
+from fa_tune.op.operands import Done, Gradients, Lengths, with_whole_rows
 from fa_tune.op.traits import Traits, bounds
 
 Three = tuple[Tensor, Tensor, Tensor]
@@ -58,7 +58,7 @@ def gradients(done: Done, traits: Traits, kernel: Kernel | None = None) -> Gradi
     """
     if not traits.masks_only or _is_too_wide(done):
         return products.gradients(done, traits)
-    q, k, v = done.q, done.k, done.v
+    q, k, v = (with_whole_rows(t) for t in done[1:4])
     first, last = bounds(traits, q.shape[1], k.shape[1])
     parts = _parts(slice(0, q.shape[1]), k.shape[1], first, last)
     is_whole = parts[:1] and parts[0][:2] == (slice(0, q.shape[1]), slice(0, k.shape[1]))
@@ -137,7 +137,8 @@ def packed_gradients(
         return products.packed_gradients(done, lengths, traits)
     lse = done.lse.abs().where(done.lse.isinf(), done.lse)
     mask = Mask(traits.window_left, right, traits.scale)
-    alike, mask = _of_one_d_head(done._replace(lse=lse), mask)
+    q, k, v = (with_whole_rows(t) for t in done[1:4])
+    alike, mask = _of_one_d_head(done._replace(q=q, k=k, v=v, lse=lse), mask)
     found = _cut(_of_sequences(alike, mask, lengths, kernel or _flash2), done)
     dq, dk, dv = (t.contiguous() for t in found)
     return dq, dk, dv, torch.empty(0, dtype=torch.float32, device=dq.device)

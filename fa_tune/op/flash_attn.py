@@ -25,7 +25,6 @@ from fa_tune.op.flash2 import MOST_D_HEAD
 from fa_tune.op.flash_fallback import (
     DENSE,
     EVERY,
-    HALF,
     PACKED,
     Options,
     Window,
@@ -37,15 +36,13 @@ from fa_tune.op.flash_fallback import (
     check_options,
     refuse,
     suits_flash2,
-    with_whole_rows,
 )
-from fa_tune.op.operands import Lengths
+from fa_tune.op.operands import HALF, WHOLE_D_HEAD, Lengths
 from fa_tune.op.packed import packed_attention
 from fa_tune.op.precision import without_autocast
 from fa_tune.op.refusals import Refusals
 
-# Head dimensions are multiples of this in torch's FlashAttention 2 and of this in our kernels.
-_WHOLE, WHOLE_D_HEAD = 8, 32
+_WHOLE = 8  # of which head dimensions are multiples in torch's FlashAttention 2
 _refusals = Refusals()
 
 
@@ -130,7 +127,6 @@ def dense(
     q: Tensor, k: Tensor, v: Tensor, options: Options, wants_lse: bool
 ) -> tuple[Tensor, Tensor | None]:
     """out, and the log-sum-exp at least where it is wanted."""
-    q, k, v = (with_whole_rows(t) for t in (q, k, v))
     traits = options.traits
     reason = why_not_ours(q, k, v, options)
     reason = reason or _refusals.reason(q, k, v, traits, lse=wants_lse)
@@ -169,7 +165,6 @@ def dense(
 def _varlen(
     q: Tensor, k: Tensor, v: Tensor, options: Options, lengths: Lengths, wants_lse: bool
 ) -> tuple[Tensor, Tensor | None]:
-    q, k, v = (with_whole_rows(t) for t in (q, k, v))
     traits = options.traits
     reason = why_not_ours(q, k, v, options)
     reason = reason or _refusals.reason(q, k, v, traits, lse=wants_lse, of="packed")

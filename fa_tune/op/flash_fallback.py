@@ -13,12 +13,11 @@ from torch import Tensor
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import MAX_SCALE, MIN_SCALE
 from fa_tune.op import flash2
-from fa_tune.op.operands import Lengths
+from fa_tune.op.operands import HALF, Lengths, with_whole_rows
 from fa_tune.op.traits import Traits
 
 Window = tuple[int, int]
 EVERY: Window = (-1, -1)
-HALF = (torch.float16, torch.bfloat16)
 flash2_forward = torch.ops.aten._flash_attention_forward
 DENSE, PACKED = "[batch, seq_len, heads, d_head]", "[rows, heads, d_head]"
 
@@ -124,11 +123,6 @@ def check_dimensions(three: tuple[object, ...], layout: str) -> None:
         raise InvalidConfig(f"Q, K, V must be tensors {layout}, not {given}")
 
 
-def with_whole_rows(tensor: Tensor) -> Tensor:
-    """The same, copied where the last dimension is not contiguous."""
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
-
-
 def check(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
     """Raise InvalidConfig for tensors that make no problem, whatever their types; `layout` is
     `DENSE` or `PACKED`."""
@@ -198,7 +192,7 @@ def by_flash2(
     if lengths is not None:  # it takes 1 for a promise that each sequence has one query
         lengths = lengths._replace(longest_q=max(2, lengths.longest_q))
     found = flash2_forward(
-        *(q, k, v),
+        *(with_whole_rows(t) for t in (q, k, v)),
         *(lengths or (None, None, q.shape[1], k.shape[1])),
         *(options.dropout_p, traits.causal, False),
         scale=traits.scale,

@@ -16,7 +16,7 @@ from fa_tune.op import cache_op, products
 from fa_tune.op.autograd import is_transformed
 from fa_tune.op.cache_launches import Given, form_of
 from fa_tune.op.fallback_warning import tell
-from fa_tune.op.flash_attn import WHOLE_D_HEAD, dense, why_not_ours
+from fa_tune.op.flash_attn import dense, why_not_ours
 from fa_tune.op.flash_fallback import (
     DENSE,
     EVERY,
@@ -30,9 +30,9 @@ from fa_tune.op.flash_fallback import (
     check_kinds,
     check_options,
     refuse,
-    with_whole_rows,
 )
 from fa_tune.op.kv_cache import E4M3, Cache, attend, check_new_places, pages_suit
+from fa_tune.op.operands import WHOLE_D_HEAD, with_whole_rows
 from fa_tune.op.refusals import Refusals
 from fa_tune.op.state import operators
 

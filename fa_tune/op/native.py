@@ -15,6 +15,7 @@ from fa_tune.build.native.core import Core
 from fa_tune.build.native.library import torch_library
 from fa_tune.core.errors import FaTuneError, ToolMissing
 from fa_tune.core.workload import FORWARD, DType, Workload
+from fa_tune.op.fallback_warning import tell_of_copies
 
 _LEAST_TORCH = (2, 10)  # of the stable ABI that csrc/torch needs
 _TEXT_BYTES = 2048
@@ -26,11 +27,13 @@ _RESOLVER = ctypes.CFUNCTYPE(
     ctypes.c_void_p,
     ctypes.c_size_t,
 )
+_TELLER = ctypes.CFUNCTYPE(None)
 _PROBLEM = ctypes.POINTER(abi.Problem)
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "fa_tune_torch_register": (None, (ctypes.c_char_p,)),
     "fa_tune_torch_set_resolver": (None, (_RESOLVER,)),
     "fa_tune_torch_set_stream": (None, (ctypes.c_void_p,)),
+    "fa_tune_torch_set_teller": (None, (_TELLER,)),
     "fa_tune_torch_add_exact": (None, (_PROBLEM, ctypes.c_int)),
     "fa_tune_torch_prepare": (
         ctypes.c_int,
@@ -61,8 +64,10 @@ class NativeOp:
     def start(self, resolve: Resolve, tuned: Tuned, dispatch_key: str = "CUDA") -> None:
         """Register the operators, which choose by `resolve`."""
         self._resolve, self._tuned = resolve, tuned
-        self._callback = _RESOLVER(self._resolved)  # kept as long as the library
-        self._library.fa_tune_torch_set_resolver(self._callback)
+        # Kept as long as the library.
+        self._callbacks = _RESOLVER(self._resolved), _TELLER(tell_of_copies)
+        self._library.fa_tune_torch_set_resolver(self._callbacks[0])
+        self._library.fa_tune_torch_set_teller(self._callbacks[1])
         if torch.version.cuda is not None:
             found = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so"))
             stream = ctypes.cast(found.aoti_torch_get_current_cuda_stream, ctypes.c_void_p)

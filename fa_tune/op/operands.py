@@ -7,6 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fa_tune.op.fallback_warning import tell_of_copies
+
+HALF = (torch.float16, torch.bfloat16)
+WHOLE_D_HEAD = 32  # of which head dimensions are multiples in our kernels
+_ROW_BYTES = 16
 # Of q, k, v and the slopes.
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -33,6 +38,22 @@ class Lengths(NamedTuple):
     cum_kv: Tensor
     longest_q: int
     longest_kv: int
+
+
+def has_whole_rows(tensor: Tensor) -> bool:
+    """Whether each row is in one piece and begins at a multiple of 16 bytes, as kernels read it."""
+    *outer, last = tensor.stride()
+    size, addresses = tensor.element_size(), [tensor.data_ptr()]
+    addresses += (s * size for s, n in zip(outer, tensor.shape, strict=False) if n > 1)
+    return last == 1 and not any(address % _ROW_BYTES for address in addresses)
+
+
+def with_whole_rows(tensor: Tensor) -> Tensor:
+    """The same, or a copy that has whole rows, with a warning."""
+    if has_whole_rows(tensor):
+        return tensor
+    tell_of_copies()
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def note_written(*tensors: Tensor | None) -> None:

@@ -16,7 +16,7 @@ from fa_tune.core.hooks import hook_of
 from fa_tune.core.tensors import check_columns, dtype_of, is_expanded, score_tensors, workload_of
 from fa_tune.core.workload import Workload
 from fa_tune.op.library import N_LENGTHS, room_for_lse, room_for_out
-from fa_tune.op.operands import Lengths
+from fa_tune.op.operands import Lengths, with_whole_rows
 from fa_tune.op.traits import Traits
 
 
@@ -71,7 +71,8 @@ class PythonOp:
         lengths: Lengths | None,
         traits: Traits,
     ) -> None:
-        q, k, v, out = four
+        q, k, v = (with_whole_rows(t) for t in four[:3])
+        out = four[3]
         if traits.score_hook is not None:
             hook_of(traits.score_hook)
         _check_out(q, v, out)
@@ -85,9 +86,9 @@ class PythonOp:
         more = {"lse": lse, "sink": sink, "alibi_slopes": slopes}
         if lengths is not None:
             _check_lengths(lengths, q)
-            four = (q[None], k[None], v[None], out[None])
+            q, k, v, out = (t[None] for t in (q, k, v, out))
             more |= {"cu_seqlens_q": lengths.cum_q, "cu_seqlens_kv": lengths.cum_kv}
-        given = dict(zip("qkvo", four, strict=True))
+        given = {"q": q, "k": k, "v": v, "o": out}
         given |= {name: tensor for name, tensor in more.items() if tensor is not None}
         tensors, device = tensors_of(given), q.device.index
         launch(self._kernel(workload, device), problem_of(workload), tensors, device)

@@ -22,14 +22,13 @@ from fa_tune.op import library  # noqa: F401  defines the operators
 from fa_tune.op.backward import Mask, of_torch
 from fa_tune.op.fallback_warning import tell
 from fa_tune.op.native import translated
-from fa_tune.op.operands import Done
+from fa_tune.op.operands import Done, has_whole_rows
 from fa_tune.op.refusals import Refusals
 from fa_tune.op.traits import Traits
 
 NAME = "fa_tune"
 _NAME = "_scaled_dot_product_flash_attention"
 _WHO = "scaled_dot_product_attention"
-_ROW_BYTES = 16
 _fwd_out = torch.ops.fa_tune.fwd_out.default
 _lock = threading.RLock()
 
@@ -151,8 +150,8 @@ class Override:
             return "there is nothing to attend to"
         if scale is not None and not MIN_SCALE <= scale <= MAX_SCALE:
             return f"a scale of {scale:g}"
-        if any(not _has_whole_rows(t) for t in (query, key, value)):
-            return f"rows that do not start at multiples of {_ROW_BYTES} bytes"
+        if not all(has_whole_rows(t) for t in (query, key, value)):
+            return "rows that do not start at multiples of 16 bytes"
         return ""
 
     def _suits_cudnn(
@@ -182,13 +181,6 @@ def _folded(query: Tensor, scale: float | None) -> tuple[Tensor, float | None, f
 def _like(grad: Tensor, tensor: Tensor) -> Tensor:
     """A gradient as it lies for torch's compiler."""
     return grad if grad.stride() == tensor.stride() else torch.empty_like(tensor).copy_(grad)
-
-
-def _has_whole_rows(tensor: Tensor) -> bool:
-    *outer, last = tensor.stride()
-    used = (s for s, n in zip(outer, tensor.shape, strict=False) if n > 1)
-    aligned = not any(x * tensor.element_size() % _ROW_BYTES for x in used)
-    return aligned and last == 1 and tensor.data_ptr() % _ROW_BYTES == 0
 
 
 def _results(query: Tensor, key: Tensor, out: Tensor, lse: Tensor) -> tuple[Any, ...]:

@@ -21,6 +21,7 @@ from fa_tune.core.errors import FaTuneError, InvalidConfig, NoUsableVariant, Too
 from fa_tune.op.api import attention
 from fa_tune.op.fallback_warning import tell
 from fa_tune.op.lazy_mask import LazyMask, Rule
+from fa_tune.op.operands import HALF
 from fa_tune.op.plans import is_capturing
 from fa_tune.op.precision import autocast
 from fa_tune.op.refusals import Refusals
@@ -32,7 +33,6 @@ _WHO = "attention of Transformers"
 _NOT_OURS = ("position_bias", "cache", "sinks")
 _REFUSED = ("block_indices",)  # instead of a mask
 _DEVICES = ("cuda",)
-_DTYPES = (torch.float16, torch.bfloat16)
 _WHOLE = 8  # elements of the 16 bytes that kernels copy at once
 _refusals = Refusals()
 
@@ -261,7 +261,7 @@ def _reason(
             return name
     if query.device.type not in _DEVICES:
         return f"the tensors are on the {query.device.type}"
-    if query.dtype not in _DTYPES:
+    if query.dtype not in HALF:
         return f"{query.dtype} is neither fp16 nor bf16"
     if query.shape[3] % _WHOLE or value.shape[3] % _WHOLE:
         # The operator's own refusal has addresses in it, which are others in every call.

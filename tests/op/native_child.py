@@ -10,6 +10,7 @@ import random
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -30,6 +31,7 @@ from fa_tune.core.model import Artifact, Outcome, Resources
 from fa_tune.core.workload import DType, Workload
 from fa_tune.op import api, chooser
 from fa_tune.op.chooser import Chooser, representative
+from fa_tune.op.fallback_warning import FallbackWarning
 from fa_tune.op.operands import Lengths
 from fa_tune.op.packed import packed_attention
 from fa_tune.op.plans import Plans
@@ -253,6 +255,23 @@ def results(operators: Operators) -> str:
     assert (lse.shape, lse.dtype) == ((2, 6, 100), torch.float32)
     plain = api.attention(q, k, k)
     assert (plain.shape, plain.is_contiguous()) == (q.shape, True)
+    # Tensors that no kernel reads are copied, with a warning once.
+    q, k = draw(1, 64, 4), draw(1, 64, 2)
+    moved = torch.zeros(q.numel() + 8, dtype=q.dtype)[4 : 4 + q.numel()].view(q.shape)
+    rows = torch.zeros(1, 64, 4, 132, dtype=q.dtype)[..., :128]
+    turned = q.transpose(1, 3).contiguous().transpose(1, 3)
+    starts = torch.tensor([0, 64], dtype=torch.int32)
+    stub = Stub()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for tensor in (moved, rows, turned):
+            stub.launched()
+            api.attention(tensor, k, k)
+            packed_attention(tensor[0], k[0], k[0], Lengths(starts, starts, 64, 64), Traits())
+            for found in stub.launched():
+                assert tensor.data_ptr().to_bytes(8, "little") not in found.params
+                assert k.data_ptr().to_bytes(8, "little") in found.params
+    assert [one.category for one in told] == [FallbackWarning]
     return "right"
 
 
@@ -283,8 +302,8 @@ def refused(operators: Operators) -> str:
         ("softmax_scale", lambda: api.attention(q, k, k, softmax_scale=0.0)),
         ("softmax_scale", lambda: api.attention(q, k, k, softmax_scale=float("nan"))),
         ("at least 1", lambda: api.attention(q[:, :0], k, k)),
-        ("contiguous", lambda: api.attention(turned, k, k)),
-        ("16", lambda: api.attention(moved, k, k)),
+        ("contiguous", lambda: api.attention(q, k, k, out=turned)),
+        ("16", lambda: api.attention(q, k, k, out=moved)),
         ("out must be", lambda: api.attention(q, k, k, out=k)),
         ("out must have", lambda: api.attention(q, k, k, out=draw(1, 1, 4).expand(q.shape))),
         ("lse must be", lambda: api.attention(q, k, k, lse=torch.zeros(3))),
