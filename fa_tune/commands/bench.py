@@ -22,8 +22,8 @@ from fa_tune.commands.shared.options import (
     quiet_option,
 )
 from fa_tune.commands.shared.progress import watching
-from fa_tune.commands.shared.users import check_users
 from fa_tune.commands.views.timings import show_timings
+from fa_tune.commands.views.verdicts import check_users
 from fa_tune.core.inputs import DEFAULT, InputSpec
 from fa_tune.core.options import SearchOptions
 from fa_tune.tune import single

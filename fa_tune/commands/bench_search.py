@@ -17,12 +17,11 @@ from fa_tune.commands.shared.options import flag, option, quiet_option, refuse_s
 from fa_tune.commands.shared.output import say, write_json, write_table_csv
 from fa_tune.commands.shared.parameters import WORKLOAD, NamedPath, WholeNumber, names, output_file
 from fa_tune.commands.shared.progress import watching
-from fa_tune.commands.views import curves
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.paths import profiles_dir
 from fa_tune.core.workload import Workload
-from fa_tune.lab.kernel_tuner import all_strategies, require
-from fa_tune.lab.replay import LEVELS, Score
+from fa_tune.lab.kernel_tuner import PREFIX, all_strategies, require
+from fa_tune.lab.replay import LEVELS, MEDIAN, UNLUCKY, Score
 from fa_tune.lab.scores import document, read
 from fa_tune.lab.space_table import RecordedWorkload, find, load, recorded
 from fa_tune.lab.strategies import (
@@ -34,11 +33,14 @@ from fa_tune.lab.strategies import (
     headline,
     priors_from,
 )
-from fa_tune.report.page.picture import check_suffix
+from fa_tune.report.page import picture
+from fa_tune.report.page.figures import Records
 from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.search.strategies import FORMER, STRATEGIES
 
 SEEDS = WholeNumber(1, 10_000)
+OTHERS = "Kernel Tuner"  # of one colour in a picture
+QUANTILES = {MEDIAN: "median", UNLUCKY: "unluckiest tenth"}
 # What options were called when older results were recorded.
 FORMER_NAMES = {"rival-seeds": "external-seeds"}
 
@@ -192,7 +194,7 @@ def command(
     """
     refuse_same_file(("--csv", output.csv), ("--plot", plot), *(("--add", one) for one in add))
     if plot is not None:
-        check_suffix(plot)
+        picture.check_suffix(plot)
     spaces = _spaces(paths, workload)
     others = _spaces(paths, None) if transfer else []
     earlier: dict[str, list[Score]] = {}
@@ -213,7 +215,9 @@ def command(
             scores += [s for s in earlier.get(space.name, ()) if s.strategy not in here]
             scored.append((space, scores))
     if plot is not None:
-        curves.save(plot, [scores for _, scores in scored])
+        from fa_tune.report.page import charts  # late: altair is slow to load
+
+        picture.save(plot, charts.curves(_records([scores for _, scores in scored]), OTHERS))
     if output.as_json:
         write_json(document(plan, scored))
         return
@@ -253,4 +257,37 @@ def _flat(scores: Sequence[Score]) -> list[list[Any]]:
         [s.space, s.strategy, s.n_points, s.n_seeds, s.limit]
         + [n for level in LEVELS for n in s.needed[level]]
         for s in scores
+    ]
+
+
+def _records(spaces: Sequence[Sequence[Score]]) -> Records:
+    """The corners of each curve: the share of the best at the median and for all but the unluckiest
+    tenth of the seeds, over measurements; of Kernel Tuner's strategies the medians alone."""
+    return [
+        {
+            "space": score.space,
+            "strategy": OTHERS if _is_other(score) else score.strategy,
+            "line": f"{score.strategy} {name}",
+            "quantile": name,
+            "measurements": measurements,
+            "share": share,
+        }
+        for scores in spaces
+        for score in sorted(scores, key=_is_other, reverse=True)  # theirs below ours
+        for quantile, name in QUANTILES.items()
+        if quantile == MEDIAN or not _is_other(score)
+        for measurements, share in _corners(score.curve[quantile])
+    ]
+
+
+def _is_other(score: Score) -> bool:
+    return score.strategy.startswith(PREFIX)
+
+
+def _corners(curve: Sequence[float]) -> list[tuple[int, float]]:
+    """Where the curve rises, and its end."""
+    return [
+        (n, share)
+        for n, share in enumerate(curve, 1)
+        if n == 1 or share != curve[n - 2] or n == len(curve)
     ]

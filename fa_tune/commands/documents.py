@@ -13,13 +13,13 @@ from fa_tune.commands.explain import Explain
 from fa_tune.commands.profile import Profile
 from fa_tune.commands.report import Report
 from fa_tune.commands.run import Run
+from fa_tune.commands.search import Stale
 from fa_tune.commands.shared.documents import name_of
 from fa_tune.commands.space import Space
 from fa_tune.commands.verify import Verify
 from fa_tune.commands.views.default_check import RegistryCheck
 from fa_tune.commands.views.registry_table import Best
 from fa_tune.commands.views.search import Search
-from fa_tune.commands.views.staleness import Stale
 from fa_tune.commands.views.timings import Bench
 from fa_tune.store.registry.schema import Registry
 

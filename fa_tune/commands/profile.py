@@ -24,9 +24,9 @@ from fa_tune.commands.shared.options import option, quiet_option
 from fa_tune.commands.shared.output import say, write_rows_csv
 from fa_tune.commands.shared.parameters import STDOUT, output_file
 from fa_tune.commands.shared.progress import PlainProgress, watching
-from fa_tune.commands.shared.users import check_users
-from fa_tune.commands.views.counters import counter_tables, explains, fitted_counter_tables
+from fa_tune.commands.views.counters import counter_tables, explains
 from fa_tune.commands.views.row_table import FITTED_LIMIT, show_rows
+from fa_tune.commands.views.verdicts import check_users
 from fa_tune.core.model import Attempt, Outcome, Quantity
 from fa_tune.core.options import SearchOptions
 from fa_tune.core.paths import profiles_dir
@@ -38,6 +38,8 @@ from fa_tune.store.table.from_attempts import rows_from_attempts
 from fa_tune.tune import single
 from fa_tune.tune.results import ProfileResult
 from fa_tune.tune.session import ready_workers
+
+UNLIMITED = 100_000  # columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +148,7 @@ def command(
     elif output.csv != STDOUT:
         legend = show_rows(rows, output.limit, wide=output.wide, summed_up=False)
         if options.measure.metrics != "rank":
-            _show_counters(result, progress, None if output.wide else legend)
+            _show_counters(result, progress, legend, UNLIMITED if output.wide else terminal_width())
         if result.export is not None:
             say(f"Report kept in {result.export}.")
         source = f"Measurements: {result.source}."
@@ -181,18 +183,14 @@ def _with_recorded_counters(result: ProfileResult, folder: Path) -> ProfileResul
     return replace(result, attempts=attempts, source=source)
 
 
-def _show_counters(result: ProfileResult, progress: PlainProgress, legend: Legend | None) -> None:
+def _show_counters(
+    result: ProfileResult, progress: PlainProgress, legend: Legend, width: int
+) -> None:
     if not explains(result.attempts):
         progress.warn("these measurements hold no counters that explain, only those that rank")
-    for text in _counter_tables(result, legend):
-        say()
-        say(text)
-
-
-def _counter_tables(result: ProfileResult, legend: Legend | None) -> list[str]:
-    if legend is None:
-        return counter_tables(result.attempts)
-    width, known = terminal_width(), len(legend)
-    texts = fitted_counter_tables(result.attempts, legend, width)
-    lines = legend.lines(width, after=known)
-    return [*texts, "\n".join(lines)] if lines else texts
+    known = len(legend)
+    texts = counter_tables(result.attempts, legend, width)
+    for text in (*texts, "\n".join(legend.lines(width, after=known))):
+        if text:
+            say()
+            say(text)

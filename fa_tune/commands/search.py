@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import click
 
 from fa_tune.commands.shared.axes import expanded_of
+from fa_tune.commands.shared.documents import write_document
+from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.option_groups import (
     Output,
@@ -30,7 +33,7 @@ from fa_tune.commands.shared.options import (
     registry_option,
     resume_option,
 )
-from fa_tune.commands.shared.output import write_rows_csv
+from fa_tune.commands.shared.output import say, write_rows_csv, write_table_csv
 from fa_tune.commands.shared.parameters import (
     BUDGET,
     STDOUT,
@@ -39,11 +42,10 @@ from fa_tune.commands.shared.parameters import (
     WholeNumber,
 )
 from fa_tune.commands.shared.progress import watching
-from fa_tune.commands.shared.users import check_users
-from fa_tune.commands.views.page import page_source
-from fa_tune.commands.views.search import all_rows, show_search, write_search
-from fa_tune.commands.views.staleness import show_staleness
+from fa_tune.commands.views.search import all_rows, page_source, show_search, write_search
+from fa_tune.commands.views.verdicts import check_users
 from fa_tune.core.errors import NoUsableVariant
+from fa_tune.core.model import Variant
 from fa_tune.core.options import SearchOptions
 from fa_tune.lab.strategies import priors_in
 from fa_tune.report.page.render import write_page
@@ -51,7 +53,19 @@ from fa_tune.search.strategies import DEFAULT, STRATEGIES, USES_PRIORS
 from fa_tune.search.strategies.budget import Budget
 from fa_tune.tune import flow, session
 from fa_tune.tune.results import SearchResult
-from fa_tune.tune.staleness import why_stale
+from fa_tune.tune.staleness import Staleness, Standing, why_stale
+
+STALE_ROWS = 20  # shown, unless --limit says otherwise
+SHOWN = 24  # characters of a value
+STALE_HEADINGS = ("workload", "config", "field", "was", "is")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stale:
+    """`fa-tune search --why-stale --json`"""
+
+    schema: Literal["fa-tune-stale-1"]
+    standings: tuple[Standing, ...]
 
 
 @click.command("search", cls=GroupedCommand)
@@ -172,7 +186,7 @@ def command(
     if stale:
         with watching(quiet) as progress:
             found = why_stale(options, progress, configs)
-        show_staleness(found, output)
+        _show_staleness(found, output)
         return
     with watching(quiet) as progress, session.ready_workers(options.machine):
         result = flow.search(options, progress, configs, priors)
@@ -211,3 +225,29 @@ def _without_a_choice(result: SearchResult) -> list[str]:
         for found in result.results
         if found.decision is None
     ]
+
+
+def _show_staleness(found: Staleness, output: Output) -> None:
+    """What a search would measure again, and why, on standard output and in a CSV file."""
+    if output.as_json:
+        write_document(Stale, standings=found.standings)
+        return
+    rows = [
+        [standing.workload, Variant.from_key(standing.subject).config, d.field, d.was, d.now]
+        for standing in found.stale
+        for d in standing.differences
+    ]
+    if output.csv is not None:
+        write_table_csv(STALE_HEADINGS, rows, output.csv)
+    if not output.is_table:
+        return
+    if rows:
+        some = [[*r[:3], *(_short(v) for v in r[3:])] for r in rows[: output.limit or STALE_ROWS]]
+        say(fitted_table(STALE_HEADINGS, some, set(STALE_HEADINGS), configs="config"))
+        if len(rows) > len(some):
+            say(f"{len(rows) - len(some)} more; --csv has all.")
+    say(found.sentence)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"

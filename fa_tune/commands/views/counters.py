@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fa_tune.commands.shared.output import text_table
 from fa_tune.core import units
-from fa_tune.core.model import Attempt, Measurement, Variant, is_reference
+from fa_tune.core.model import Attempt, Measurement, is_reference
 from fa_tune.core.workload import Workload
 from fa_tune.libraries import label_of
 from fa_tune.profile.ncu.metrics import METRICS, RANK, label
@@ -22,13 +21,9 @@ def explains(attempts: Sequence[Attempt]) -> bool:
     return bool(found - set(RANK))
 
 
-def counter_tables(attempts: Sequence[Attempt]) -> list[str]:
-    """One table per workload, with a legend of its columns; none where nothing was counted."""
-    return [_table(key, found) for key, found in _by_workload(attempts).items()]
-
-
-def fitted_counter_tables(attempts: Sequence[Attempt], legend: Legend, width: int) -> list[str]:
-    """The same with configs by number, and as many beside one another as fit."""
+def counter_tables(attempts: Sequence[Attempt], legend: Legend, width: int) -> list[str]:
+    """One table per workload with configs by number, as many columns beside one another as fit;
+    none where nothing was counted."""
     return [_fitted(key, found, legend, width) for key, found in _by_workload(attempts).items()]
 
 
@@ -42,7 +37,8 @@ def _by_workload(attempts: Sequence[Attempt]) -> dict[str, list[Measurement]]:
 
 def _fitted(workload: str, measurements: Sequence[Measurement], legend: Legend, width: int) -> str:
     names = [
-        _reference_name(m) if _is_reference(m) else legend.number(m.subject) for m in measurements
+        label_of(m.subject) if is_reference(m.subject) else legend.number(m.subject)
+        for m in measurements
     ]
     columns = list(zip(*_cells(measurements), strict=True))
     headings = [METRIC, *names]
@@ -86,54 +82,12 @@ def _cells(measurements: Sequence[Measurement]) -> list[list[str]]:
     ]
 
 
-def _table(workload: str, measurements: Sequence[Measurement]) -> str:
-    names = _column_names(measurements)
-    rows = _cells(measurements)
-    legend = [
-        f"{name} = {Variant.from_key(m.subject).config}"
-        for name, m in zip(names, measurements, strict=True)
-        if not _is_reference(m)
-    ]
-    return "\n".join([_title(workload), text_table([METRIC, *names], rows, {METRIC}), *legend])
-
-
 def _title(workload: str) -> str:
     w = Workload.from_key(workload)
     return f"Counters at seq_len {w.seq_len_q}, d_head {w.d_head}, {w.dtype.name}"
-
-
-def _reference_name(measurement: Measurement) -> str:
-    return label_of(measurement.subject)
-
-
-def _column_names(measurements: Sequence[Measurement]) -> list[str]:
-    """References by their label, ours as A, B, …: short forms are too long for a column."""
-    names = []
-    ours = 0
-    for m in measurements:
-        if _is_reference(m):
-            names.append(_reference_name(m))
-        else:
-            names.append(_letters(ours))
-            ours += 1
-    return names
-
-
-def _letters(index: int) -> str:
-    """A … Z, AA, AB, …"""
-    text = ""
-    index += 1
-    while index:
-        index, place = divmod(index - 1, 26)
-        text = chr(ord("A") + place) + text
-    return text
 
 
 def _metrics(measurements: Sequence[Measurement]) -> list[str]:
     """Known metrics in their usual order, then the others by name."""
     found = {name for m in measurements for name in m.counters}
     return [m for m in METRICS if m in found] + sorted(found - METRICS.keys())
-
-
-def _is_reference(measurement: Measurement) -> bool:
-    return is_reference(measurement.subject)

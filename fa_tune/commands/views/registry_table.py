@@ -23,43 +23,27 @@ from fa_tune.store.registry.lookup import Match, Target, find_match
 from fa_tune.store.registry.schema import Entry, Registry, entry_text
 
 _REFERENCES = tuple(name for name in LABELS if name != BARE_READ)
-_HEADINGS_OF_REFERENCES = tuple(f"x {LABELS[name]}" for name in _REFERENCES)
-_HEADINGS = (
-    "GPU",
-    "workload",
-    "method",
-    "family",
-    "config",
-    "median",
-    "95 %",
-    "n",
-    "TFLOP/s",
-    "GB/s",
-    "% of peak",
-    "x default",
-    *_HEADINGS_OF_REFERENCES,
-    "x best",
-    "tied",
-    "x default at worst",
-    "from",
-)
-_FITTED = (
-    *("", "workload", "time", "TFLOP/s", "GB/s", "% peak", "default"),
-    *(LABELS[name] for name in _REFERENCES),
-    *("tied", "n"),
-)
-_SPARE = (
-    "n",
-    "tied",
-    "TFLOP/s",
-    "% peak",
-    *(LABELS[name] for name in reversed(_REFERENCES)),
-)
+# The heading of a column in full, and fitted to a terminal.
+_FITTED = {
+    "workload": "workload",
+    "median": "time",
+    "TFLOP/s": "TFLOP/s",
+    "GB/s": "GB/s",
+    "% of peak": "% peak",
+    "x default": "default",
+    **{f"x {LABELS[name]}": LABELS[name] for name in _REFERENCES},
+    "tied": "tied",
+    "n": "n",
+}
+_SPARE = ("n", "tied", "TFLOP/s", "% peak", *(LABELS[name] for name in reversed(_REFERENCES)))
 _KEY = (
     "default and libraries: its speed over theirs; tied: how many configs cannot be told from the "
     "fastest"
 )
-_ONLY_IF_KNOWN = ("GB/s", "% of peak", *_HEADINGS_OF_REFERENCES[2:], "x default at worst")
+_ONLY_IF_KNOWN = {
+    *("GB/s", "% of peak", "x default at worst"),
+    *(f"x {LABELS[name]}" for name in _REFERENCES[2:]),
+}
 _LEFT = {"x default at worst", "GPU", "workload", "method", "family", "config", "from"}
 
 
@@ -93,9 +77,13 @@ def show_entries(entries: Sequence[Entry], *, wide: bool) -> None:
     for entry in entries:
         of_method.setdefault(f"{entry.gpu.name}; {entry.method}", []).append(entry)
     for title, members in of_method.items():
-        rows = [[legend.number(entry.chosen.key), *_figures(entry)] for entry in members]
+        rows = []
+        for entry in members:
+            cells = _cells(entry) | {"x default": _speed(entry.ratio_to_default)}
+            rows.append([legend.number(entry.chosen.key), *(cells[name] for name in _FITTED)])
+        headings = ["", *_FITTED.values()]
         say(wrapped(title, width))
-        say("\n".join(fitted(_FITTED, rows, width, left=_FITTED[:2], spare=_SPARE)))
+        say("\n".join(fitted(headings, rows, width, left=headings[:2], spare=_SPARE)))
         say()
     told = []
     for entry in entries:
@@ -111,19 +99,6 @@ def show_entries(entries: Sequence[Entry], *, wide: bool) -> None:
     say()
 
 
-def _figures(entry: Entry) -> list[str]:
-    return [
-        workload_text(entry.workload),
-        units.aligned_seconds(entry.median_s),
-        f"{entry.tflops:.0f}",
-        *_memory(entry),
-        _speed(entry.ratio_to_default),
-        *(_speed(_reference(entry, name)) for name in _REFERENCES),
-        str(max(len(entry.tie_set) - 1, 0)),
-        str(entry.n),
-    ]
-
-
 def _memory(entry: Entry) -> tuple[str, str]:
     """GB/s and their share of the memory's peak, where memory may be the limit."""
     rate = entry.memory_rate
@@ -136,40 +111,38 @@ def _memory(entry: Entry) -> tuple[str, str]:
 def entry_table(entries: Sequence[Entry]) -> str:
     """One line per entry; what is not known is empty, and a package that nobody measured has
     no column."""
-    rows = [_row(entry) for entry in entries]
-    shown = [
-        i
-        for i, heading in enumerate(_HEADINGS)
-        if heading not in _ONLY_IF_KNOWN or any(row[i] for row in rows)
-    ]
-    headings = [_HEADINGS[i] for i in shown]
-    return text_table(headings, [[row[i] for i in shown] for row in rows], _LEFT)
+    rows = [_cells(entry) for entry in entries]
+    shown = [n for n in rows[0] if n not in _ONLY_IF_KNOWN or any(row[n] for row in rows)]
+    return text_table(shown, [[row[name] for name in shown] for row in rows], _LEFT)
 
 
-def _row(entry: Entry) -> list[str]:
+def _cells(entry: Entry) -> dict[str, str]:
+    """The cell of every column, by its heading in full."""
     half = ""
     if entry.interval_s is not None:
         low, high = entry.interval_s
         half = f"±{50 * (high - low) / entry.median_s:.2f} %"
     recorded = entry.provenance.recorded_at[:10]
-    return [
-        entry.gpu.name,
-        workload_text(entry.workload),
-        entry.method,
-        entry.chosen.family,
-        entry.chosen.config,
-        units.aligned_seconds(entry.median_s),
-        half,
-        str(entry.n),
-        f"{entry.tflops:.0f}",
-        *_memory(entry),
-        _speed(entry.ratio_to_default) + _other_family(entry),
-        *(_speed(_reference(entry, name)) for name in _REFERENCES),
-        _speed(_hardest(entry)),
-        str(max(len(entry.tie_set) - 1, 0)),
-        _at_worst(entry),
-        f"{recorded} {'replay' if entry.source == 'replay' else 'measured'}",
-    ]
+    rate, share = _memory(entry)
+    return {
+        "GPU": entry.gpu.name,
+        "workload": workload_text(entry.workload),
+        "method": entry.method,
+        "family": entry.chosen.family,
+        "config": entry.chosen.config,
+        "median": units.aligned_seconds(entry.median_s),
+        "95 %": half,
+        "n": str(entry.n),
+        "TFLOP/s": f"{entry.tflops:.0f}",
+        "GB/s": rate,
+        "% of peak": share,
+        "x default": _speed(entry.ratio_to_default) + _other_family(entry),
+        **{f"x {LABELS[name]}": _speed(_reference(entry, name)) for name in _REFERENCES},
+        "x best": _speed(_hardest(entry)),
+        "tied": str(max(len(entry.tie_set) - 1, 0)),
+        "x default at worst": _at_worst(entry),
+        "from": f"{recorded} {'replay' if entry.source == 'replay' else 'measured'}",
+    }
 
 
 def _other_family(entry: Entry) -> str:

@@ -13,24 +13,17 @@ from fa_tune.commands.shared import documents
 from fa_tune.commands.shared.documents import Count, Stages, write_document
 from fa_tune.commands.shared.output import say
 from fa_tune.commands.views import search_table
-from fa_tune.commands.views.registry_prose import against, data_dependence, without_family
-from fa_tune.core import units
 from fa_tune.core.comparison import OnInputs
 from fa_tune.core.model import (
-    BARE_READ,
-    Attempt,
     DeviceInfo,
     Outcome,
     Rejected,
     Variant,
-    is_reference,
-    reference_name,
 )
 from fa_tune.core.stats import Ratio
-from fa_tune.libraries import label_of
 from fa_tune.report.fitted import Legend
 from fa_tune.report.formats import row_objects, write_text
-from fa_tune.report.summary import against_each
+from fa_tune.report.page.source import Source
 from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.search.decide import Decision
 from fa_tune.store.table.from_attempts import rows_from_attempts
@@ -120,7 +113,7 @@ def _show_fitted(result: SearchResult, limit: int | None, width: int) -> None:
     sentences = []
     for found in result.results:
         rows = workload_rows(result, found)
-        name = str(rows[0].group) if rows else found.workload.key
+        name = _name(found, rows)
         lines = search_table.table_lines(found, rows, legend, limit, width)
         if lines:
             say(wrapped(name, width))
@@ -137,6 +130,10 @@ def _show_fitted(result: SearchResult, limit: int | None, width: int) -> None:
         say(wrapped(text, width))
 
 
+def _name(found: WorkloadResult, rows: Sequence[Row]) -> str:
+    return str(rows[0].group) if rows else found.workload.key
+
+
 def _show_wide(result: SearchResult, limit: int | None) -> None:
     summaries = []
     for found in result.results:
@@ -146,7 +143,7 @@ def _show_wide(result: SearchResult, limit: int | None) -> None:
             chosen = found.decision.chosen.subject if found.decision else None
             write_text(_by_choice(found, rows), sys.stdout, limit or ALL, chosen=chosen)
             say()
-        summaries.append(summary(found, rows, _gpu(result)))
+        summaries.append(search_table.sentence(found, _name(found, rows), None, _gpu(result)))
     for text in summaries:
         say(text)
 
@@ -206,52 +203,6 @@ def _gpu(result: SearchResult) -> str:
     return result.device.name if result.device else ""
 
 
-def summary(result: WorkloadResult, rows: Sequence[Row], gpu: str = "") -> str:
-    """One line: what was chosen, its time and rate, what it ties with, how it stands to the
-    references, and by which rule it was chosen."""
-    name = str(rows[0].group) if rows else result.workload.key
-    decision = result.decision
-    if decision is None:
-        return f"{name}: nothing chosen: {result.problem or 'no config has a valid time'}."
-    chosen = decision.chosen
-    rates = {f"{row.family}:{row.kernel}": row.matmul_tflops for row in rows}
-    parts = [
-        f"{config_text(chosen.subject)} takes {units.format_seconds(chosen.median_s)} "
-        f"({rates[chosen.subject]:.0f} TFLOP/s)"
-    ]
-    others = [s for s in decision.tie_set if s != chosen.subject]
-    if others and chosen.subject in decision.tie_set:
-        parts.append("tied with " + (f"{len(others)} others" if others[1:] else "1 other"))
-    parts += _families(result)
-    parts += _against_references(result)
-    failed = Counter(
-        a.outcome for a in result.attempts if a.outcome is not Outcome.OK and not _is_reference(a)
-    )
-    if failed:
-        parts.append(
-            "without a result: "
-            + ", ".join(f"{n} {o.replace('_', ' ')}" for o, n in sorted(failed.items()))
-        )
-    text = f"{name}: {'; '.join(parts)}. {without_family(decision.sentence)}"
-    if (rate := result.memory_rate(gpu)) is not None:
-        text += f" {rate.sentence}"
-    if result.confirmation is not None and result.confirmation.upheld:
-        found = result.confirmation
-        text += f" Confirmed: run as a program runs it, it takes {against(found.ratio)}, in "
-        text += f"{found.n} pairs."
-    figures = result.on_inputs.get(chosen.subject, ())
-    text += "".join(f" {told}" for told in data_dependence(figures, result.inputs))
-    if result.exploration is not None:
-        told = without_family(result.exploration.sentence)
-        text += f" {told[0].upper()}{told[1:]}."
-    return text
-
-
-def config_text(subject: str) -> str:
-    """A subject without its family, as people write it."""
-    return Variant.from_key(subject).config
-
-
 def rejected_line(rejected: Sequence[tuple[Variant, Rejected]]) -> str:
     """How many configs could not run, by constraint."""
     counts = Counter(why.constraint for _, why in rejected)
@@ -260,32 +211,27 @@ def rejected_line(rejected: Sequence[tuple[Variant, Rejected]]) -> str:
     return f"Not tried: {len(rejected)} {noun} that cannot run here ({reasons})."
 
 
-def _families(result: WorkloadResult) -> list[str]:
-    """Where several families were measured: the best of each that was not chosen, with its
-    time over the chosen one's and over that of its own default."""
-    assert result.decision is not None
-    chosen = result.decision.chosen
-    out = []
-    for standing in result.families if len(result.families) > 1 else ():
-        if standing.family == Variant.from_key(chosen.subject).family:
-            continue
-        times = f"{standing.median_s / chosen.median_s:.2f}x its time"
-        if standing.ratio_to_default is not None:
-            times += f" and {standing.ratio_to_default:.2f}x that of {standing.family}'s default"
-        out.append(f"the best of {standing.family}, {config_text(standing.best)}, takes {times}")
-    return out
-
-
-def _against_references(result: WorkloadResult) -> list[str]:
-    assert result.decision is not None
-    ratios = result.decision.to_references.items()
-    speeds = {label_of(s): 1.0 / r.value for s, r in ratios if reference_name(s) != BARE_READ}
-    out = against_each(speeds, "the speed")
-    for attempt in result.attempts:
-        if _is_reference(attempt) and attempt.outcome is not Outcome.OK:
-            out.append(f"{label_of(attempt.subject)} was not measured ({attempt.reason})")
-    return out
-
-
-def _is_reference(attempt: Attempt) -> bool:
-    return is_reference(attempt.subject)
+def page_source(result: SearchResult) -> Source:
+    """The rows of all workloads, the choices and what was measured beside them."""
+    device = result.device
+    facts = {
+        "recorded_at": result.source,  # which says when
+        "inputs": ", ".join(dict.fromkeys(found.inputs for found in result.results)),
+        "gpu": device.name if device else "",
+        "driver": device.driver if device else "",
+        "method": result.method,
+        "registry": str(result.registry) if result.registry else "",
+    }
+    measured = [a.measurement for a in result.attempts if a.outcome is Outcome.OK]
+    return Source(
+        name="fa-tune search",
+        rows=all_rows(result),
+        chosen={
+            found.workload.key: found.decision.chosen.subject
+            for found in result.results
+            if found.decision is not None
+        },
+        on_inputs={found.workload.key: found.on_inputs for found in result.results},
+        profiled=[m for m in measured if m is not None],
+        facts={name: value for name, value in facts.items() if value},
+    )

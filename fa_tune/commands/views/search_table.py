@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from fa_tune.commands.views.registry_prose import against, data_dependence, without_family
 from fa_tune.commands.views.row_table import gigabytes
 from fa_tune.core import units
-from fa_tune.core.model import BARE_READ, Outcome, is_reference, reference_name
+from fa_tune.core.model import BARE_READ, Outcome, Variant, is_reference, reference_name
 from fa_tune.libraries import label_of
 from fa_tune.report.fitted import Legend, fitted
 from fa_tune.search.decide import Decision
@@ -91,38 +91,60 @@ def _figures(row: Row, seconds: float, ratio: float, note: str) -> list[str]:
     ]
 
 
-def sentence(found: WorkloadResult, name: str, legend: Legend, gpu: str = "") -> str:
-    """What was chosen and why, with configs by number."""
+def sentence(found: WorkloadResult, name: str, legend: Legend | None, gpu: str = "") -> str:
+    """What was chosen and why, with configs by number; without a legend they are in full, and how
+    other families stand to the choice is told as well."""
     decision = found.decision
     if decision is None:
         return f"{name}: nothing chosen: {found.problem or 'no config has a valid time'}."
     subjects = [s.subject for s in decision.standings]
-    text = f"{name}: {legend.numbered(without_family(decision.sentence), subjects)}"
+
+    def named(text: str) -> str:
+        text = without_family(text)
+        return text if legend is None else legend.numbered(text, subjects)
+
+    texts = [named(decision.sentence)]
     speeds = [
         f"{1.0 / ratio.value:.2f}x the speed of {label_of(s)}"
         for s, ratio in decision.to_references.items()
         if reference_name(s) != BARE_READ
     ]
     if speeds:
-        text += f" It has {', '.join(speeds)}."
+        texts.append(f"It has {', '.join(speeds)}.")
+    if legend is None:
+        texts += _other_families(found)
     if (rate := found.memory_rate(gpu)) is not None:
-        text += f" {rate.sentence}"
-    missing = [a for a in found.attempts if is_reference(a.subject) and a.outcome is not Outcome.OK]
-    for attempt in missing:
-        label = label_of(attempt.subject)
-        text += f" {label} was not measured ({attempt.reason})."
-    failed = [
-        a for a in found.attempts if not is_reference(a.subject) and a.outcome is not Outcome.OK
+        texts.append(rate.sentence)
+    failed = [a for a in found.attempts if a.outcome is not Outcome.OK]
+    ours = [a for a in failed if not is_reference(a.subject)]
+    texts += [
+        f"{label_of(a.subject)} was not measured ({a.reason})." for a in failed if a not in ours
     ]
-    if failed:
-        noun = "config is" if len(failed) == 1 else "configs are"
-        text += f" {len(failed)} {noun} without a result."
+    if ours:
+        noun = "configs are" if ours[1:] else "config is"
+        texts.append(f"{len(ours)} {noun} without a result.")
     if found.confirmation is not None and found.confirmation.upheld:
-        ratio = found.confirmation.ratio
-        text += f" Confirmed: run as a program runs it, it takes {against(ratio)}."
-    figures = found.on_inputs.get(decision.chosen.subject, ())
-    text += "".join(f" {told}" for told in data_dependence(figures, found.inputs))
+        gain = against(found.confirmation.ratio)
+        texts.append(f"Confirmed: run as a program runs it, it takes {gain}.")
+    texts += data_dependence(found.on_inputs.get(decision.chosen.subject, ()), found.inputs)
     if found.exploration is not None:
-        told = legend.numbered(without_family(found.exploration.sentence), subjects)
-        text += f" {told[0].upper()}{told[1:]}."
-    return text
+        explored = named(found.exploration.sentence)
+        texts.append(f"{explored[0].upper()}{explored[1:]}.")
+    return f"{name}: {' '.join(texts)}"
+
+
+def _other_families(found: WorkloadResult) -> list[str]:
+    """The best of each family that was measured and not chosen, with its time over the chosen
+    one's and over that of its own default."""
+    assert found.decision is not None
+    chosen = found.decision.chosen
+    out = []
+    for standing in found.families:
+        if standing.family == Variant.from_key(chosen.subject).family:
+            continue
+        times = f"{standing.median_s / chosen.median_s:.2f}x its time"
+        if standing.ratio_to_default is not None:
+            times += f" and {standing.ratio_to_default:.2f}x that of {standing.family}'s default"
+        best = Variant.from_key(standing.best).config
+        out.append(f"The best of {standing.family}, {best}, takes {times}.")
+    return out

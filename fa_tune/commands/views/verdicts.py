@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ from fa_tune.commands.shared.documents import Rejected, rejected
 from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.output import say
 from fa_tune.core.errors import NoUsableVariant
-from fa_tune.core.model import CaseError, Outcome, Variant, Verdict
+from fa_tune.core.model import Attempt, CaseError, Outcome, Variant, Verdict, is_users, user_place
 from fa_tune.tune.results import VerifyReport
 
 RIGHT, WRONG = "✓", "✗"
@@ -111,3 +112,12 @@ def _row(key: str, verdict: Verdict) -> list[str]:
 def _name(subject: str) -> str:
     """A variant's short form; what the key says beyond it stays."""
     return Variant.from_key(subject).config
+
+
+def check_users(attempts: Iterable[Attempt]) -> None:
+    """Raise NoUsableVariant for a user's kernel that is wrong or failed; one that has no call for a
+    workload was told like a library's."""
+    for a in attempts:
+        if is_users(a.subject) and a.outcome not in (Outcome.OK, Outcome.REJECTED):
+            place, how = user_place(a.subject), a.outcome.replace("_", " ")
+            raise NoUsableVariant(f"--with {place}: {how} on {a.workload}: {a.reason}")
