@@ -1,17 +1,14 @@
-"""The C++ core on a GPU, beside Python's launches: a program of its own for each check.
-
-Arguments: a check by its name, a folder for compiled kernels.  Prints `right`, or what the check
-says.  torch stays out of the test's own process.
+"""The C++ core on a GPU with kernels that it loads itself, beside those that CuPy loaded: every
+check that is named, in one process; see `op_checks.main`.  FA_TUNE_TEST_CACHE: a folder for kernels.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
+import os
 import random
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,23 +24,24 @@ from fa_tune.core.errors import DriverError
 from fa_tune.core.model import Artifact
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import Config, KernelFamily
-from fa_tune.gpu.guard import use_device
 from fa_tune.operations.base import Tensors
 from fa_tune.operations.forward.torch_side import inputs as make_inputs
-from tests.csrc.host_cost import host_cost
 from tests.gpu.items import enqueue, launch_args, load_artifact, lse_for
+from tests.gpu.op_checks import main, same_bits
 from tests.tensors import qkv
 
 THREADS, LAUNCHES = 8, 10_000
 BUFFERS = 10  # results of a thread before they are looked at
 SAMPLE = 5  # configs of a family, beside the defaults
+CACHE = Path(os.environ["FA_TUNE_TEST_CACHE"])
+CORE, STORE = Core(cache_dir=CACHE), ArtifactStore(CACHE)
 
 
 def here() -> ArchLimits:
     return limits(torch.cuda.get_device_capability())
 
 
-def compiled(store: ArtifactStore, wanted: list[tuple[Config, Workload]]) -> list[Artifact]:
+def compiled(wanted: list[tuple[Config, Workload]]) -> list[Artifact]:
     requests = []
     for config, workload in wanted:
         family = families.of(config)
@@ -51,7 +49,7 @@ def compiled(store: ArtifactStore, wanted: list[tuple[Config, Workload]]) -> lis
         variant = families.variant_of(family, config)
         requests.append(BuildRequest(variant, traits, family.compile_arch(here())))
     unique = list(dict.fromkeys(requests))
-    results = {r.request: r for r in build(unique, store)}
+    results = {r.request: r for r in build(unique, STORE)}
     failed = {r.request: r.reason for r in results.values() if r.artifact is None}
     assert not failed, failed
     return [a for r in requests if (a := results[r].artifact) is not None]
@@ -125,14 +123,6 @@ def by_python(artifact: Artifact, workload: Workload, inputs: Tensors) -> list[t
     return [out] if lse is None else [out, lse]
 
 
-def same_bits(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    kinds = {2: torch.int16, 4: torch.int32}
-    return all(
-        torch.equal(a.view(kinds[a.element_size()]), b.view(kinds[b.element_size()]))
-        for a, b in zip(one, other, strict=True)
-    )
-
-
 def workloads(d_head: int, dtype: DType, d_head_v: int = 0) -> Iterator[Workload]:
     for workload in (
         Workload(3, 8, 8, 768, 1536, d_head, dtype),
@@ -143,7 +133,7 @@ def workloads(d_head: int, dtype: DType, d_head_v: int = 0) -> Iterator[Workload
         yield replace(workload, d_head_v=d_head_v)
 
 
-def bits(core: Core, store: ArtifactStore) -> str:
+def bits() -> str:
     wanted = [
         (config, workload)
         for d_head, dtype in ((128, DType.FP16), (64, DType.BF16), (256, DType.FP16))
@@ -155,11 +145,11 @@ def bits(core: Core, store: ArtifactStore) -> str:
         for config in configs(192, DType.BF16, 2, d_head_v=128)
         for workload in workloads(192, DType.BF16, 128)
     ]
-    for (config, workload), artifact in zip(wanted, compiled(store, wanted), strict=True):
+    for (config, workload), artifact in zip(wanted, compiled(wanted), strict=True):
         inputs = make_inputs(workload, seed=14)
         expected = by_python(artifact, workload, inputs)
         out, lse = fresh(workload, inputs)
-        kernel = core.kernel(KernelImage.of(artifact))
+        kernel = CORE.kernel(KernelImage.of(artifact))
         launch(kernel, workload, launch_args(inputs, out, lse), stream())
         torch.cuda.synchronize()
         found = [out] if lse is None else [out, lse]
@@ -194,10 +184,10 @@ class Tenant:
                     self.wrong += (out.view(torch.int16) != self.expected.view(torch.int16)).sum()
 
 
-def threads(core: Core, store: ArtifactStore) -> str:
+def threads() -> str:
     wanted = [(c, Workload(3, 16, 16, 512, 512, 128, DType.FP16)) for c in scheduled_configs()]
-    for artifact in compiled(store, wanted):
-        kernel = core.kernel(KernelImage.of(artifact))
+    for artifact in compiled(wanted):
+        kernel = CORE.kernel(KernelImage.of(artifact))
         tenants = [Tenant(kernel, artifact, seed) for seed in range(THREADS)]
         running = [threading.Thread(target=t.run, args=(LAUNCHES // THREADS,)) for t in tenants]
         for thread in running:
@@ -210,12 +200,12 @@ def threads(core: Core, store: ArtifactStore) -> str:
     return "right"
 
 
-def graphs(core: Core, store: ArtifactStore) -> str:
+def graphs() -> str:
     workload = Workload(3, 16, 16, 512, 512, 128, DType.FP16)
-    for artifact in compiled(store, [(c, workload) for c in scheduled_configs()]):
+    for artifact in compiled([(c, workload) for c in scheduled_configs()]):
         one, other = (make_inputs(workload, seed=seed) for seed in (1, 2))
         (expected,) = by_python(artifact, workload, other)
-        kernel = core.kernel(KernelImage.of(artifact))
+        kernel = CORE.kernel(KernelImage.of(artifact))
         refused = False
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
             out, _ = fresh(workload, one)
@@ -248,14 +238,14 @@ def graphs(core: Core, store: ArtifactStore) -> str:
     return "right"
 
 
-def two_gpus(core: Core, store: ArtifactStore) -> str:
+def two_gpus() -> str:
     if torch.cuda.device_count() < 2:
         return "one GPU"
     workload = Workload(3, 16, 16, 512, 512, 128, DType.FP16)
-    for artifact in compiled(store, [(c, workload) for c in scheduled_configs()]):
+    for artifact in compiled([(c, workload) for c in scheduled_configs()]):
         inputs = make_inputs(workload, seed=1)
         (expected,) = by_python(artifact, workload, inputs)
-        kernel = core.kernel(KernelImage.of(artifact))
+        kernel = CORE.kernel(KernelImage.of(artifact))
         there = qkv(**{n: t.to("cuda:1") for n, t in inputs.items()})
         results = []
         for _ in range(20):
@@ -272,12 +262,12 @@ def two_gpus(core: Core, store: ArtifactStore) -> str:
     return "right"
 
 
-def table(core: Core, store: ArtifactStore) -> str:
+def table() -> str:
     workload = Workload(2, 4, 4, 512, 512, 128, DType.FP16)
     chosen, *_ = families.defaults(128, DType.FP16, here())
-    (artifact,) = compiled(store, [(chosen, workload)])
+    (artifact,) = compiled([(chosen, workload)])
     image, gpu = KernelImage.of(artifact), torch.cuda.get_device_name()
-    made = core.table([image], [TableEntry(gpu, workload, image.config)], [image.config])
+    made = CORE.table([image], [TableEntry(gpu, workload, image.config)], [image.config])
     inputs = make_inputs(workload, seed=1)
     out, _ = fresh(workload, inputs)
     made.launch(problem_of(workload), tensors_of(launch_args(inputs, out)), stream())
@@ -287,27 +277,5 @@ def table(core: Core, store: ArtifactStore) -> str:
     return "right"
 
 
-def cost(core: Core, store: ArtifactStore) -> str:
-    lines = []
-    for family in families.runnable(here()):
-        config = family.default_config(128, DType.FP16)
-        workload = Workload(1, 1, 1, *families.blocks(config), 128, DType.FP16)
-        (artifact,) = compiled(store, [(config, workload)])
-        lines.append(json.dumps({"family": family.name, **host_cost(KernelImage.of(artifact))}))
-    return "\n".join(lines)
-
-
-CHECKS: dict[str, Callable[[Core, ArtifactStore], str]] = {
-    "bits": bits,
-    "threads": threads,
-    "graphs": graphs,
-    "two_gpus": two_gpus,
-    "table": table,
-    "cost": cost,
-}
-
-
 if __name__ == "__main__":
-    use_device(0)
-    check, folder = sys.argv[1], Path(sys.argv[2])
-    print(CHECKS[check](Core(cache_dir=folder), ArtifactStore(folder)))
+    main(globals())

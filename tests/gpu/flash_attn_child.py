@@ -14,13 +14,16 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from fa_tune.op import flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache
+from fa_tune.op.traits import Traits
+from tests.gpu.op_checks import draw, reference, with_grads
 
 LENGTHS = (
     *((113, 203), (128, 217), (113, 211), (108, 256), (256, 512), (512, 256)),
@@ -55,7 +58,7 @@ class Case:
 
 def cases() -> list[Case]:
     """Every length with every d_head, the rest drawn; few kinds of kernels for each d_head."""
-    dice, found = random.Random(15), []
+    dice, found = random.Random(15), list[Case]()
     for d_head in D_HEADS:
         dtype = dice.choice(("float16", "bfloat16"))
         scores = dice.choice(SCORES[1:])
@@ -86,36 +89,13 @@ def window_of(case: Case) -> tuple[int, int]:
     return dice.randrange(case.lengths[1]), dice.randrange(case.lengths[1])
 
 
-def slopes_of(case: Case, batch: int) -> torch.Tensor | None:
-    if case.scores != "alibi":
-        return None
-    generator = torch.Generator("cuda").manual_seed(case.seed)
-    return 0.3 * torch.rand(batch, HEADS, generator=generator, device="cuda")
-
-
 def defined(case: Case, q: Any, k: Any, v: Any, slopes: torch.Tensor | None) -> torch.Tensor:
     """In the precision of the tensors, for one batch of sequences of equal lengths."""
-    group = q.shape[2] // k.shape[2]
-    k, v = (t.repeat_interleave(group, 2) for t in (k, v))
-    scores = torch.einsum("bqhd,bkhd->bhqk", q * q.shape[3] ** -0.5, k)
-    if case.scores == "softcap":
-        scores = SOFTCAP * torch.tanh(scores / SOFTCAP)
-    n_q, n_kv = scores.shape[-2:]
-    row = torch.arange(n_q, device=q.device)[:, None] + n_kv - n_q
-    behind = row - torch.arange(n_kv, device=q.device)
-    if slopes is not None:
-        scores = scores - (slopes[..., None, None] * behind.abs()).to(scores.dtype)
-    left, right = window_of(case)
-    if "causal" in case.mask:
-        right = 0
-    hidden = torch.zeros_like(behind, dtype=torch.bool)
-    if right >= 0:
-        hidden |= behind < -right
-    if left >= 0:
-        hidden |= behind > left
-    blind = hidden.all(-1, keepdim=True)
-    scores = scores.masked_fill(hidden & ~blind, -torch.inf)
-    return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1).masked_fill(blind, 0.0), v)
+    left, right = (None if n < 0 else n for n in window_of(case))
+    causal, softcap = "causal" in case.mask, SOFTCAP if case.scores == "softcap" else None
+    window = {"window_left": left, "window_right": None if causal else right}
+    traits = Traits(causal, True, **window, softcap=softcap, alibi_slopes=slopes)
+    return reference(q, k, v, traits)
 
 
 # Ours ---------------------------------------------------------------------------------------
@@ -140,17 +120,15 @@ def drawn(case: Case) -> Drawn:
     lengths = [(n_q, n_kv)] * batch
     if case.kind == "packed":
         lengths[1:] = [(dice.randint(1, n_q), dice.randint(1, n_kv)) for _ in lengths[1:]]
-    shape_q = (sum(n for n, _ in lengths), HEADS, case.d_head)
-    shape_k = (sum(n for _, n in lengths), case.kv_heads, case.d_head)
-    dtype = getattr(torch, case.dtype)
-    q, k, v, seed = (
-        torch.randn(shape, device="cuda").to(dtype)
-        for shape in (shape_q, shape_k, shape_k, shape_q)
-    )
+    shapes = [
+        (sum(pair[i] for pair in lengths), heads) for i, heads in enumerate((HEADS, case.kv_heads))
+    ]
     if case.kind == "dense":
-        q, seed = q.view(batch, n_q, *shape_q[1:]), seed.view(batch, n_q, *shape_q[1:])
-        k, v = (t.view(batch, n_kv, *shape_k[1:]) for t in (k, v))
-    return Drawn(q, k, v, seed, slopes_of(case, batch), lengths)
+        shapes = [(batch, n_q, HEADS), (batch, n_kv, case.kv_heads)]
+    dtype = getattr(torch, case.dtype)
+    q, k, v, seed = (draw(*shapes[i], case.d_head, dtype=dtype) for i in (0, 1, 1, 0))
+    slopes = 0.3 * torch.rand(batch, HEADS, device="cuda") if case.scores == "alibi" else None
+    return Drawn(q, k, v, seed, slopes, lengths)
 
 
 def starts(lengths: list[int]) -> torch.Tensor:
@@ -188,16 +166,6 @@ def by_definition(case: Case, given: Drawn, q: Any, k: Any, v: Any) -> torch.Ten
         outs.append(defined(case, *parts, slopes)[0])
         row, key = row + n_q, key + n_kv
     return torch.cat(outs)
-
-
-def with_grads(
-    run: Callable[..., torch.Tensor], tensors: list[torch.Tensor], seed: torch.Tensor
-) -> list[torch.Tensor]:
-    leaves = [t.detach().clone().requires_grad_() for t in tensors]
-    out = run(*leaves)
-    out.backward(seed.to(out.dtype))
-    grads = [t.grad for t in leaves]
-    return [out.detach(), *(g for g in grads if g is not None)]
 
 
 def judged(
@@ -255,17 +223,14 @@ def check_cache(case: Case) -> dict[str, float]:
     """A cache with new keys, its lengths a number, a tensor, and pages."""
     torch.manual_seed(case.seed)
     dice, (n_q, n_kv), dtype = random.Random(case.seed), case.lengths, getattr(torch, case.dtype)
-    batch, page, ratios = 3, 256, {}
-
-    def draw(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, device="cuda").to(dtype)
-
-    q = draw(batch, n_q, HEADS, case.d_head)
+    batch, page, ratios = 3, 256, dict[str, float]()
+    q = draw(batch, n_q, HEADS, case.d_head, dtype=dtype)
+    kv = partial(draw, dtype=dtype)
     options = {"causal": "causal" in case.mask, "window_size": window_of(case)}
     for way in ("number", "tensor", "pages"):
         room = -(-n_kv // page) * page
-        keys, values = (draw(batch, room, case.kv_heads, case.d_head) for _ in range(2))
-        new = [draw(batch, n_q, case.kv_heads, case.d_head) for _ in range(2)]
+        keys, values = (kv(batch, room, case.kv_heads, case.d_head) for _ in range(2))
+        new = [kv(batch, n_q, case.kv_heads, case.d_head) for _ in range(2)]
         before = [n_kv - n_q if way == "number" else dice.randint(0, n_kv - n_q) for _ in q]
         lengths: Any = torch.tensor(before, dtype=torch.int32, device="cuda")
         caches, table = [keys.clone(), values.clone()], None

@@ -21,7 +21,7 @@ from fa_tune.core.workload import Workload
 from fa_tune.op import flash_attn_with_kvcache, state
 from fa_tune.op.kv_cache import E4M3, Cache, attend
 from fa_tune.op.traits import Traits
-from tests.gpu.op_checks import draw, main, same_bits
+from tests.gpu.op_checks import draw, main, reference, same_bits
 
 PROBLEMS, FEW_PROBLEMS = 72, 24
 KINDS = 24  # of kernels among them: each is compiled
@@ -108,36 +108,16 @@ def _draw(dice: random.Random, number: int) -> Drawn:
 
 def _expected(drawn: Drawn, batch: int, traits: Traits, dtype: torch.dtype) -> torch.Tensor:
     """Of one sequence, [n_q, heads, d_v], with weights and result in `dtype`."""
-    n, n_q, group = (
-        int(drawn.lengths[batch]),
-        drawn.q.shape[1],
-        drawn.q.shape[2] // drawn.keys.shape[2],
-    )
-    q = drawn.q[batch].double()
-    keys, values = (t[batch, :n].double() for t in (drawn.keys, drawn.values))
+    keys, values = (t[batch, : drawn.lengths[batch]].double() for t in (drawn.keys, drawn.values))
     if drawn.scales is not None:
         shape = (len(drawn.q), keys.shape[1])
         keys, values = (
             t * s.double().expand(shape)[batch][:, None]
             for t, s in zip((keys, values), drawn.scales, strict=True)
         )
-    keys, values = (t.repeat_interleave(group, 1) for t in (keys, values))
-    found = torch.einsum("qhd,khd->hqk", q, keys) / q.shape[2] ** 0.5
-    if traits.softcap is not None:
-        found = traits.softcap * torch.tanh(found / traits.softcap)
-    place = torch.arange(n, device="cuda") - torch.arange(n_q, device="cuda")[:, None] - (n - n_q)
-    left, right = traits.window_left, 0 if traits.causal else traits.window_right
-    hidden = torch.zeros_like(place, dtype=torch.bool)
-    if right is not None:
-        hidden |= place > right
-    if left is not None:
-        hidden |= place < -left
-    found = found.masked_fill(hidden, -torch.inf)
-    if traits.sink is not None:
-        sink = traits.sink.double()[:, None, None].expand(*found.shape[:2], 1)
-        found = torch.cat((found, sink), -1)
-    weights = torch.softmax(found, -1).nan_to_num(0.0)[..., :n].to(dtype).double()
-    return torch.einsum("hqk,khd->qhd", weights, values).to(dtype).double()
+    aligned = traits._replace(bottom_right=True)
+    three = (drawn.q[[batch]].double(), keys[None], values[None])
+    return reference(*three, aligned, weights=dtype)[0].to(dtype).double()
 
 
 def random_caches() -> None:

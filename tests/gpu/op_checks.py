@@ -44,10 +44,15 @@ def draw(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
 
 
 def reference(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, traits: Traits, first: int = 0
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    traits: Traits,
+    first: int = 0,
+    weights: torch.dtype | None = None,
 ) -> torch.Tensor:
     """Attention in the type of the inputs; rows without keys are 0.  `first`: the number of the
-    first batch element."""
+    first batch element; `weights`: a type that the weights are rounded to."""
     group = q.shape[2] // k.shape[2]
     k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
     scale = q.shape[3] ** -0.5 if traits.scale is None else traits.scale
@@ -77,8 +82,8 @@ def reference(
     if traits.sink is not None:
         more = traits.sink.to(scores.dtype)[None, :, None, None].expand(*scores.shape[:3], 1)
         scores = torch.cat((scores, more), -1)
-    weights = scores.softmax(-1)[..., :n_kv].masked_fill(blind, 0.0)
-    return torch.einsum("bhqk,bkhd->bqhd", weights.to(v.dtype), v)
+    found = scores.softmax(-1)[..., :n_kv].masked_fill(blind, 0.0)
+    return torch.einsum("bhqk,bkhd->bqhd", found.to(weights or v.dtype).to(v.dtype), v)
 
 
 def packed_lengths() -> Lengths:
@@ -115,11 +120,19 @@ def options_of(traits: Traits) -> dict[str, Any]:
     }
 
 
-def grads(run: Callable[..., Any], tensors: list[torch.Tensor], seed: torch.Tensor) -> list[Any]:
+def with_grads(
+    run: Callable[..., Any], tensors: list[torch.Tensor], seed: torch.Tensor
+) -> list[Any]:
+    """The result of one pass, and the gradients of its tensors."""
     leaves = [t.detach().clone().requires_grad_() for t in tensors]
     out = run(*leaves)
     out.backward(seed.to(out.dtype))
-    return [t.grad for t in leaves]
+    return [out.detach(), *(t.grad for t in leaves)]
+
+
+def grads(run: Callable[..., Any], tensors: list[torch.Tensor], seed: torch.Tensor) -> list[Any]:
+    """The gradients alone."""
+    return with_grads(run, tensors, seed)[1:]
 
 
 def main(checks: Mapping[str, Any]) -> None:

@@ -1,41 +1,25 @@
-"""The C++ core launches what Python launches: the same bits, from many threads, in graphs, on two
-GPUs."""
+"""The C++ core launches kernels that it loads itself as those that CuPy loaded: the same bits, from
+many threads, in graphs, by a table, on two GPUs."""
 
 from __future__ import annotations
-
-import subprocess
-import sys
 
 import pytest
 
 from fa_tune.core.options import MachineOptions
-from tests.project_files import ROOT
+from tests.gpu.test_op import run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
+CHECKS = ("bits", "threads", "graphs", "table", "two_gpus")
 
 
-def run(check: str, machine: MachineOptions) -> str:
-    command = [sys.executable, "-m", "tests.gpu.core_child", check, str(machine.cache_dir)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.strip()
+@pytest.fixture(scope="module")
+def said(machine: MachineOptions) -> dict[str, str]:
+    """What each check says, of one process."""
+    return run("core_child", *CHECKS, FA_TUNE_TEST_CACHE=str(machine.cache_dir))
 
 
-@pytest.mark.parametrize("check", ["bits", "threads", "graphs", "table"])
-def test_results_are_those_of_python_to_the_bit(check: str, machine: MachineOptions) -> None:
-    """Single launches; 10,000 by 8 threads on 8 streams; captured ones; by a table."""
-    assert run(check, machine) == "right"
-
-
-def test_two_gpus_in_one_process(machine: MachineOptions) -> None:
-    found = run("two_gpus", machine)
-    if found == "one GPU":
+@pytest.mark.parametrize("check", CHECKS)
+def test_results_are_those_of_kernels_that_cupy_loaded(check: str, said: dict[str, str]) -> None:
+    if said[check] == "one GPU":
         pytest.skip("needs two GPUs")
-    assert found == "right"
-
-
-def test_the_cost_of_a_launch_is_measured(machine: MachineOptions) -> None:
-    """`pytest -s` shows it: JSON for each family."""
-    found = run("cost", machine)
-    print(found)
-    assert "core_ns" in found
+    assert said[check] == "right"

@@ -209,6 +209,20 @@ def test_a_case_is_tried_with_each_kind_of_inputs(on_cpu: None) -> None:
     assert [case.inputs for case in found.cases] == ["normal", SINK_LAST, "sink", "trained"]
 
 
+def test_cases_differ_in_their_numbers_and_strides_and_are_off_zero(on_cpu: None) -> None:
+    given: list[torch.Tensor] = []
+
+    def bind(problem: Problem) -> Launch:
+        given.append(problem.inputs["q"])
+        return Kernel(blind=False).bind(problem)
+
+    runner: Any = SimpleNamespace(bind=bind, subject="sm80:a")
+    assert verify.check_all(runner, [CheckCase(WORKLOAD)] * 3, 0).correct
+    assert len({float(q.float().sum()) for q in given}) == 3
+    assert {q.is_contiguous() for q in given} == {False, True}
+    assert all(float(q.float().mean()) == pytest.approx(0.25, abs=0.05) for q in given)
+
+
 def test_inputs_that_a_scale_does_not_allow_are_left_out(on_cpu: None) -> None:
     right: Any = Kernel(blind=False)
     far = dataclasses.replace(WORKLOAD, dtype=DType.FP16, softmax_scale=1e-6)
