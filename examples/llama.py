@@ -3,25 +3,32 @@ dynamic and a static cache, one training step.
 
     python examples/llama.py
 
-Prints, for each, the milliseconds with either and how far the results are apart.  Needs a GPU, and
-`pip install transformers`; nothing is downloaded.
+Prints, for each, the milliseconds with either, their ratio in rounds that run both in turns, with
+an interval of 96 %, and the GPU's busy time; and how far either is from eager attention in fp32.
+Needs a GPU, and `pip install transformers`; nothing is downloaded.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
+import statistics
 import sys
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from fa_tune.op import register_transformers
 
-REPEATS = 3
+ROUNDS = 12
+OUTSIDE = 2  # ratios on each side of an interval that holds the median with 96 %
+KINDS = ("sdpa", "fa_tune")
 
 
 def model_of(layers: int, seq_len: int) -> Any:
@@ -42,17 +49,40 @@ def model_of(layers: int, seq_len: int) -> Any:
     return LlamaForCausalLM(config).to("cuda", torch.bfloat16).eval()
 
 
-def timed(call: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, float]:
-    """A call's result, and the milliseconds of the fastest of some."""
+def milliseconds(call: Callable[[], Any]) -> float:
+    """How long a call and its work on the GPU take."""
+    torch.cuda.synchronize()
+    start = time.perf_counter()
     call()
-    best = float("inf")
-    for _ in range(REPEATS):
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) * 1e3
+
+
+def busy_milliseconds(call: Callable[[], Any]) -> float:
+    """How long the GPU works in a call, the host's time left out."""
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        call()
         torch.cuda.synchronize()
-        start = time.perf_counter()
-        found = call()
-        torch.cuda.synchronize()
-        best = min(best, (time.perf_counter() - start) * 1e3)
-    return found, best
+    return sum(event.self_device_time_total for event in found.key_averages()) / 1e3
+
+
+def compared(calls: dict[str, Callable[[], Any]]) -> str:
+    """Times of two calls, in rounds that begin with either."""
+    one, other = calls
+    for call in calls.values():
+        call()
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for i in range(ROUNDS):
+        for name in (one, other) if i % 2 == 0 else (other, one):
+            times[name].append(milliseconds(calls[name]))
+    ratios = sorted(a / b for a, b in zip(times[one], times[other], strict=True))
+    walls = ", ".join(f"{name} {statistics.median(times[name]):.1f} ms" for name in calls)
+    busy = ", ".join(f"{busy_milliseconds(call):.1f}" for call in calls.values())
+    low, high = ratios[OUTSIDE], ratios[-1 - OUTSIDE]
+    return (
+        f"{walls} (GPU busy: {busy}); {other} {statistics.median(ratios):.2f} times as fast, "
+        f"{low:.2f} to {high:.2f}"
+    )
 
 
 def main() -> None:
@@ -70,13 +100,16 @@ def main() -> None:
     model = model_of(args.layers, args.seq_len + args.new_tokens)
     tokens = torch.randint(1, 8192, (1, args.seq_len), device="cuda")
 
+    exact = copy.deepcopy(model).float()
+    exact.set_attn_implementation("eager")
+
     @torch.no_grad()
-    def forward() -> torch.Tensor:
+    def forward(model: Any) -> torch.Tensor:
         logits: torch.Tensor = model(tokens, use_cache=False).logits
         return logits
 
     @torch.no_grad()
-    def generate(cache: str) -> torch.Tensor:
+    def generate(model: Any, cache: str) -> torch.Tensor:
         found: torch.Tensor = model.generate(
             tokens,
             attention_mask=torch.ones_like(tokens),
@@ -87,30 +120,32 @@ def main() -> None:
         )
         return found[:, args.seq_len :]
 
-    def train() -> torch.Tensor:
+    def train(model: Any) -> torch.Tensor:
         model.zero_grad()
         model(tokens, labels=tokens, use_cache=False).loss.backward()
         return torch.cat([p.grad.flatten() for p in model.parameters()])
 
-    work: dict[str, Callable[[], torch.Tensor]] = {
+    work: dict[str, Callable[[Any], torch.Tensor]] = {
         "forward": forward,
-        "generate, dynamic cache": lambda: generate("dynamic"),
-        "generate, static cache": lambda: generate("static"),
+        "generate, dynamic cache": lambda model: generate(model, "dynamic"),
+        "generate, static cache": lambda model: generate(model, "static"),
         "training step": train,
     }
     for name, call in work.items():
-        results, times = [], []
-        for attention in ("sdpa", "fa_tune"):
-            model.set_attn_implementation(attention)
-            found, milliseconds = timed(call)
-            results.append(found.float())
-            times.append(milliseconds)
-        one, other = results
-        if name.startswith("generate"):
-            apart = f"{int((one == other).sum())} of {one.numel()} tokens equal"
-        else:
-            apart = f"relative difference {float((one - other).norm() / one.norm()):.1e}"
-        print(f"{name}: sdpa {times[0]:.1f} ms, fa_tune {times[1]:.1f} ms; {apart}")
+
+        def run(kind: str, call: Callable[[Any], torch.Tensor] = call) -> torch.Tensor:
+            model.set_attn_implementation(kind)
+            return call(model).float()
+
+        right, apart = call(exact).float(), []
+        for kind in KINDS:
+            found = run(kind)
+            if name.startswith("generate"):
+                apart.append(f"{kind} {int((found == right).sum())} of {right.numel()} tokens")
+            else:
+                apart.append(f"{kind} off by {float((found - right).norm() / right.norm()):.1e}")
+        print(f"{name}: {compared({kind: partial(run, kind) for kind in KINDS})}")
+        print(f"  against eager fp32: {', '.join(apart)}")
 
 
 if __name__ == "__main__":

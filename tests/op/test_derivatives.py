@@ -16,7 +16,14 @@ import torch
 from torch.autograd import forward_ad
 
 from fa_tune.core.hooks import register
-from fa_tune.op import attention, backward, flash2, flash_attn_with_kvcache
+from fa_tune.op import (
+    FallbackWarning,
+    api,
+    attention,
+    backward,
+    flash2,
+    flash_attn_with_kvcache,
+)
 from fa_tune.op.backward import Mask, of_torch
 from fa_tune.op.operands import Done, Lengths
 from fa_tune.op.packed import packed_attention
@@ -229,3 +236,38 @@ def test_cudnn_is_given_a_head_of_keys_for_each_of_queries(
     leaves = [t.requires_grad_() for t in (q, k, v)]
     twins.defined(*leaves, traits)[0].backward(seed)
     check(found, [t.grad for t in leaves])
+
+
+def gradients_of(*given: torch.Tensor) -> Tensors:
+    *three, seed = (t.detach().clone().requires_grad_() for t in given)
+    return torch.autograd.grad(attention(*three, causal=True), three, seed.detach())
+
+
+@pytest.mark.parametrize(("d_head", "d_v"), [(40, 40), (64, 20), (20, 64)])
+def test_head_dimensions_that_no_kernel_has_are_filled_up(
+    d_head: int, d_v: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of tensors on a GPU, with one warning; results and gradients are those without."""
+    q, k = draw(2, 5, 4, d_head).half(), draw(2, 7, 2, d_head).half()
+    v, seed = draw(2, 7, 2, d_v).half(), draw(2, 5, 4, d_v).half()
+    right = attention(q, k, v, causal=True, return_lse=True)
+    gradients = gradients_of(q, k, v, seed)
+    asked: list[torch.Size] = []
+    forward = api._PLAIN[1]
+    monkeypatch.setattr(api, "_is_on_gpu", lambda tensor: True)
+    monkeypatch.setattr(
+        api, "_PLAIN", (None, lambda *t: asked.append(t[0].shape) or forward(*t), api._PLAIN[2])
+    )
+    with pytest.warns(FallbackWarning, match="zeros"):
+        attention(q, k, v, causal=True, return_lse=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = attention(q, k, v, causal=True, return_lse=True)
+    assert asked == [(2, 5, 4, 64)] * 2
+    room, rows = torch.empty_like(right[0]), torch.empty_like(right[1])
+    assert attention(q, k, v, causal=True, out=room, lse=rows, return_lse=True)[0] is room
+    for mine in (found, (room, rows)):
+        for one, other in zip(mine, right, strict=True):
+            assert torch.allclose(one, other, atol=1e-3)
+    for mine, other in zip(gradients_of(q, k, v, seed), gradients, strict=True):
+        assert torch.allclose(mine, other, atol=4e-3)

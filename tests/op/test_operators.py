@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -22,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.hooks import register
-from fa_tune.op import FallbackWarning, api, attention, backward, products
+from fa_tune.op import attention, backward, products
 from fa_tune.op.backward import Mask
 from fa_tune.op.operands import Done, Lengths
 from fa_tune.op.packed import packed_attention
@@ -474,35 +473,3 @@ def test_room_that_is_given_is_written() -> None:
     for found in (out, made):
         assert torch.equal(found, expected[0])
     assert torch.equal(rows, expected[1])
-
-
-@pytest.mark.parametrize(("d_head", "d_v"), [(40, 40), (64, 20), (20, 64)])
-def test_head_dimensions_that_no_kernel_has_are_filled_up(
-    d_head: int, d_v: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of tensors on a GPU, with one warning; results and gradients are those without."""
-    q, k = draw(2, 5, 4, d_head), draw(2, 7, 2, d_head)
-    v, seed = draw(2, 7, 2, d_v), draw(2, 5, 4, d_v)
-    right = attention(q, k, v, causal=True, return_lse=True)
-    gradients = grads(lambda *t: attention(*t, causal=True), (q, k, v), seed)
-    asked: list[torch.Size] = []
-    forward = api._PLAIN[1]
-    monkeypatch.setattr(api, "_is_on_gpu", lambda tensor: True)
-    monkeypatch.setattr(
-        api, "_PLAIN", (None, lambda *t: asked.append(t[0].shape) or forward(*t), api._PLAIN[2])
-    )
-    with pytest.warns(FallbackWarning, match="zeros"):
-        attention(q, k, v, causal=True, return_lse=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = attention(q, k, v, causal=True, return_lse=True)
-    assert asked == [(2, 5, 4, 64)] * 2
-    room, rows = torch.empty_like(right[0]), torch.empty_like(right[1])
-    assert attention(q, k, v, causal=True, out=room, lse=rows, return_lse=True)[0] is room
-    for mine in (found, (room, rows)):
-        for one, other in zip(mine, right, strict=True):
-            assert torch.allclose(one, other, atol=1e-3)
-    for mine, other in zip(
-        grads(lambda *t: attention(*t, causal=True), (q, k, v), seed), gradients, strict=True
-    ):
-        assert torch.allclose(mine, other, atol=4e-3)
