@@ -36,14 +36,14 @@ def choose_profiler(
     name = options.profiler
     if name in ("ncu", "events") or (name == "auto" and machine.device is not None):
         libraries.require(options.references)
+    if name == "auto" and machine.device is None:
+        name = "replay"
     if name == "auto":
-        name = "ncu" if machine.device is not None else "replay"
-        if name == "ncu":
-            try:
-                return _with_ncu(options, machine, export)
-            except ToolMissing as error:
-                progress.warn(f"{error}; timing with CUDA events instead")
-                name = "events"
+        try:
+            return _with_ncu(options, machine, export)
+        except ToolMissing as error:
+            progress.warn(f"{error}; timing with CUDA events instead")
+            name = "events"
     if name == "replay":
         if any(map(is_users, options.references)):
             raise ToolMissing("--with runs kernels on a GPU; recordings hold none of a user's")
@@ -70,21 +70,7 @@ def fall_back(session: Session, error: ToolMissing) -> Session:
 def _with_events(options: MeasureOptions, machine: Machine) -> ProfilerSelection:
     device = machine.require_device("events times kernels on one; --profiler replay needs none")
     profiler = _of_cluster("events", options, machine) or of_regime(options.regime)
-    source = f"measured on {_gpus_in_words(machine, device)}"
-    return ProfilerSelection(profiler, device, source, inputs=options.inputs)
-
-
-def _of_cluster(method: str, options: MeasureOptions, machine: Machine) -> Profiler | None:
-    """The profiler of a cluster's GPUs; None for GPUs of this machine."""
-    if machine.options.ray is None:
-        return None
-    return remote_profiler(machine.pool.gpus, options, machine.options.ncu, method)
-
-
-def _gpus_in_words(machine: Machine, device: DeviceInfo) -> str:
-    n = len(machine.pool.gpus)
-    place = "this machine's" if machine.options.ray is None else "the cluster's"
-    return f"{place} {device.name}" if n == 1 else f"{place} {n} x {device.name}"
+    return _measuring(profiler, device, options, machine, "")
 
 
 def _with_ncu(options: MeasureOptions, machine: Machine, export: Path | None) -> ProfilerSelection:
@@ -96,5 +82,22 @@ def _with_ncu(options: MeasureOptions, machine: Machine, export: Path | None) ->
         cache_control=options.cache_control,
         export=export,
     )
-    source = f"measured on {_gpus_in_words(machine, device)} under ncu {profiler.version}"
+    return _measuring(profiler, device, options, machine, f" under ncu {profiler.version}")
+
+
+def _of_cluster(method: str, options: MeasureOptions, machine: Machine) -> Profiler | None:
+    """The profiler of a cluster's GPUs; None for GPUs of this machine."""
+    if machine.options.ray is None:
+        return None
+    return remote_profiler(machine.pool.gpus, options, machine.options.ncu, method)
+
+
+def _measuring(
+    profiler: Profiler, device: DeviceInfo, options: MeasureOptions, machine: Machine, how: str
+) -> ProfilerSelection:
+    """A profiler that measures, with the GPUs in words."""
+    place = "this machine's" if machine.options.ray is None else "the cluster's"
+    n = len(machine.pool.gpus)
+    count = f"{n} x " if n > 1 else ""
+    source = f"measured on {place} {count}{device.name}{how}"
     return ProfilerSelection(profiler, device, source, inputs=options.inputs)

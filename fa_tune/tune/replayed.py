@@ -51,17 +51,12 @@ def _load_recordings(machine: Machine) -> list[Recording]:
     return [r for r in found if r.meta.device.compute_capability == here]
 
 
-@dataclass(frozen=True)
-class _Query:
-    """What a replay is to answer: subjects on workloads, both by their keys."""
-
-    workloads: Collection[str]
-    subjects: Collection[str]
-
-    @classmethod
-    def of(cls, workloads: Iterable[Workload], configs: Iterable[Config]) -> _Query:
-        subjects = {families.variant(config).key for config in configs}
-        return cls(tuple(dict.fromkeys(w.key for w in workloads)), subjects)
+def _keys(
+    workloads: Iterable[Workload], configs: Iterable[Config]
+) -> tuple[tuple[str, ...], set[str]]:
+    """The keys of workloads, and of variants."""
+    subjects = {families.variant(config).key for config in configs}
+    return tuple(dict.fromkeys(w.key for w in workloads)), subjects
 
 
 @dataclass(frozen=True)
@@ -74,40 +69,27 @@ class _Group:
     method: str
     recordings: tuple[Recording, ...]
 
-    def answers(self, requested: _Query) -> dict[tuple[str, str], Recording]:
+    def answers(
+        self, workloads: Collection[str], subjects: Collection[str]
+    ) -> dict[tuple[str, str], Recording]:
         """The recording that answers for each subject on each workload, without those that none
         holds; where none holds any of them, for all the subjects on these workloads."""
         by_label = {r.label: r for r in self.recordings}
-        held = {label: _subjects(r, requested.workloads) for label, r in by_label.items()}
-        found = self._answering(held, requested.workloads, requested.subjects)
-        found = found or self._answering(held, requested.workloads, None)
-        return {key: by_label[label] for key, label in found.items()}
-
-    @staticmethod
-    def _answering(
-        held: Mapping[str, Mapping[str, set[str]]],
-        workloads: Iterable[str],
-        subjects: Collection[str] | None,
-    ) -> dict[tuple[str, str], str]:
-        found = {}
-        for workload in workloads:
-            here = {label: by_workload.get(workload, set()) for label, by_workload in held.items()}
-            if subjects is not None:
-                here = {label: those & set(subjects) for label, those in here.items()}
-            keys = {label: {(workload, s) for s in those} for label, those in here.items()}
-            some = sorted(set().union(*here.values()))
-            for subject, label in answering(keys, workload, some).items():
-                found[workload, subject] = label
-        return found
-
-
-def _subjects(recording: Recording, workloads: Collection[str]) -> dict[str, set[str]]:
-    """What a recording holds of these workloads."""
-    found: dict[str, set[str]] = {}
-    for attempt in recording.attempts:
-        if attempt.workload in workloads:
-            found.setdefault(attempt.workload, set()).add(attempt.subject)
-    return found
+        held = {
+            label: {(a.workload, a.subject) for a in recording.attempts if a.workload in workloads}
+            for label, recording in by_label.items()
+        }
+        known: dict[str, set[str]] = {}
+        for workload, subject in set().union(*held.values()):
+            known.setdefault(workload, set()).add(subject)
+        requested = {workload: theirs & set(subjects) for workload, theirs in known.items()}
+        if any(requested.values()):
+            known = requested
+        return {
+            (workload, subject): by_label[label]
+            for workload in workloads
+            for subject, label in answering(held, workload, sorted(known.get(workload, ()))).items()
+        }
 
 
 def replay(
@@ -123,7 +105,7 @@ def replay(
     found = _load_recordings(machine)
     configs = list(configs)
     group = _best_group(_of_inputs(found, measure), wanted, configs, measure.inputs)
-    answers = group.answers(_Query.of(wanted, configs))
+    answers = group.answers(*_keys(wanted, configs))
     answered: dict[str, set[Kind]] = {}  # by the recording that answers
     for (workload, _), recording in answers.items():
         answered.setdefault(recording.label, set()).add(kind_of(Workload.from_key(workload)))
@@ -202,7 +184,7 @@ def _tell_missing_references(
     if "references" not in measure.typed:
         return
     requested = {Variant(REFERENCE_FAMILY, name).key: name for name in measure.references}
-    answers = group.answers(_Query(tuple(w.key for w in wanted), set(requested)))
+    answers = group.answers([w.key for w in wanted], requested)
     held = {subject for _, subject in answers}
     if missing := [name for subject, name in requested.items() if subject not in held]:
         progress.note(f"not recorded: --ref {','.join(missing)}")
@@ -235,7 +217,7 @@ def _best_group(
     """The group that answers on most of the workloads, then for most configs; of equals the one of
     the inputs that were asked for, then the one with most from kernels of this checkout, then the
     one recorded by ncu, of the GPU that would answer best in all dtypes, last."""
-    requested, in_all = _Query.of(wanted, configs), _Query.of(*_in_all_dtypes(wanted, configs))
+    requested, in_all = _keys(wanted, configs), _keys(*_in_all_dtypes(wanted, configs))
     n_recorded = Counter[str]()
     groups: dict[tuple[str, str, str], list[Recording]] = {}
     for recording in found:
@@ -244,8 +226,8 @@ def _best_group(
         groups.setdefault((gpu, recording.meta.inputs, method), []).append(recording)
 
     def worth(group: _Group) -> tuple[int, ...]:
-        answers = group.answers(requested)
-        of_requested = [workload for workload, subject in answers if subject in requested.subjects]
+        answers = group.answers(*requested)
+        of_requested = [workload for workload, subject in answers if subject in requested[1]]
         return (
             len(set(of_requested)),
             len(of_requested),
@@ -253,7 +235,7 @@ def _best_group(
             group.inputs == str(inputs if answers else NORMAL),
             _n_ours(answers),
             group.method == NcuProfiler.method,
-            _n_ours(group.answers(in_all)),
+            _n_ours(group.answers(*in_all)),
             n_recorded[group.gpu],
         )
 

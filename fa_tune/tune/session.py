@@ -28,8 +28,7 @@ from fa_tune.profile.base import Capabilities, Profiler
 from fa_tune.store.journal import Fingerprint, Journal
 from fa_tune.store.recordings import Recording
 from fa_tune.tune.fleet.gpu import Gpu, local_gpus
-from fa_tune.tune.fleet.lanes import kept_lanes
-from fa_tune.tune.fleet.pool import Pool
+from fa_tune.tune.fleet.pool import Pool, kept_lanes
 from fa_tune.tune.fleet.ray_cluster import ray_gpus
 from fa_tune.workers.child import worker_environment
 from fa_tune.workers.prefork import preforked_workers, warm_up

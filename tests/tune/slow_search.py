@@ -26,7 +26,7 @@ from tests.tune import fakes
 from tests.tune.fakes import H200, FakeProfiler
 
 SEQ_LENS = tuple(256 * n for n in range(1, 25))
-N_CONFIGS = 4
+N_CONFIGS = 2
 
 
 class SlowProfiler(FakeProfiler):

@@ -23,8 +23,8 @@ from tests.project_files import ROOT
 from tests.tune import fakes
 from tests.tune.slow_search import N_CONFIGS, SEQ_LENS
 
-COLD_KILLS = 2  # while it compiles
-KILLS = 6  # after that
+COLD_KILLS = 1  # while it compiles
+KILLS = 4  # after that
 NAP_S = 0.02
 SEED = 29
 

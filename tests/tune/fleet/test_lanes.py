@@ -14,8 +14,7 @@ from fa_tune.core import devices
 from fa_tune.core.options import MachineOptions
 from fa_tune.tune import session
 from fa_tune.tune.fleet.gpu import Gpu
-from fa_tune.tune.fleet.lanes import LANES, kept_lanes
-from fa_tune.tune.fleet.pool import Pool
+from fa_tune.tune.fleet.pool import LANES, Pool, kept_lanes
 from fa_tune.tune.session import open_machine, ready_workers
 from fa_tune.workers.prefork import PREFORK, warm_up
 from fa_tune.workers.supervisor import run_items
