@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fa_tune.core.model import Attempt, Measurement, Outcome, Provenance
-from fa_tune.core.workload import DType
+from fa_tune.build.compile import kernel_source_sha256
+from fa_tune.core.model import Attempt, DeviceInfo, Measurement, Outcome, Provenance
+from fa_tune.core.workload import DType, Workload
 from fa_tune.core.workload import benchmark_workload as benchmark
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Meta
 from tests.tune.fakes import H200
 
 WORKLOAD = benchmark(1024, 128, DType.FP16)
+OLD, NEW = "2026-01-01T00:00:00+00:00", "2026-03-01T00:00:00+00:00"
 
 
-def record(folder: Path, name: str, method: str, date: str, times: dict[str, float]) -> None:
+def record(
+    folder: Path,
+    name: str,
+    method: str,
+    date: str,
+    times: Mapping[str, float],
+    *,
+    device: DeviceInfo = H200,
+    inputs: str = "normal",
+    ours: bool = False,
+    workloads: Sequence[Workload] = (WORKLOAD,),
+) -> None:
+    """A recording of the subjects' `times` on each of `workloads`; `ours`: of these kernels."""
     origin = Provenance(
-        gpu=H200.name,
-        driver=H200.driver,
+        gpu=device.name,
+        driver=device.driver,
         cuda="13.0",
         nvrtc="13.0.88",
         method=method,
@@ -25,13 +40,14 @@ def record(folder: Path, name: str, method: str, date: str, times: dict[str, flo
         profiler_args=("--page", "raw"),
         clock_policy="none",
         cache_policy="flush all",
-        kernel_source_sha256="0" * 64,
+        kernel_source_sha256=kernel_source_sha256("sm80") if ours else "0" * 64,
         recorded_at=date,
         fa_tune_version="0.1.0",
     )
     attempts = [
-        Attempt(s, WORKLOAD.key, Outcome.OK, "", Measurement(s, WORKLOAD.key, method, (t,)))
+        Attempt(s, w.key, Outcome.OK, "", Measurement(s, w.key, method, (t,)))
+        for w in workloads
         for s, t in times.items()
     ]
-    path = folder / H200.slug / f"{name}.csv"
-    recordings.save(path, attempts, {}, Meta(recordings.SCHEMA, H200, origin))
+    meta = Meta(recordings.SCHEMA, device, origin, inputs=inputs)
+    recordings.save(folder / device.slug / f"{name}.csv", attempts, {}, meta)

@@ -5,25 +5,24 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fa_tune.build.compile import kernel_source_sha256
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.errors import NoUsableVariant
-from fa_tune.core.inputs import DEFAULT, NORMAL
-from fa_tune.core.model import DeviceInfo
+from fa_tune.core.inputs import DEFAULT, NORMAL, InputSpec
 from fa_tune.core.options import MeasureOptions
 from fa_tune.core.workload import Workload
-from fa_tune.store import recordings
 from fa_tune.tune.profilers import choose_profiler
 from fa_tune.tune.session import ProfilerSelection
 from tests.tune import fakes
 from tests.tune.fakes import H200, Stages
-from tests.tune.recorded import WORKLOAD, record
+from tests.tune.recorded import NEW, OLD, WORKLOAD, record
 
 OTHER = dataclasses.replace(H200, name="NVIDIA H100")
-OLD, NEW = "2026-01-01T00:00:00+00:00", "2026-03-01T00:00:00+00:00"
+CAUSAL = dataclasses.replace(WORKLOAD, causal=True)
+BOTH = (WORKLOAD, CAUSAL)
 
 
 @pytest.fixture
@@ -31,111 +30,124 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "profiles"
 
 
-def held(folder: Path, name: str, n: int, method: str = "ncu", date: str = OLD) -> Path:
-    """A recording of the first `n` configs; its path."""
-    record(folder, name, method, date, dict.fromkeys(fakes.keys(n), 1e-3))
-    return folder / H200.slug / f"{name}.csv"
-
-
-def moved(path: Path, device: DeviceInfo) -> None:
-    """Make it a recording of another GPU."""
-    known = recordings.load(path)
-    origin = dataclasses.replace(known.meta.provenance, gpu=device.name)
-    meta = dataclasses.replace(known.meta, device=device, provenance=origin)
-    recordings.save(path.parents[1] / device.slug / path.name, known.attempts, {}, meta)
-    recordings.remove(path)
-
-
-def made_of_these_kernels(path: Path) -> None:
-    known = recordings.load(path)
-    sources = kernel_source_sha256("sm80")
-    origin = dataclasses.replace(known.meta.provenance, kernel_source_sha256=sources)
-    recordings.save(path, known.attempts, {}, dataclasses.replace(known.meta, provenance=origin))
+def keys(n: int) -> dict[str, float]:
+    """The first `n` configs, each with a time."""
+    return dict.fromkeys(fakes.keys(n), 1e-3)
 
 
 def chosen(
     folder: Path,
-    n: int,
+    n: int = 0,
     wanted: Sequence[Workload] = (WORKLOAD,),
     progress: Stages | None = None,
     arch: str = "sm_90",
+    **measure: Any,
 ) -> ProfilerSelection:
     """What is replayed for the first `n` configs."""
     machine = fakes.machine(folder.parent, device=None, recordings=folder)
     machine = dataclasses.replace(machine, limits=parse_arch(arch))
     configs = fakes.parsed(fakes.configs(n))
-    return choose_profiler(
-        MeasureOptions(), machine, progress or Stages(), wanted=wanted, configs=configs
-    )
+    options = MeasureOptions(**measure)
+    return choose_profiler(options, machine, progress or Stages(), wanted=wanted, configs=configs)
 
 
-def test_the_gpu_that_holds_most_of_the_configs_is_replayed(folder: Path) -> None:
-    held(folder, "tune", 4)
-    few = held(folder, "fast", 1, date=NEW)
-    made_of_these_kernels(few)
-    moved(few, OTHER)
-    assert chosen(folder, 4).device == H200
-    assert chosen(folder, 1).device == OTHER, "of the present kernels, where both hold all"
+Made = dict[str, Any]  # of a recording, in the order in which they are named a, b, …
 
 
-def test_a_gpu_that_holds_more_of_the_workloads_comes_first(folder: Path) -> None:
-    path = held(folder, "tune", 4)
-    few = held(folder, "fast", 1)
-    known = recordings.load(few)
-    longer = dataclasses.replace(WORKLOAD, causal=True)
-    more = [dataclasses.replace(a, workload=longer.key) for a in known.attempts]
-    recordings.save(few, [*known.attempts, *more], {}, known.meta)
-    moved(few, OTHER)
-    assert path.exists()
-    assert chosen(folder, 4, (WORKLOAD, longer)).device == OTHER
+def made(n: int = 1, method: str = "ncu", date: str = OLD, **more: Any) -> Made:
+    return {"times": keys(n) if n else {"sm80:x": 1e-3}, "method": method, "date": date, **more}
 
 
-def test_a_recording_that_does_not_answer_gives_its_method_no_preference(folder: Path) -> None:
-    """All are of the same GPU: ncu and events hold the configs, and one by events others, of the
-    present kernels."""
-    held(folder, "prog_ncu", 3)
-    held(folder, "prog_events", 3, "events")
-    record(folder, "fast_events", "events", NEW, {fakes.keys(9)[-1]: 1e-3})
-    made_of_these_kernels(folder / H200.slug / "fast_events.csv")
-    assert chosen(folder, 3).method == "ncu"
-
-
-def test_what_answers_most_is_named_first_and_is_whose_conditions_are_told(folder: Path) -> None:
-    most = held(folder, "tune", 4)
-    record(folder, "fast", "ncu", NEW, {fakes.keys(5)[-1]: 1e-3})
-    found = chosen(folder, 5)
+@pytest.mark.parametrize(
+    ("recorded", "n", "wanted", "first"),
+    [
+        # Most of the workloads, then of the configs.
+        (
+            [made(4), made(1, device=OTHER, workloads=BOTH)],
+            4,
+            (WORKLOAD, CAUSAL),
+            "b",
+        ),
+        ([made(4), made(1, date=NEW, device=OTHER, ours=True)], 4, (WORKLOAD,), "a"),
+        ([made(4), made(1, date=NEW, device=OTHER, ours=True)], 1, (WORKLOAD,), "b"),
+        ([made(2), made(1, "events", workloads=BOTH)], 0, (WORKLOAD,), "a"),
+        ([made(2), made(1, "events", workloads=BOTH)], 0, (CAUSAL,), "b"),
+        ([made(2), made(1, "events", workloads=BOTH)], 0, BOTH, "b"),
+        # Of these configs, whatever else a method holds.
+        ([made(0), made(1, "events")], 1, (WORKLOAD,), "b"),
+        ([made(0), made(1, "events")], 0, (WORKLOAD,), "a"),
+        # Of these kernels, also against ncu; a recording that does not answer says nothing.
+        ([made(2), made(2, "events", ours=True)], 2, (WORKLOAD,), "b"),
+        ([made(2), made(2, "events"), made(0, "events", ours=True)], 2, (WORKLOAD,), "a"),
+        # By ncu, where all else is alike; then the GPU of which most is recorded.
+        ([made(1, "events", ours=True), made(1, ours=True, device=OTHER)], 1, (WORKLOAD,), "b"),
+        ([made(1, date=NEW, device=OTHER), made(2)], 0, (), "b"),
+        # The usual inputs are trained ones, and normal ones where more is recorded of them.
+        ([made(1), made(1, inputs="trained")], 1, (WORKLOAD,), "b"),
+        ([made(1, workloads=BOTH), made(1, inputs="trained")], 1, (CAUSAL,), "a"),
+        ([made(1), made(1, inputs="trained")], 1, (CAUSAL,), "a"),
+        ([made(1, inputs="falling"), made(1)], 1, (WORKLOAD,), "b"),
+        # What answers is named first, and a sustained time answers nothing.
+        ([made(1, date=NEW), made(4)], 5, (WORKLOAD,), "b"),
+        ([made(2, "sustained", NEW), made(1, "events")], 2, (WORKLOAD,), "b"),
+    ],
+)
+def test_what_answers_most_is_replayed(
+    folder: Path, recorded: list[Made], n: int, wanted: tuple[Workload, ...], first: str
+) -> None:
+    for name, one in zip("abc", recorded, strict=False):
+        record(folder, name, **one)
+    found = chosen(folder, n, wanted)
     assert found.recording is not None
-    assert found.recording.path == most
+    assert found.recording.path.stem == first
+    used = recorded["abc".index(first)]
+    assert (found.device, found.method) == (used.get("device", H200), used["method"])
+    assert str(found.inputs) == used.get("inputs", "normal")
     names = found.source.partition("replayed from ")[2].split(", ")
-    assert names == ["nvidia_h200/tune.csv", "nvidia_h200/fast.csv"]
+    assert names[0] == found.recording.label
+    methods = {r.meta.provenance.method for r in found.recordings}
+    assert methods == {found.method}, "methods are not mixed"
+
+
+def test_a_gpus_own_folder_is_replayed(folder: Path) -> None:
+    record(folder, "a", **made(2))
+    record(folder, "b", **made(1, device=OTHER))
+    assert chosen(folder / OTHER.slug).device == OTHER
+
+
+def test_inputs_that_are_asked_for_are_replayed_or_refused(folder: Path) -> None:
+    for inputs in ("normal", "falling"):
+        record(folder, inputs, **made(inputs=inputs))
+    falling = chosen(folder, 1, inputs=InputSpec.parse("falling"))
+    assert [r.meta.inputs for r in falling.recordings] == ["falling"]
+    assert "on falling inputs" in falling.source
+    with pytest.raises(NoUsableVariant, match="no recording has sink inputs"):
+        chosen(folder, 1, inputs=InputSpec.parse("sink"))
 
 
 @pytest.mark.parametrize("n", [0, 2])
 def test_recordings_of_other_workloads_are_never_told(folder: Path, n: int) -> None:
     """Whether no config is asked for, or none that a recording of the workload holds."""
-    record(folder, "theirs", "ncu", OLD, {"sm80:x": 1e-3})
-    newer = held(folder, "newer", 2, date=NEW)
-    known = recordings.load(newer)
-    causal = dataclasses.replace(WORKLOAD, causal=True)
-    moved_on = [dataclasses.replace(a, workload=causal.key) for a in known.attempts]
-    recordings.save(newer, moved_on, {}, known.meta)
-    made_of_these_kernels(newer)
+    record(folder, "theirs", **made(0))
+    record(folder, "newer", **made(2, date=NEW, ours=True, workloads=(CAUSAL,)))
     progress = Stages()
     found = chosen(folder, n, progress=progress)
     assert found.recording is not None
     assert found.recording.label == "nvidia_h200/theirs.csv"
     assert "newer.csv" not in found.source
     assert progress.warnings, "theirs are other kernels"
+    progress = Stages()
+    chosen(folder, n, (dataclasses.replace(WORKLOAD, batch=3),), progress)
+    assert not progress.warnings, "of recordings that are not replayed"
 
 
 def test_only_gpus_of_the_architecture_are_replayed(folder: Path) -> None:
     """The kernels of one architecture are not those to choose among on another."""
-    path = held(folder, "tune", 4)
+    record(folder, "tune", **made(4))
     with pytest.raises(NoUsableVariant, match=r"sm_80 GPU: take --arch sm_90"):
         chosen(folder, 4, arch="sm_80")
     older = dataclasses.replace(H200, name="NVIDIA A100", compute_capability=(8, 0))
-    moved(path, older)
-    held(folder, "tune", 4)
+    record(folder, "tune", **made(4, device=older))
     assert chosen(folder, 4, arch="sm_80").device == older
     assert chosen(folder, 4).device == H200
 
@@ -144,18 +156,15 @@ def test_only_gpus_of_the_architecture_are_replayed(folder: Path) -> None:
 
 
 def test_inputs_that_were_typed_are_not_exchanged(folder: Path) -> None:
-    held(folder, "tune", 4)
-    machine = fakes.machine(folder.parent, device=None, recordings=folder)
-    usual = choose_profiler(MeasureOptions(), machine, Stages(), wanted=[WORKLOAD])
-    assert usual.inputs == NORMAL
-    typed = MeasureOptions(typed=frozenset({"inputs"}))
-    assert typed.inputs == DEFAULT
+    record(folder, "tune", **made(4))
+    assert chosen(folder).inputs == NORMAL
+    assert MeasureOptions().inputs == DEFAULT
     with pytest.raises(NoUsableVariant, match="--inputs normal"):
-        choose_profiler(typed, machine, Stages(), wanted=[WORKLOAD])
+        chosen(folder, typed=frozenset({"inputs"}))
 
 
 def test_options_that_do_nothing_in_a_replay_are_named(folder: Path) -> None:
-    held(folder, "tune", 4)
+    record(folder, "tune", **made(4))
     machine = fakes.machine(folder.parent, device=None, recordings=folder)
     options = dataclasses.replace(machine.options, typed=frozenset({"device", "arch"}))
     machine = dataclasses.replace(machine, options=options)
