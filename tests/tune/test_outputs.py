@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +62,17 @@ def result(
     crashed = Attempt("sm80:x", workload.key, Outcome.CRASHED, "an illegal\naddress")
     prepared = PreparedWorkload(workload, plan.artifacts, (crashed,), {})
     return decide_one(MeasuredWorkload(prepared, tuple(attempts), (DEFAULT,)), TieBreak())
+
+
+def changed(one: WorkloadResult, subject: str, **fields: Any) -> WorkloadResult:
+    """The result with other fields of one subject's measurement."""
+    attempts = [
+        dataclasses.replace(a, measurement=dataclasses.replace(a.measurement, **fields))
+        if a.subject == subject and a.measurement is not None
+        else a
+        for a in one.attempts
+    ]
+    return dataclasses.replace(one, attempts=tuple(attempts))
 
 
 def search_result(*results: WorkloadResult) -> SearchResult:
@@ -245,19 +258,10 @@ def test_a_recording_says_which_gpus_and_libraries_measured(tmp_path: Path) -> N
         "ref:cudnn": ("GPU-1", {"torch": "2.11.0", "cudnn": "9.13.0"}),
         "ref:fa2": ("GPU-2", {"torch": "2.10.0"}),  # resumed
     }
-    attempts = tuple(
-        dataclasses.replace(
-            a,
-            measurement=dataclasses.replace(
-                a.measurement, gpu_uuid=told[a.subject][0], versions=told[a.subject][1]
-            ),
-        )
-        if a.measurement is not None and a.subject in told
-        else a
-        for a in one.attempts
-    )
+    for subject, (uuid, versions) in told.items():
+        one = changed(one, subject, gpu_uuid=uuid, versions=versions)
     recorder = outputs.Recorder(tmp_path, OPTIONS, fakes.selected(FakeProfiler()))
-    recorder.finish([dataclasses.replace(one, attempts=attempts)])
+    recorder.finish([one])
     found = recordings.load(recorder.path).meta.measured_by
     assert found.gpus == ("GPU-1", "GPU-2")
     assert found.versions == {"torch": ("2.10.0", "2.11.0"), "cudnn": ("9.13.0",)}
@@ -280,72 +284,44 @@ def test_a_recording_is_named_by_gpu_set_and_method(tmp_path: Path) -> None:
 # Places that cannot be written ------------------------------------------------------------------
 
 
-def options_with(tmp_path: Path, **paths: Path) -> tuple[SearchOptions, Path]:
-    registry = paths.pop("registry", tmp_path / "registry.json")
-    return dataclasses.replace(OPTIONS, **paths), registry  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("what", ["registry", "csv", "record"])
-def test_a_place_that_can_be_written_is_left_untouched(tmp_path: Path, what: str) -> None:
-    outputs.check_writable(*options_with(tmp_path, **{what: tmp_path / "a" / "b" / "c"}))
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("what", ["registry", "csv", "record"])
-def test_a_read_only_folder_is_refused_before_any_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    locked = tmp_path / "locked"
-    locked.mkdir()
-    # Modes do not keep root out, so the question itself is answered here.
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != locked)
-    wanted = locked / "sub" / "it"
-    with pytest.raises(StorageError, match="locked is not writable") as caught:
-        outputs.check_writable(*options_with(tmp_path, **{what: wanted}))
-    assert str(wanted) in str(caught.value)
-    assert caught.value.exit_status == 3
-
-
-@pytest.mark.parametrize("what", ["registry", "csv"])
-def test_a_folder_is_no_file(tmp_path: Path, what: str) -> None:
-    with pytest.raises(StorageError, match="is a folder, where a file is to be written"):
-        outputs.check_writable(*options_with(tmp_path, **{what: tmp_path}))
-
-
 @pytest.mark.parametrize(
-    ("what", "below"),
-    [("registry", "x.json"), ("csv", "a/b/x.csv"), ("record", ""), ("record", "x")],
+    ("what", "place", "locked", "refused"),
+    [
+        *((what, "a/b/c", None, "") for what in ("registry", "csv", "record")),
+        *((w, "locked/x/it", "locked", "locked is not w") for w in ("registry", "csv", "record")),
+        *((what, "", None, "is a folder, where a file") for what in ("registry", "csv")),
+        *((what, "file", "file", "file is not writable") for what in ("registry", "csv")),
+        ("registry", "file/x.json", None, "file is not a folder"),
+        ("csv", "file/a/b/x.csv", None, "file is not a folder"),
+        ("record", "file", None, "file is not a folder"),
+        ("record", "file/x", None, "file is not a folder"),
+        # Replaced by a file beside it, which a folder may refuse where the file would not.
+        ("registry", "locked/kept", "locked", "locked is not writable; --registry"),
+        ("registry", "link", "locked", "locked is not writable; --registry"),
+        ("csv", "locked/kept", "locked", "locked is not writable; --csv"),
+    ],
 )
-def test_a_file_is_no_folder(tmp_path: Path, what: str, below: str) -> None:
-    file = tmp_path / "file"
-    file.touch()
-    with pytest.raises(StorageError, match="file is not a folder"):
-        outputs.check_writable(*options_with(tmp_path, **{what: file / below}))
-
-
-@pytest.mark.parametrize("what", ["registry", "csv"])
-def test_a_write_protected_file_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+def test_a_place_is_refused_before_any_work_and_left_untouched(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+    place: str,
+    locked: str | None,
+    refused: str,
 ) -> None:
-    file = tmp_path / "kept"
-    file.touch()
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != file)
-    with pytest.raises(StorageError, match="kept is not writable"):
-        outputs.check_writable(*options_with(tmp_path, **{what: file}))
-
-
-def test_a_registry_is_replaced_by_a_file_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So a folder that cannot be written is refused, even where the file could be."""
-    folder, link = tmp_path / "kept", tmp_path / "registry.json"
-    folder.mkdir()
-    (folder / "registry.json").touch()
-    link.symlink_to(folder / "registry.json")
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != folder)
-    for path in (folder / "registry.json", link):
-        with pytest.raises(StorageError, match=r"kept is not writable; --registry"):
-            outputs.check_writable(*options_with(tmp_path, registry=path))
+    (tmp_path / "locked").mkdir()
+    for name in ("file", "locked/kept"):
+        (tmp_path / name).touch()
+    (tmp_path / "link").symlink_to(tmp_path / "locked" / "kept")
+    before = sorted(tmp_path.rglob("*"))
+    # Modes do not keep root out, so the question itself is answered here.
+    unwritable = tmp_path / locked if locked else None
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != unwritable)
+    paths: dict[str, Any] = {what: tmp_path / place}
+    registry = paths.pop("registry", tmp_path / "registry.json")
+    with pytest.raises(StorageError, match=refused) if refused else contextlib.nullcontext():
+        outputs.check_writable(dataclasses.replace(OPTIONS, **paths), registry)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_csv_that_cannot_be_written_after_all_is_one_line(tmp_path: Path) -> None:
@@ -363,16 +339,6 @@ def test_a_full_disk_leaves_the_old_csv(tmp_path: Path) -> None:
     message = refused_with_room(len(before) + 100, lambda: outputs.save_csv(path, both))
     assert message.startswith(f"cannot write {path}: ")
     assert path.read_bytes() == before
-
-
-def test_a_csv_is_replaced_by_a_file_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
-    (tmp_path / "kept.csv").touch()
-    options = dataclasses.replace(OPTIONS, csv=tmp_path / "kept.csv")
-    with pytest.raises(StorageError, match="is not writable; --csv"):
-        outputs.check_writable(options)
 
 
 def test_a_csv_may_go_where_the_shell_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,16 +359,5 @@ def test_a_replayed_entry_names_the_recording_of_its_own_numbers(tmp_path: Path)
         measured, recording=newest, recordings=(newest, measured.recording)
     )
     one = result()
-    subject = next(a.subject for a in one.attempts if a.measurement is not None)
-    label = measured.recording.label
-    attempts = tuple(
-        dataclasses.replace(
-            a,
-            measurement=dataclasses.replace(a.measurement, replayed_from=label),
-        )
-        if a.measurement is not None
-        else a
-        for a in one.attempts
-    )
-    found = outputs.recording_of(subject, dataclasses.replace(one, attempts=attempts), several)
-    assert found is measured.recording
+    one = changed(one, BEST, replayed_from=measured.recording.label)
+    assert outputs.recording_of(BEST, one, several) is measured.recording
