@@ -70,8 +70,8 @@ def command(
     that. Several shapes and inputs are tried, awkward ones included, with every mask that --mask
     names, causal ones in both alignments. With a window, a sink, a soft cap, ALiBi, a score hook or
     packed lengths, kernels are compiled for these, and tried with other windows and caps as well
-    as with those given. A kernel that crashes ends only its own process. Exit status 4
-    if any config is wrong or fails.
+    as with those given. A kernel that crashes ends only its own process. Ctrl-C ends with the
+    verdicts that are finished. Exit status 4 if any config is wrong or fails.
 
     \b
     Examples:
@@ -95,6 +95,8 @@ def command(
         write_document(Verify, **verified(report))
     else:
         show_verdicts(report)
+    if report.interrupted:
+        raise KeyboardInterrupt
     if not report.verdicts and not report.failures:
         raise NoUsableVariant("no config can run on this GPU, so none was verified")
     refuse_wrong(report)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from fa_tune.build.ptxas_log import first_error
 from fa_tune.core.errors import DriverError, InvalidConfig
 from fa_tune.core.jobs import KernelItem
 from fa_tune.core.model import Outcome
@@ -77,6 +78,10 @@ def guarded(report: Report, name: str, action: Callable[[], Any]) -> Any | None:
     except Exception as error:
         if is_cuda_error(error):
             report.sticky_error(name, first_line(error))
+        if type(error).__name__ == "CompileException":  # CuPy's, of a user's source
+            reason = first_error(str(error)) or first_line(error)
+            report.failed(name, Outcome.COMPILE_FAILED, reason)
+            return None
         report.failed(name, Outcome.CRASHED, f"{type(error).__name__}: {first_line(error)}")
         return None
     return result if result is not None else True

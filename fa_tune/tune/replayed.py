@@ -117,13 +117,12 @@ def replay(
     )
     sources = sources or list(group.recordings)
     if answered or not wanted:  # else nothing is replayed
-        _warn_of_other_sources(sources, answered, progress)
         _tell_what_is_of_no_use(machine.options, measure, progress)
         _tell_missing_references(group, wanted, measure, progress)
     return ProfilerSelection(
         _profiler(group.recordings, sources[0]),
         sources[0].meta.device,
-        _source(sources, f"with {group.method} on {group.inputs} inputs"),
+        _source(sources, f"with {group.method} on {group.inputs} inputs", answered),
         sources[0],
         group.recordings,
         tuple(r for r in found if r.meta.device.name == group.gpu),
@@ -145,26 +144,18 @@ def _profiler(chosen: Sequence[Recording], first: Recording) -> ReplayProfiler:
     )
 
 
-def _source(sources: Sequence[Recording], how: str) -> str:
+def _source(
+    sources: Sequence[Recording], how: str, answered: Mapping[str, Collection[Kind]]
+) -> str:
+    """Whose measurements these are, and of which kernel sources where not of the present ones."""
     provenance = sources[0].meta.provenance
     names = ", ".join(r.label for r in sources)
-    date = provenance.recorded_at[:10]
-    return f"recorded on an {sources[0].meta.device.name} on {date} {how}, replayed from {names}"
-
-
-def _warn_of_other_sources(
-    sources: Sequence[Recording], answered: Mapping[str, Collection[Kind]], progress: Progress
-) -> None:
     others = [r.label for r in sources if is_of_other_sources(r, answered.get(r.label))]
-    if not others:
-        return
-    which = f"{', '.join(others)} {'were' if others[1:] else 'was'}"
-    if len(others) == len(sources):
-        which = "the recordings were"
-    progress.warn(
-        f"{which} made with other kernel sources than these, whose times may differ; search on a "
-        "GPU to measure these"
-    )
+    if others:
+        which = f" ({', '.join(others)})" if len(others) < len(sources) else ""
+        how += f", with earlier kernel sources{which} whose times may differ"
+    device, date = sources[0].meta.device.name, provenance.recorded_at[:10]
+    return f"recorded on an {device} on {date} {how}, replayed from {names}"
 
 
 def _tell_what_is_of_no_use(

@@ -139,6 +139,7 @@ class VerifyReport:
     verdicts: Mapping[str, Verdict]  # by variant key
     failures: tuple[Attempt, ...]  # did not compile, crashed, timed out
     rejected: tuple[tuple[Variant, Rejected], ...]
+    interrupted: bool = False  # by Ctrl-C: the rest has no verdict
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from fa_tune.tune.profilers import choose_profiler, fall_back
 from fa_tune.tune.results import BuildReport, ProfileResult, VerifyReport
 from fa_tune.tune.session import Machine, ProfilerSelection, Session, open_machine, open_session
 from fa_tune.tune.unrecorded import recorded_among, recorded_only
-from fa_tune.tune.verify import verdict_key, verify_all, verify_users
+from fa_tune.tune.verify import Interrupted, Verified, verdict_key, verify_all, verify_users
 
 ALL_DTYPES = (DType.BF16, DType.FP16)
 WHOLE_BLOCKS = str(Traits())
@@ -251,7 +251,8 @@ def verify(
     131072 keys.  `inputs` are tried beside those that a verification has of its own.  `users` are
     places of users' kernels, which are checked on the same kinds of problems.
 
-    Every verdict is taken anew; each variant's key is followed by the traits it was built for.
+    Every verdict is taken anew, and Ctrl-C leaves those that are finished; each variant's key is
+    followed by the traits it was built for.
     Raises InvalidConfig for a window that `tune.examples` refuses.
     """
     here = open_machine(machine, progress)
@@ -284,13 +285,19 @@ def verify(
         for request, artifact in built.items()
         if is_special(examples[request])
     }
-    found = verify_all(session, tuple(built.values()), inputs, thorough=thorough, also_on=also_on)
     like = [
         example(common, d_head, heads[1], dtype, causal=c)
         for dtype, d_head, c in itertools.product(ALL_DTYPES, heads[0], causal)
     ]
-    found = found.joined(verify_users(session, users, like, inputs, thorough=thorough))
-    return VerifyReport(found.verdicts, (*failures, *found.failures.values()), rejected)
+    found, interrupted = Verified({}, {}), False
+    try:
+        every = tuple(built.values())
+        found = verify_all(session, every, inputs, thorough=thorough, also_on=also_on)
+        found = found.joined(verify_users(session, users, like, inputs, thorough=thorough))
+    except Interrupted as stopped:
+        found, interrupted = found.joined(stopped.found), True
+    failures += found.failures.values()
+    return VerifyReport(found.verdicts, tuple(failures), rejected, interrupted)
 
 
 def _dtypes(kernels: str) -> Sequence[DType]:

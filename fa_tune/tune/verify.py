@@ -34,6 +34,14 @@ class Verified:
         return Verified({**self.verdicts, **other.verdicts}, {**self.failures, **other.failures})
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C; `found` is what was finished until then."""
+
+    def __init__(self, found: Verified) -> None:
+        super().__init__()
+        self.found = found
+
+
 def verdict_key(artifact: Artifact) -> str:
     """What a verdict is about: a variant with the traits it was compiled for."""
     return _verdict_key(artifact)
@@ -155,7 +163,10 @@ def _run(
             failures[ended.item] = Attempt(ended.item, NO_WORKLOAD, ended.outcome, ended.reason)
             keep(ended.item, failures[ended.item])
 
-    run_items_on_gpus(session, "verify", items, job_of, take)
+    try:
+        run_items_on_gpus(session, "verify", items, job_of, take)
+    except KeyboardInterrupt:
+        raise Interrupted(Verified(verdicts, failures)) from None
     return Verified(verdicts, failures)
 
 

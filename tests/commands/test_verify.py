@@ -177,3 +177,12 @@ def test_a_users_kernel_is_verified_too(console: Console, verify: Verify) -> Non
     assert console("verify", "--with", place).status == 0
     assert verify.users == (place,)
     assert console("verify", "--with", "nothing.py:f").status == 2
+
+
+def test_an_interruption_leaves_the_verdicts_that_are_finished(
+    console: Console, verify: Verify
+) -> None:
+    verify.report = dataclasses.replace(fakes.verify_report(), interrupted=True)
+    done = console("verify")
+    assert (done.status, done.lines[-1]) == (130, "interrupted")
+    assert "1 of 1 right" in done.out

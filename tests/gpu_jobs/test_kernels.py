@@ -55,6 +55,15 @@ def test_a_result_is_handed_on_and_none_of_it_is_success(
     assert report.failures == []
 
 
+def test_a_users_source_that_does_not_compile_is_told_by_the_compilers_line(report: Any) -> None:
+    kind = type("CompileException", (Exception,), {})  # as CuPy's
+    log = 'mine.cu(1): warning: unused\nmine.cu(3): error: expected a ";"\n\n1 error detected'
+    assert guarded(report, "a", raising(kind(log))) is None
+    assert report.failures == [
+        ("a", Outcome.COMPILE_FAILED, 'mine.cu(3): error: expected a ";"'),
+    ]
+
+
 def test_a_refusal_costs_the_item(report: Any) -> None:
     error = RuntimeError("No available kernel. Aborting execution.\nC++ trace")
     assert guarded(report, "a", raising(error)) is None

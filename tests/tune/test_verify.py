@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from fa_tune.tune import session as sessions
 from fa_tune.tune.fleet import gpu as fleet_gpu
 from fa_tune.tune.flow import search as run_search
 from fa_tune.tune.session import Machine
-from fa_tune.tune.verify import verdict_key, verify_all
+from fa_tune.tune.verify import Interrupted, verdict_key, verify_all
 from tests.tune import fakes
 from tests.tune.conftest import FakeVerifier, World
 from tests.tune.fakes import FakeProfiler
@@ -208,3 +208,16 @@ def test_a_wrong_one_that_was_found_meanwhile_stays_wrong(
     outcomes = {a.subject: a.outcome for a in result.attempts}
     assert outcomes[wrong] is Outcome.WRONG_RESULT
     assert outcomes[crashing] is Outcome.CRASHED
+
+
+def test_an_interruption_hands_over_what_is_finished(
+    tmp_path: Path, verifier: FakeVerifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*arguments: object, **settings: object) -> Iterator[object]:
+        yield next(iter(verifier(*arguments, **settings)))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fleet_gpu, "run_items", stopped)
+    with pytest.raises(Interrupted) as told:
+        verify(tmp_path, fakes.artifact(FIRST), fakes.artifact(SECOND))
+    assert list(told.value.found.verdicts) == [f"{FIRST} @ plain"]

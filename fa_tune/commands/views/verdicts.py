@@ -120,4 +120,5 @@ def check_users(attempts: Iterable[Attempt]) -> None:
     for a in attempts:
         if is_users(a.subject) and a.outcome not in (Outcome.OK, Outcome.REJECTED):
             place, how = user_place(a.subject), a.outcome.replace("_", " ")
+            how = "does not compile" if a.outcome is Outcome.COMPILE_FAILED else how
             raise NoUsableVariant(f"--with {place}: {how} on {a.workload}: {a.reason}")
