@@ -53,7 +53,7 @@ from fa_tune.search.strategies import DEFAULT, STRATEGIES, USES_PRIORS
 from fa_tune.search.strategies.budget import Budget
 from fa_tune.tune import flow, session
 from fa_tune.tune.results import SearchResult
-from fa_tune.tune.staleness import Staleness, Standing, why_stale
+from fa_tune.tune.staleness import AttemptStanding, Staleness, why_stale
 
 STALE_ROWS = 20  # shown, unless --limit says otherwise
 SHOWN = 24  # characters of a value
@@ -65,7 +65,7 @@ class Stale:
     """`fa-tune search --why-stale --json`"""
 
     schema: Literal["fa-tune-stale-1"]
-    standings: tuple[Standing, ...]
+    standings: tuple[AttemptStanding, ...]
 
 
 @click.command("search", cls=GroupedCommand)

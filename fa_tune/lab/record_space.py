@@ -137,7 +137,7 @@ def _sampled(
 
 
 @dataclass(frozen=True)
-class Found:
+class MeasuredSpace:
     """The attempts at one workload, by subject, with the default's median in each chunk, and how
     many chunks were measured twice and scaled (`lab.drift`)."""
 
@@ -147,7 +147,7 @@ class Found:
     adjusted: int
 
 
-def _measure(session: Session, prepared: PreparedWorkload, default: str) -> Found:
+def _measure(session: Session, prepared: PreparedWorkload, default: str) -> MeasuredSpace:
     """All configs in chunks; one in which the GPU was not the same is measured again."""
     others = [s for s in prepared.artifacts if s != default]
     starts = range(0, max(1, len(others)), CHUNK)
@@ -163,7 +163,7 @@ def _measure(session: Session, prepared: PreparedWorkload, default: str) -> Foun
         attempts |= chunk
     times = [time_of(chunk, default) for chunk in chunks]
     known = tuple(t for t in times if t is not None)
-    return Found(attempts, known, len(again), adjusted)
+    return MeasuredSpace(attempts, known, len(again), adjusted)
 
 
 def _measure_chunk(
@@ -183,7 +183,7 @@ def _tag(chunk: Iterable[str]) -> str:
     return f"space {hashlib.sha256(chr(10).join(sorted(chunk)).encode()).hexdigest()[:12]}"
 
 
-def _notes(n_rejected: int, n_unrecorded: int, found: Sequence[Found]) -> Iterator[str]:
+def _notes(n_rejected: int, n_unrecorded: int, found: Sequence[MeasuredSpace]) -> Iterator[str]:
     """What a reader of the table should know."""
     yield f"{n_rejected} configs that cannot run are not among these"
     if n_unrecorded:
@@ -204,7 +204,9 @@ def _notes(n_rejected: int, n_unrecorded: int, found: Sequence[Found]) -> Iterat
 
 
 def _rows(
-    prepared: Sequence[PreparedWorkload], found: Sequence[Found], by_key: Mapping[str, Config]
+    prepared: Sequence[PreparedWorkload],
+    found: Sequence[MeasuredSpace],
+    by_key: Mapping[str, Config],
 ) -> tuple[list[SpaceRow], dict[str, str]]:
     """The table's rows, and the units of the counters in them."""
     rows: list[SpaceRow] = []

@@ -19,7 +19,7 @@ from fa_tune.profile.base import (
     failed,
 )
 from fa_tune.profile.ncu.metrics import SM_CLOCK
-from fa_tune.workers.supervisor import Event, Kind, run_items
+from fa_tune.workers.supervisor import Event, EventKind, run_items
 
 PREPARE_TIMEOUT_S = 180.0
 RUN_DRIFT = 0.01  # of the baseline between the beginning and the end of a run
@@ -67,7 +67,7 @@ class EventsProfiler(OneByOne):
         )
 
         def on_event(event: Event) -> None:
-            if event.kind is Kind.PARTIAL:
+            if event.kind is EventKind.PARTIAL:
                 on_step(event.item)
 
         results = run_items(

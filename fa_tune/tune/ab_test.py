@@ -25,7 +25,7 @@ from fa_tune.store.journal import AttemptRecord
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.schema import Registry
 from fa_tune.tune.dispatch import Request, run_items_on_gpus
-from fa_tune.tune.fleet.gpu import Gpu
+from fa_tune.tune.fleet.gpu import WorkerGpu
 from fa_tune.tune.outputs import entry_of, recorded_decision
 from fa_tune.tune.results import WorkloadResult
 from fa_tune.tune.session import ProfilerSelection, Session
@@ -69,7 +69,7 @@ def _test(
         if known is not None:
             found[key] = known
 
-    def job_of(part: dict[str, ABTestItem], gpu: Gpu) -> Request:
+    def job_of(part: dict[str, ABTestItem], gpu: WorkerGpu) -> Request:
         return ABTestJob(
             items=part,
             device=gpu.worker_device,
@@ -78,7 +78,7 @@ def _test(
             inputs=str(measure.inputs),
         ).request()
 
-    def keep(ended: ItemResult, gpu: Gpu, _: Progress) -> None:
+    def keep(ended: ItemResult, gpu: WorkerGpu, _: Progress) -> None:
         found[ended.item] = _attempt(requested[ended.item], ended, gpu.device.uuid)
         session.journal.append(AttemptRecord(fingerprints[ended.item], found[ended.item]))
 

@@ -23,7 +23,7 @@ from fa_tune.families.base import Config
 from fa_tune.profile.base import Profiler
 from fa_tune.store.journal import BuildFailureRecord, Fingerprint, Journal
 from fa_tune.store.table.columns import REGISTERS
-from fa_tune.tune.fleet.gpu import Gpu
+from fa_tune.tune.fleet.gpu import WorkerGpu
 from fa_tune.tune.session import Machine, ProfilerSelection, Session
 from fa_tune.tune.unrecorded import not_recorded
 from fa_tune.tune.verify import Verified, is_verified, verdict_key, verify_all
@@ -170,7 +170,7 @@ def _without(
     return {key: request for key, request in requests.items() if key[0] not in failed}
 
 
-def _get_ready(profiler: Profiler, gpu: Gpu) -> None:
+def _get_ready(profiler: Profiler, gpu: WorkerGpu) -> None:
     """What will be needed once all is compiled begins to load."""
     get_ready(MAKE_CONTEXT, pinned_to(gpu.device.uuid), gpu.worker_device)
     profiler.warm_up()

@@ -25,7 +25,7 @@ from fa_tune.search.data_dependence import paired_with_own
 from fa_tune.search.decide import Decision, contenders, sound_choice
 from fa_tune.store.journal import AttemptRecord, Fingerprint
 from fa_tune.tune.dispatch import Request, run_items_on_gpus
-from fa_tune.tune.fleet.gpu import Gpu
+from fa_tune.tune.fleet.gpu import WorkerGpu
 from fa_tune.tune.outputs import recorded_decision
 from fa_tune.tune.results import WorkloadResult
 from fa_tune.tune.session import ProfilerSelection, Session
@@ -140,11 +140,11 @@ def _compare(
         if len(known) == len(one.artifacts):
             found[name] = known
 
-    def job_of(part: dict[str, InputsItem], gpu: Gpu) -> Request:
+    def job_of(part: dict[str, InputsItem], gpu: WorkerGpu) -> Request:
         seed = session.measure.seed
         return CompareInputsJob(items=part, device=gpu.worker_device, seed=seed).request()
 
-    def keep(ended: ItemResult, gpu: Gpu, shown: Progress) -> None:
+    def keep(ended: ItemResult, gpu: WorkerGpu, shown: Progress) -> None:
         found[ended.item] = _attempts(by_name[ended.item], ended, gpu.device.uuid)
         for attempt in found[ended.item].values():
             session.journal.append(AttemptRecord(fingerprints[ended.item], attempt))

@@ -15,7 +15,7 @@ from fa_tune.core.options import Progress
 from fa_tune.core.workload import Workload
 from fa_tune.operations import flops
 from fa_tune.store.journal import AttemptRecord
-from fa_tune.tune.fleet.gpu import Gpu
+from fa_tune.tune.fleet.gpu import WorkerGpu
 from fa_tune.tune.session import Session, Tally
 from fa_tune.workers.supervisor import ItemResult
 
@@ -45,7 +45,7 @@ def run_on_gpus(
     GPU.  Raises what `work` raises, and GpusLost when no GPU is left."""
     tallies: list[Tally] = []
 
-    def on_gpu(gpu: Gpu, shown: Progress, job: Job) -> Result:
+    def on_gpu(gpu: WorkerGpu, shown: Progress, job: Job) -> Result:
         own = session.on(gpu, shown)
         result = work(own, job)
         tallies.append(own.tally)
@@ -68,13 +68,13 @@ def run_items_on_gpus(
     session: Session,
     stage: str,
     items: Mapping[str, Item],
-    job_of: Callable[[dict[str, Item], Gpu], Request],
-    keep: Callable[[ItemResult, Gpu, Progress], None],
+    job_of: Callable[[dict[str, Item], WorkerGpu], Request],
+    keep: Callable[[ItemResult, WorkerGpu, Progress], None],
 ) -> None:
     """The worker's job of these items on each GPU of the session's, which share them; `keep` gets
     each result as it arrives.  Raises ToolMissing, and GpusLost when no GPU is left."""
 
-    def on_gpu(gpu: Gpu, shown: Progress, part: dict[str, Item]) -> None:
+    def on_gpu(gpu: WorkerGpu, shown: Progress, part: dict[str, Item]) -> None:
         """What has its result is removed from the part, so that another GPU can do the rest."""
         shown.stage(stage, len(part))
         limit_s = session.measure.item_timeout_s

@@ -27,7 +27,7 @@ from fa_tune.core.workload import Workload
 from fa_tune.profile.base import Capabilities, Profiler
 from fa_tune.store.journal import Fingerprint, Journal
 from fa_tune.store.recordings import Recording
-from fa_tune.tune.fleet.gpu import Gpu, local_gpus
+from fa_tune.tune.fleet.gpu import WorkerGpu, local_gpus
 from fa_tune.tune.fleet.pool import Pool, kept_lanes
 from fa_tune.tune.fleet.ray_cluster import ray_gpus
 from fa_tune.workers.child import worker_environment
@@ -71,7 +71,7 @@ class Machine:
             core_library()
         return self.device
 
-    def on(self, gpu: Gpu) -> Machine:
+    def on(self, gpu: WorkerGpu) -> Machine:
         """The same for a job on one of several GPUs, with its share of the cores for compiling."""
         jobs = self.options.jobs or len(os.sched_getaffinity(0))
         share = max(1, jobs // len(self.pool.present))
@@ -92,17 +92,17 @@ def open_machine(options: MachineOptions, progress: Progress) -> Machine:
     return Machine(options, found, ArtifactStore(cache_dir, warn=progress.warn), cache_dir, pool)
 
 
-def _gpus(options: MachineOptions) -> Sequence[Gpu]:
+def _gpus(options: MachineOptions) -> Sequence[WorkerGpu]:
     """GPUs of this machine."""
     if options.devices and options.device:
         raise InvalidConfig("--device names one GPU and --devices several; give one of them")
     if options.devices:
         return local_gpus(options.devices)
     device = devices.find_device(options.device)
-    return () if device is None else (Gpu(f"GPU {options.device}", device, options.device),)
+    return () if device is None else (WorkerGpu(f"GPU {options.device}", device, options.device),)
 
 
-def _of_cluster(options: MachineOptions, address: str, progress: Progress) -> Sequence[Gpu]:
+def _of_cluster(options: MachineOptions, address: str, progress: Progress) -> Sequence[WorkerGpu]:
     if options.devices or options.device:
         raise InvalidConfig("--ray uses the cluster's GPUs; leave out --device and --devices")
     return ray_gpus(address, progress)
@@ -112,7 +112,7 @@ def _of_cluster(options: MachineOptions, address: str, progress: Progress) -> Se
 def ready_workers(options: MachineOptions) -> Iterator[None]:
     """Within it, workers on this machine's GPUs need not import torch first; for each GPU one
     begins to at once."""
-    gpus: Sequence[Gpu] = ()
+    gpus: Sequence[WorkerGpu] = ()
     with contextlib.suppress(FaTuneError):  # `open_machine` will say
         gpus = () if options.ray is not None else _gpus(options)
     with contextlib.ExitStack() as kept:
@@ -173,7 +173,7 @@ class ProfilerSelection:
         """Subjects that they hold for any of these workloads."""
         return set().union(*(self.recorded.get(w.key, ()) for w in workloads))
 
-    def on(self, gpu: Gpu) -> ProfilerSelection:
+    def on(self, gpu: WorkerGpu) -> ProfilerSelection:
         """The same on one of several GPUs, which has one profiler for all its jobs."""
         if gpu.label not in self._on:
             self._on[gpu.label] = gpu.profiler_here(self.profiler)
@@ -231,7 +231,7 @@ class Session:
         spec = self.measure.inputs
         return "" if spec == NORMAL else input_files.identity(spec)
 
-    def on(self, gpu: Gpu, progress: Progress) -> Session:
+    def on(self, gpu: WorkerGpu, progress: Progress) -> Session:
         """The same for one job on a GPU of the pool, with a tally of its own."""
         own = dataclasses.replace(self, progress=progress, tally=Tally())
         if not self.pool.has_several:  # it is there already
@@ -240,7 +240,7 @@ class Session:
             own, machine=self.machine.on(gpu), selection=self.selection.on(gpu)
         )
 
-    def profiler_on(self, gpu: Gpu) -> Profiler:
+    def profiler_on(self, gpu: WorkerGpu) -> Profiler:
         """The profiler that measures on a GPU of the pool."""
         selection = self.selection
         return (selection.on(gpu) if self.pool.has_several else selection).profiler

@@ -26,7 +26,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Standing:
+class AttemptStanding:
     """One variant on one workload.  `known`: an attempt in the journal holds.  `differences` to
     the most similar attempt that does not; neither: it was never attempted."""
 
@@ -40,10 +40,10 @@ class Standing:
 class Staleness:
     """Every variant of a search, on every workload; nothing was measured for it."""
 
-    standings: tuple[Standing, ...]
+    standings: tuple[AttemptStanding, ...]
 
     @property
-    def stale(self) -> tuple[Standing, ...]:
+    def stale(self) -> tuple[AttemptStanding, ...]:
         """Variants that were attempted under other conditions."""
         return tuple(s for s in self.standings if s.differences)
 
@@ -80,18 +80,18 @@ def _today(subject: str, session: Session) -> Fingerprint:
     return session.fingerprint(runs, (Variant.from_key(subject).family,))
 
 
-def _standing(subject: str, workload: str, now: Fingerprint, journal: Journal) -> Standing:
+def _standing(subject: str, workload: str, now: Fingerprint, journal: Journal) -> AttemptStanding:
     if journal.find(now.digest, subject, workload) is not None:
-        return Standing(subject, workload, True)
+        return AttemptStanding(subject, workload, True)
     past = [record.fingerprint for record in journal.history(subject, workload)]
     if not past:
-        return Standing(subject, workload, False)
+        return AttemptStanding(subject, workload, False)
     # Of several, the one that is the least different, and the last of those.
     nearest = min(reversed(past), key=lambda then: len(explain_difference(then, now)))
     was, is_ = dataclasses.asdict(nearest), dataclasses.asdict(now)
     names = explain_difference(nearest, now)
     found = tuple(Difference(n, _text(was[n]), _text(is_[n])) for n in names)
-    return Standing(subject, workload, False, found)
+    return AttemptStanding(subject, workload, False, found)
 
 
 def _text(value: object) -> str:

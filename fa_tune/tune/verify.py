@@ -15,7 +15,7 @@ from fa_tune.core.model import Artifact, Attempt, Outcome, Verdict, user_subject
 from fa_tune.core.workload import Workload
 from fa_tune.store.journal import AttemptRecord, VerdictRecord
 from fa_tune.tune.dispatch import Request, run_items_on_gpus
-from fa_tune.tune.fleet.gpu import Gpu
+from fa_tune.tune.fleet.gpu import WorkerGpu
 from fa_tune.tune.session import Session
 from fa_tune.workers.supervisor import ItemResult
 
@@ -145,7 +145,7 @@ def _run(
     verdicts: dict[str, Verdict] = {}
     failures: dict[str, Attempt] = {}
 
-    def job_of(part: dict[str, VerifyItem], gpu: Gpu) -> Request:
+    def job_of(part: dict[str, VerifyItem], gpu: WorkerGpu) -> Request:
         return VerifyJob(
             items=part,
             device=gpu.worker_device,

@@ -24,7 +24,7 @@ from fa_tune.core.errors import ToolMissing
 from fa_tune.core.model import Outcome
 from fa_tune.core.signals import signal_name
 from fa_tune.workers.prefork import PREFORK, WORKER, Waiting
-from fa_tune.workers.protocol import Event, JobFile, Kind, ProcessRef, ProgressReader
+from fa_tune.workers.protocol import Event, EventKind, JobFile, ProcessRef, ProgressReader
 
 CHILD_ENVIRONMENT = {
     "LC_ALL": "C",  # decimal points and messages as our parsers expect them
@@ -115,7 +115,7 @@ class ChildOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Plan:
+class SharedSettings:
     """The settings that all children of one call share; the fields are `ChildOptions`."""
 
     handler: str
@@ -129,7 +129,7 @@ class Plan:
     on_event: Callable[[Event], None] | None
 
     @classmethod
-    def of(cls, handler: str, shared: Mapping[str, Any], options: ChildOptions) -> Plan:
+    def of(cls, handler: str, shared: Mapping[str, Any], options: ChildOptions) -> SharedSettings:
         """The plan of these options, or their defaults."""
         return cls(
             handler,
@@ -173,7 +173,7 @@ class Child:
     As a context manager: started on entry; on exit, gone with its whole process group.
     """
 
-    def __init__(self, plan: Plan, items: Mapping[str, Any], folder: Path) -> None:
+    def __init__(self, plan: SharedSettings, items: Mapping[str, Any], folder: Path) -> None:
         self.results: dict[str, ItemResult] = {}
         self._plan = plan
         self._items = items
@@ -279,23 +279,23 @@ class Child:
         self._events.append(event)
         item, known = event.item, event.item in self.results
         match event.kind:
-            case Kind.STARTED:
+            case EventKind.STARTED:
                 self._worker = ProcessRef(**event.value)
-            case Kind.BEGIN:
+            case EventKind.BEGIN:
                 self._open = item
                 self._open_timeout_s = event.timeout_s or self._plan.item_timeout_s
-            case Kind.DONE if not known:
+            case EventKind.DONE if not known:
                 self.results[item] = ItemResult(item, Outcome.OK, event.value)
-            case Kind.FAILED if not known and event.outcome is not None:
+            case EventKind.FAILED if not known and event.outcome is not None:
                 self.results[item] = ItemResult(item, event.outcome, None, event.text)
-            case Kind.STICKY_ERROR:
+            case EventKind.STICKY_ERROR:
                 self._last_words = event.text
                 tail = self._stderr_tail()
                 crashed = ItemResult(item, Outcome.CRASHED, None, event.text, tail)
                 self.results.setdefault(item, crashed)
-            case Kind.RAISED | Kind.UNUSABLE:
+            case EventKind.RAISED | EventKind.UNUSABLE:
                 self._last_words = event.text
-            case Kind.FINISHED:
+            case EventKind.FINISHED:
                 self._finished = True
         if self._open in self.results:
             self._open = None

@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fa_tune.core.model import Outcome
-from fa_tune.workers.protocol import Event, JobFile, Kind, ProcessRef, encode
+from fa_tune.workers.protocol import Event, EventKind, JobFile, ProcessRef, encode
 
 EXIT_RAISED = 1
 EXIT_UNUSABLE = 2
@@ -68,31 +68,31 @@ class Report:
         follows raise ValueError for an item that the job does not have."""
         if timeout_s is not None and not timeout_s > 0:
             raise ValueError(f"timeout_s must be above 0, not {timeout_s}")
-        self._send(Event(Kind.BEGIN, self._known(item), timeout_s=timeout_s))
+        self._send(Event(EventKind.BEGIN, self._known(item), timeout_s=timeout_s))
 
     def partial(self, item: str, value: Any) -> None:
         """A part of the item's result; kept by the supervisor if this process dies."""
-        self._send(Event(Kind.PARTIAL, self._known(item), value))
+        self._send(Event(EventKind.PARTIAL, self._known(item), value))
 
     def done(self, item: str, value: Any) -> None:
         """The item's final result."""
-        self._send(Event(Kind.DONE, self._known(item), value))
+        self._send(Event(EventKind.DONE, self._known(item), value))
 
     def failed(self, item: str, outcome: Outcome | str, reason: str) -> None:
         """The item's final result is a failure; this process is fine."""
         outcome = Outcome(outcome)
         if outcome is Outcome.OK:
             raise ValueError("a failure needs another outcome than ok")
-        self._send(Event(Kind.FAILED, self._known(item), text=reason, outcome=outcome))
+        self._send(Event(EventKind.FAILED, self._known(item), text=reason, outcome=outcome))
 
     def note(self, text: str) -> None:
         """Something worth telling; also a sign of life."""
-        self._send(Event(Kind.NOTE, text=text))
+        self._send(Event(EventKind.NOTE, text=text))
 
     def sticky_error(self, item: str, reason: str) -> NoReturn:
         """`item` caused a sticky CUDA error, which makes the context unusable.  It is recorded
         as crashed, and this process ends at once: no later result in it would mean anything."""
-        self._send(Event(Kind.STICKY_ERROR, self._known(item), text=reason))
+        self._send(Event(EventKind.STICKY_ERROR, self._known(item), text=reason))
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(EXIT_STICKY_ERROR)  # no clean-up: it would use the broken context
@@ -137,20 +137,22 @@ def main(arguments: list[str]) -> int:
 
     report = Report(Path(job.progress_path), job.items)
     me = ProcessRef.me()
-    report._send(Event(Kind.STARTED, value={"pid": me.pid, "start_ticks": me.start_ticks}))
+    report._send(Event(EventKind.STARTED, value={"pid": me.pid, "start_ticks": me.start_ticks}))
     try:
         handler = _resolve(job.handler)
     except BaseException as error:
         traceback.print_exc()
-        report._send(Event(Kind.UNUSABLE, text=f"cannot load {job.handler}: {_one_line(error)}"))
+        report._send(
+            Event(EventKind.UNUSABLE, text=f"cannot load {job.handler}: {_one_line(error)}")
+        )
         return EXIT_UNUSABLE
     try:
         handler(dict(job.shared), dict(job.items), report)
     except BaseException as error:  # also SystemExit: a handler returns, it does not exit
         traceback.print_exc()
-        report._send(Event(Kind.RAISED, text=_one_line(error)))
+        report._send(Event(EventKind.RAISED, text=_one_line(error)))
         return EXIT_RAISED
-    report._send(Event(Kind.FINISHED))
+    report._send(Event(EventKind.FINISHED))
     return 0
 
 

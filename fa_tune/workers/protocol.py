@@ -28,7 +28,7 @@ from fa_tune.core.model import Outcome
 RECORD_SEPARATOR = b"\x1e"
 
 
-class Kind(StrEnum):
+class EventKind(StrEnum):
     """The kind of a record; the first line of each group names who writes it."""
 
     # the worker itself
@@ -51,7 +51,7 @@ class Kind(StrEnum):
 class Event:
     """One record.  Fields that a kind does not use keep their defaults and are not sent."""
 
-    kind: Kind
+    kind: EventKind
     item: str = ""
     value: Any = None
     text: str = ""
@@ -77,12 +77,12 @@ def decode(line: bytes) -> Event:
         if not separator:
             raise ValueError("no record separator")
         present = json.loads(text)
-        present["kind"] = Kind(present["kind"])
+        present["kind"] = EventKind(present["kind"])
         if "outcome" in present:
             present["outcome"] = Outcome(present["outcome"])
         return Event(**present)
     except (ValueError, TypeError, KeyError):
-        return Event(Kind.GARBLED, text=repr(line[:200]))
+        return Event(EventKind.GARBLED, text=repr(line[:200]))
 
 
 class ProgressReader:

@@ -45,17 +45,17 @@ from fa_tune.workers.child import (
     ChildEnd,
     ChildOptions,
     ItemResult,
-    Plan,
+    SharedSettings,
 )
-from fa_tune.workers.protocol import Event, Kind
+from fa_tune.workers.protocol import Event, EventKind
 
 __all__ = [
     "CALLED_OFF",
     "CalledOff",
     "ChildEnd",
     "Event",
+    "EventKind",
     "ItemResult",
-    "Kind",
     "WorkerUnusable",
     "run_child",
     "run_items",
@@ -109,7 +109,7 @@ def run_items(
     Raises ToolMissing if the wrapper is not installed, and WorkerUnusable (after the results
     there are) if workers cannot get started or `max_restarts` is used up.
     """
-    plan = Plan.of(handler, shared, options)
+    plan = SharedSettings.of(handler, shared, options)
     on_child_end = options.get("on_child_end")
     retries = options.get("retry_after_sigkill", False)
     remaining = {name: dict(spec) for name, spec in items.items()}
@@ -123,7 +123,7 @@ def run_items(
             }
             with Child(plan, given, root / f"child-{starts.children:03d}") as child:
                 for event in child.events():
-                    if event.kind is Kind.PARTIAL:
+                    if event.kind is EventKind.PARTIAL:
                         partials[event.item].append(event.value)
                     if event.item in child.results and remaining.pop(event.item, None) is not None:
                         yield child.results[event.item]
@@ -157,7 +157,7 @@ class _Starts:
         """Whether another worker is worth it after one ended; raises WorkerUnusable."""
         self._fruitless = 0 if end.results else self._fruitless + 1
         reason = ""
-        if self._fruitless == 2 or any(event.kind is Kind.UNUSABLE for event in end.events):
+        if self._fruitless == 2 or any(event.kind is EventKind.UNUSABLE for event in end.events):
             reason = f"the worker cannot start: {end.reason}"
         elif self._max_restarts is not None and self.children > self._max_restarts:
             reason = f"gave up after {self.children} workers: {end.reason}"
@@ -178,7 +178,7 @@ def run_child(
     `run_dir` is created if need be and keeps the logs.  Raises ToolMissing if the wrapper is not
     installed, and nothing on account of the child.
     """
-    plan = Plan.of(handler, shared, options)
+    plan = SharedSettings.of(handler, shared, options)
     given = {name: {"_partials": [], **spec} for name, spec in items.items()}
     with Child(plan, given, run_dir) as child:
         for _ in child.events():

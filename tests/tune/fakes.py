@@ -32,7 +32,7 @@ from fa_tune.profile.base import Capabilities, MeasurePlan, OneByOne, OnStep
 from fa_tune.profile.events import EventsProfiler
 from fa_tune.profile.ncu.profiler import NcuProfiler
 from fa_tune.store.journal import Journal
-from fa_tune.tune.fleet.gpu import Gpu
+from fa_tune.tune.fleet.gpu import WorkerGpu
 from fa_tune.tune.fleet.pool import Pool
 from fa_tune.tune.session import JOURNAL, Machine, ProfilerSelection, Session
 
@@ -163,7 +163,7 @@ def machine(
     cache_dir: Path, *, device: DeviceInfo | None = H200, arch: str = "sm_90", **options: Any
 ) -> Machine:
     found = MachineOptions(cache_dir=cache_dir, arch=arch, **options)
-    pool = Pool(() if device is None else (Gpu("GPU 0", device),))
+    pool = Pool(() if device is None else (WorkerGpu("GPU 0", device),))
     return Machine(found, parse_arch(arch), ArtifactStore(cache_dir), cache_dir, pool)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from fa_tune.core.model import Outcome
 from fa_tune.workers import child as job_child
-from fa_tune.workers.protocol import Event, Kind, ProcessRef
+from fa_tune.workers.protocol import Event, EventKind, ProcessRef
 from fa_tune.workers.supervisor import ItemResult
 from tests.workers.runs import SILENCE_S, pid_of, run, value_of, wait_until
 
@@ -76,18 +76,18 @@ def test_any_record_is_a_sign_of_life() -> None:
 
 
 def test_a_slow_consumer_costs_no_item_its_life() -> None:
-    kinds: list[Kind] = []
+    kinds: list[EventKind] = []
 
     def dawdle(event: Event) -> None:
         kinds.append(event.kind)
-        if event.kind is Kind.BEGIN and event.item == "a":
+        if event.kind is EventKind.BEGIN and event.item == "a":
             time.sleep(0.7)  # meanwhile `a` is done in time, and `b` is under way
 
     a = {"do": "nap", "nap_s": 0.1, "timeout_s": 0.5}
     b = {"do": "nap", "nap_s": 1.0}
     results = run({"a": a, "b": b}, on_event=dawdle)
     assert results["a"].outcome is results["b"].outcome is Outcome.OK
-    assert kinds.count(Kind.STARTED) == 1
+    assert kinds.count(EventKind.STARTED) == 1
 
 
 def test_a_result_sent_while_being_ended_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fa_tune.workers.main import EXIT_ORPHANED
-from fa_tune.workers.protocol import Event, Kind
+from fa_tune.workers.protocol import Event, EventKind
 from tests.interrupts import interruptible
 from tests.workers.runs import NOISY_WRAPPER, TESTS, running, start, wait_until
 
@@ -28,7 +28,7 @@ def test_a_generator_closed_early_takes_the_child_along(tmp_path: Path) -> None:
 
 def test_an_error_in_a_callback_takes_the_child_along(tmp_path: Path) -> None:
     def explode(event: Event) -> None:
-        if event.kind is Kind.BEGIN:
+        if event.kind is EventKind.BEGIN:
             raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):

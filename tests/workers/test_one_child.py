@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fa_tune.core.model import Outcome
-from fa_tune.workers.protocol import Kind
+from fa_tune.workers.protocol import EventKind
 from tests.workers.runs import child
 
 
@@ -17,12 +17,12 @@ def test_the_end_of_a_child_that_finished(tmp_path: Path) -> None:
     assert end.results["b"].outcome is Outcome.WRONG_RESULT
     kinds = [event.kind for event in end.events]
     assert kinds == [
-        Kind.STARTED,
-        Kind.BEGIN,
-        Kind.DONE,
-        Kind.BEGIN,
-        Kind.FAILED,
-        Kind.FINISHED,
+        EventKind.STARTED,
+        EventKind.BEGIN,
+        EventKind.DONE,
+        EventKind.BEGIN,
+        EventKind.FAILED,
+        EventKind.FINISHED,
     ]
     assert "garbage without end" in end.stdout_path.read_text(errors="replace")
     assert end.stderr_path.parent == tmp_path

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fa_tune.core.model import Outcome
-from fa_tune.workers.protocol import Event, Kind
+from fa_tune.workers.protocol import Event, EventKind
 from tests.workers.runs import SILENCE_S, TESTS, pid_of, run, start, value_of
 
 
@@ -84,11 +84,11 @@ def test_partials_survive_a_crash_in_a_later_round(do: str) -> None:
         pids = [sample[2] for sample in samples]
         assert len(set(pids)) == 2
         assert pids.count(pids[0]) == from_first  # none was measured again
-    partials = [event.value[:2] for event in events if event.kind is Kind.PARTIAL]
+    partials = [event.value[:2] for event in events if event.kind is EventKind.PARTIAL]
     assert sorted(partials) == sorted(
         [[n, t] for n in "ac" for t in range(4)] + [["b", t] for t in range(2)]
     )
-    assert [event.kind for event in events].count(Kind.STARTED) == 2
+    assert [event.kind for event in events].count(EventKind.STARTED) == 2
 
 
 def test_partials_of_an_earlier_run_are_passed_on() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fa_tune.core.model import Outcome
-from fa_tune.workers.protocol import Event, Kind, ProcessRef, ProgressReader, decode, encode
+from fa_tune.workers.protocol import Event, EventKind, ProcessRef, ProgressReader, decode, encode
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -20,7 +20,7 @@ JSON = st.recursive(
 )
 EVENTS = st.builds(
     Event,
-    st.sampled_from(Kind),
+    st.sampled_from(EventKind),
     item=st.text(),
     value=JSON.filter(lambda value: value != ""),
     text=st.text(),
@@ -46,12 +46,12 @@ def test_no_line_upsets_the_reader(line: bytes) -> None:
     "line", [b"", b"noise", b"\x1e", b"\x1e[]", b"\x1e{}", b'\x1e{"kind":"x"}', b"\x1enull"]
 )
 def test_what_is_no_record_is_shown_as_garbled(line: bytes) -> None:
-    assert decode(line) == Event(Kind.GARBLED, text=repr(line))
+    assert decode(line) == Event(EventKind.GARBLED, text=repr(line))
 
 
 def test_an_unfinished_line_is_left_for_later(tmp_path: Path) -> None:
     path = tmp_path / "progress"
-    record = encode(Event(Kind.NOTE, text="whole"))
+    record = encode(Event(EventKind.NOTE, text="whole"))
     path.write_bytes(record + record[:7])
     reader = ProgressReader(path)
     assert [event.text for event in reader.read()] == ["whole"]

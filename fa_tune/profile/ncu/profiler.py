@@ -49,7 +49,7 @@ from fa_tune.profile.ncu.metrics import (
 )
 from fa_tune.profile.ncu.parse import read_profile
 from fa_tune.workers.prefork import WaitingBelow
-from fa_tune.workers.supervisor import ChildEnd, Event, Kind, WorkerUnusable, run_child
+from fa_tune.workers.supervisor import ChildEnd, Event, EventKind, WorkerUnusable, run_child
 
 LOG = "ncu.log"
 BATCH = 96  # variants in one ncu process: a crash costs at most one batch's unfinished part
@@ -201,7 +201,7 @@ class NcuProfiler:
         item_failed = any(r.outcome is not Outcome.OK for r in end.results.values())
         # What stops ncu before its first launch is no item's fault, though it may have ended the
         # program in the middle of one.
-        hopeless = not any(event.kind is Kind.PARTIAL for event in end.events)
+        hopeless = not any(event.kind is EventKind.PARTIAL for event in end.events)
         hopeless = hopeless and found is not None and issubclass(found.error, ToolMissing)
         if found is not None and found.fatal and (hopeless or not item_failed):
             if issubclass(found.error, NoUsableVariant) and not _began(end):
@@ -220,9 +220,9 @@ class NcuProfiler:
         """Measure below ncu, whose log is left in the folder."""
 
         def on_event(event: Event) -> None:
-            if event.kind is Kind.PARTIAL:
+            if event.kind is EventKind.PARTIAL:
                 on_step(items[event.item].subject)
-            elif event.kind is Kind.BEGIN and self._next_is_sure:
+            elif event.kind is EventKind.BEGIN and self._next_is_sure:
                 self.warm_up()
 
         job = ProfileJob(
@@ -281,7 +281,7 @@ class NcuProfiler:
             if result.outcome is not Outcome.OK:
                 workload = items[name].plan.workload
                 yield name, failed(items[name].subject, workload, result.outcome, result.reason)
-        order = [event.item for event in end.events if event.kind is Kind.PARTIAL]
+        order = [event.item for event in end.events if event.kind is EventKind.PARTIAL]
         variants = {name: one for name, one in items.items() if one.symbols}
         mine = assign_launches(
             order,
@@ -428,4 +428,4 @@ def _batches(plans: Sequence[MeasurePlan]) -> Iterator[dict[str, _Item]]:
 
 def _began(end: ChildEnd) -> bool:
     """Whether the program below ncu got as far as an item."""
-    return any(event.kind is Kind.BEGIN for event in end.events)
+    return any(event.kind is EventKind.BEGIN for event in end.events)

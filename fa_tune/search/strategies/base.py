@@ -146,7 +146,7 @@ class Space:
         return {tuple(point.knobs.values()): i for i, point in enumerate(self.points)}
 
 
-class Memory:
+class StrategyMemory:
     """What every strategy keeps: what was proposed, what became of it, and its own dice."""
 
     def __init__(self, space: Space, seed: int, name: str) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fa_tune.search.strategies.base import Memory, Space, Strategy
+from fa_tune.search.strategies.base import Space, Strategy, StrategyMemory
 
 
-class InOrder(Memory):
+class InOrder(StrategyMemory):
     """Proposes points in an order fixed beforehand."""
 
     def __init__(self, space: Space, seed: int, name: str) -> None:

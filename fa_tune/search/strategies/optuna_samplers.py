@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from fa_tune.core.errors import ToolMissing
-from fa_tune.search.strategies.base import Memory, Observation, Space, Strategy
+from fa_tune.search.strategies.base import Observation, Space, Strategy, StrategyMemory
 
 FAILED_TIMES = 2.0  # a failure counts as this many times the slowest time
 
 
-class OptunaSampler(Memory):
+class OptunaSampler(StrategyMemory):
     """One of Optuna's samplers; start points come first."""
 
     def __init__(self, space: Space, seed: int, name: str) -> None:

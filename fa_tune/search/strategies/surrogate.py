@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fa_tune.search.strategies.base import Memory, Space, Strategy
+from fa_tune.search.strategies.base import Space, Strategy, StrategyMemory
 from fa_tune.search.strategies.features import matrix
 from fa_tune.search.strategies.gaussian_process import GaussianProcess
 from fa_tune.search.strategies.initial_design import worth_a_start
@@ -43,7 +43,7 @@ ACQUISITIONS = (
 )
 
 
-class Surrogate(Memory):
+class Surrogate(StrategyMemory):
     """Measures the start points and a few random ones that fill a multiprocessor well; then
     proposes, by turns of `ACQUISITIONS`, what the model promises most of.
 

@@ -25,7 +25,7 @@ class Interrupted(WorkerUnusable):
 
 
 @dataclass(frozen=True)
-class Gpu:
+class WorkerGpu:
     """One GPU, here one of this machine, as `label` names it to a reader.  Used by one thread at a
     time.  Workers are pinned to it by its UUID; where that is not known they see all GPUs, and this
     one is `number`."""
@@ -66,14 +66,14 @@ class Gpu:
         )
 
 
-class NoGpu(Gpu):
+class NoGpu(WorkerGpu):
     """In the place of a GPU, for work that needs none, such as a replay."""
 
     def __init__(self) -> None:
         super().__init__("no GPU", DeviceInfo("none", (0, 0), ""))
 
     def profiler_here(self, profiler: Profiler) -> Profiler:
-        """See `Gpu`."""
+        """See `WorkerGpu`."""
         return profiler
 
     def run_items(self, *_: object, **__: object) -> Iterator[ItemResult]:
@@ -81,14 +81,14 @@ class NoGpu(Gpu):
         raise ToolMissing("no GPU found")
 
 
-def local_gpus(numbers: Numbers) -> tuple[Gpu, ...]:
+def local_gpus(numbers: Numbers) -> tuple[WorkerGpu, ...]:
     """GPUs of this machine by number; raises as `fa_tune.core.devices.find_devices`."""
     found = devices.find_devices(numbers)
     names = range(len(found)) if numbers == devices.ALL else numbers
-    return tuple(Gpu(f"GPU {n}", device, n) for n, device in zip(names, found, strict=True))
+    return tuple(WorkerGpu(f"GPU {n}", device, n) for n, device in zip(names, found, strict=True))
 
 
-def is_working(gpu: Gpu) -> bool:
+def is_working(gpu: WorkerGpu) -> bool:
     """Whether a worker gets as far as computing something on the GPU."""
     job = ProbeJob(items={"probe": ProbeItem()}, device=gpu.worker_device)
     try:

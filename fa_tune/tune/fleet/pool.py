@@ -28,7 +28,7 @@ from typing import TypeVar, cast
 
 from fa_tune.core.errors import GpusLost
 from fa_tune.core.options import Progress
-from fa_tune.tune.fleet.gpu import Gpu, Interrupted, NoGpu, is_working
+from fa_tune.tune.fleet.gpu import Interrupted, NoGpu, WorkerGpu, is_working
 from fa_tune.workers.child import worker_environment
 from fa_tune.workers.prefork import PREFORK, Prefork
 from fa_tune.workers.supervisor import CALLED_OFF, CalledOff, WorkerUnusable
@@ -40,18 +40,18 @@ PUMP_S = 0.05  # between two looks at what there is to show
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 Item = TypeVar("Item")
-Work = Callable[[Gpu, Progress, Job], Result]
+Work = Callable[[WorkerGpu, Progress, Job], Result]
 
 
 class Pool:
     """The GPUs of one command."""
 
-    def __init__(self, gpus: Sequence[Gpu] = ()) -> None:
+    def __init__(self, gpus: Sequence[WorkerGpu] = ()) -> None:
         self.gpus = tuple(gpus)
         self.lost: dict[str, str] = {}  # label of a lost GPU -> why
 
     @property
-    def present(self) -> tuple[Gpu, ...]:
+    def present(self) -> tuple[WorkerGpu, ...]:
         """The GPUs that are not lost."""
         return tuple(g for g in self.gpus if g.label not in self.lost)
 
@@ -66,7 +66,7 @@ class Pool:
         names = list(items)
         return [{name: items[name] for name in names[i::n_parts]} for i in range(n_parts)]
 
-    def on_each(self, work: Callable[[Gpu], None]) -> None:
+    def on_each(self, work: Callable[[WorkerGpu], None]) -> None:
         """`work`, which takes no time, on every GPU: what it starts ahead is for the jobs there.
         Nothing where several GPUs have no threads that stay."""
         if not self.has_several:
@@ -98,7 +98,7 @@ class Pool:
         return [_repeated(gpu, work, progress, job) for job in jobs]
 
 
-def _repeated(gpu: Gpu, work: Work[Job, Result], progress: Progress, job: Job) -> Result:
+def _repeated(gpu: WorkerGpu, work: Work[Job, Result], progress: Progress, job: Job) -> Result:
     """One job on the only GPU, again where it was interrupted; raises GpusLost for a GPU that does
     not recover."""
     for left in reversed(range(MAX_INTERRUPTIONS + 1)):
@@ -128,7 +128,7 @@ def _spread(
     shown: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
     called_off = threading.Event()
 
-    def in_thread(gpu: Gpu, job: Job) -> Result:
+    def in_thread(gpu: WorkerGpu, job: Job) -> Result:
         """One job in its GPU's thread."""
         CALLED_OFF.set(called_off)
         try:
@@ -144,7 +144,7 @@ def _spread(
     interruptions = Counter[int]()
     idle = list(pool.present)
     relays = {g.label: _Relay(progress.lane(g.label), shown.put, called_off) for g in idle}
-    running: dict[Future[Result], tuple[Gpu, int]] = {}
+    running: dict[Future[Result], tuple[WorkerGpu, int]] = {}
     with kept_lanes() as lanes:
         try:
             while running or (waiting and idle):

@@ -22,7 +22,7 @@ from fa_tune.core.errors import InvalidConfig, ToolMissing
 from fa_tune.core.model import Attempt
 from fa_tune.core.options import MeasureOptions, Progress
 from fa_tune.profile.base import MeasurePlan, OnStep, Profiler, ProfilerNotes
-from fa_tune.tune.fleet.gpu import Gpu, Interrupted
+from fa_tune.tune.fleet.gpu import Interrupted, WorkerGpu
 from fa_tune.tune.fleet.ray_actor import (
     ProfilerFacts,
     WorkerHost,
@@ -156,14 +156,14 @@ def _line(error: BaseException) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RayGpu(Gpu):
+class RayGpu(WorkerGpu):
     """A GPU of a cluster, behind its actor, which sees no other."""
 
     actor: Any
     ray: Any
 
     def profiler_here(self, profiler: Profiler) -> Profiler:
-        """See `Gpu`."""
+        """See `WorkerGpu`."""
         assert isinstance(profiler, RemoteProfiler)
         return dataclasses.replace(profiler, gpu=self)
 
@@ -182,7 +182,7 @@ class RayGpu(Gpu):
         item_timeout_s: float,
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> Iterator[ItemResult]:
-        """See `Gpu`."""
+        """See `WorkerGpu`."""
         files = read_files(files_of(items))
         call = self.actor.run_items.options(num_returns="streaming")
         limits = item_timeout_s, start_timeout_s
@@ -256,7 +256,7 @@ class RemoteProfiler(ProfilerFacts):
 
 
 def remote_profiler(
-    given: Sequence[Gpu], options: MeasureOptions, ncu: Path | None, method: str
+    given: Sequence[WorkerGpu], options: MeasureOptions, ncu: Path | None, method: str
 ) -> RemoteProfiler:
     """The profiler `method` of all GPUs, which are RayGpus; raises ToolMissing where one has
     none, InvalidConfig where they have different ones."""

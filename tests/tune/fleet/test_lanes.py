@@ -13,7 +13,7 @@ import pytest
 from fa_tune.core import devices
 from fa_tune.core.options import MachineOptions
 from fa_tune.tune import session
-from fa_tune.tune.fleet.gpu import Gpu
+from fa_tune.tune.fleet.gpu import WorkerGpu
 from fa_tune.tune.fleet.pool import LANES, Pool, kept_lanes
 from fa_tune.tune.session import open_machine, ready_workers
 from fa_tune.workers.prefork import PREFORK, warm_up
@@ -21,7 +21,7 @@ from fa_tune.workers.supervisor import run_items
 from tests.tune.fakes import H200, Stages
 
 TESTS = Path(__file__).parents[2]
-GPUS = tuple(Gpu(f"GPU {n}", replace(H200, uuid=f"GPU-{n}"), n) for n in range(2))
+GPUS = tuple(WorkerGpu(f"GPU {n}", replace(H200, uuid=f"GPU-{n}"), n) for n in range(2))
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Pool:
     return Pool(GPUS)
 
 
-def pid_of_job(gpu: Gpu, *_: Any) -> tuple[str, int]:
+def pid_of_job(gpu: WorkerGpu, *_: Any) -> tuple[str, int]:
     (result,) = run_items(
         "job_handlers:work", {}, {"a": {"do": "ok"}}, item_timeout_s=20, env={"GPU": gpu.label}
     )
@@ -42,7 +42,7 @@ def pid_of_job(gpu: Gpu, *_: Any) -> tuple[str, int]:
 def waiting(found: dict[str, int]) -> Any:
     """What notes who waits for each GPU."""
 
-    def note(gpu: Gpu) -> None:
+    def note(gpu: WorkerGpu) -> None:
         warm_up()
         prefork = PREFORK.get()
         assert prefork is not None
@@ -56,7 +56,7 @@ def each(pool: Pool, work: Any) -> list[Any]:
     """`work` once on each GPU: neither begins before both are there."""
     both = threading.Barrier(2)
 
-    def one(gpu: Gpu, *rest: Any) -> Any:
+    def one(gpu: WorkerGpu, *rest: Any) -> Any:
         both.wait(20)
         return work(gpu, *rest)
 
@@ -79,7 +79,7 @@ def test_a_job_is_done_by_the_worker_that_waits_for_its_gpu(pool: Pool) -> None:
 
 
 def test_a_gpu_keeps_its_thread(pool: Pool) -> None:
-    def where(gpu: Gpu, *_: Any) -> tuple[str, int]:
+    def where(gpu: WorkerGpu, *_: Any) -> tuple[str, int]:
         return gpu.label, threading.get_ident()
 
     with kept_lanes():
