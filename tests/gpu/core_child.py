@@ -1,5 +1,5 @@
 """The C++ core on a GPU with kernels that it loads itself, beside those that CuPy loaded: every
-check that is named, in one process; see `op_checks.main`.  FA_TUNE_TEST_CACHE: a folder for kernels.
+check that is named, in one process; see `op_checks.main`.  FA_TUNE_TEST_CACHE holds kernels.
 """
 
 from __future__ import annotations
