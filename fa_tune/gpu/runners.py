@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from fa_tune import libraries
@@ -11,7 +10,6 @@ from fa_tune.core.jobs import KernelItem
 from fa_tune.core.model import is_reference, is_users, reference_name, user_place
 from fa_tune.gpu.launch import CompiledKernel
 from fa_tune.libraries import user
-from fa_tune.libraries.base import Library
 from fa_tune.operations.base import Launch, Problem
 
 
@@ -37,22 +35,6 @@ def runner_of(item: KernelItem) -> Runner:
     kernel."""
     if is_users(item.subject):
         return user.locate(user_place(item.subject))
-    return LibraryRunner(item.subject) if is_reference(item.subject) else CompiledKernel(item)
-
-
-@dataclass(frozen=True)
-class LibraryRunner:
-    """A library."""
-
-    subject: str
-
-    @property
-    def _library(self) -> Library:
-        return libraries.get(reference_name(self.subject))
-
-    @property
-    def versions(self) -> Mapping[str, str]:
-        return self._library.versions
-
-    def bind(self, problem: Problem) -> Launch:
-        return self._library.bind(problem)
+    if is_reference(item.subject):
+        return libraries.get(reference_name(item.subject))
+    return CompiledKernel(item)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fa_tune.core.errors import InvalidConfig, ToolMissing
+from fa_tune.core.model import reference_subject
 from fa_tune.core.workload import OPTIONAL, Workload
 from fa_tune.operations.base import Launch, Problem
 
@@ -90,6 +91,11 @@ class Library:
     tiles: tuple[re.Pattern[str], ...] = ()
     dtype_in_names: bool = True
     place: int = 100
+
+    @property
+    def subject(self) -> str:
+        """Its key in tables."""
+        return reference_subject(self.name)
 
     def bind(self, problem: Problem) -> Launch:
         """A call that enqueues one launch and returns what it computed.  Nothing is padded,

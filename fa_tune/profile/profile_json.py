@@ -10,7 +10,7 @@ from fa_tune.core.errors import ProfileFormatError
 from fa_tune.core.files import read_json
 from fa_tune.core.model import Measurement, Quantity
 from fa_tune.core.workload import Workload
-from fa_tune.profile.ncu.metrics import fits, impossible
+from fa_tune.profile.ncu.metrics import checked
 
 SCHEMA = "fa-tune-profile-1"
 SUFFIX = "_explain.json"  # of the documents kept beside recordings
@@ -40,7 +40,7 @@ def load(path: Path) -> tuple[Measurement, ...]:
         methods = {row["kernel"]: row["method"] for row in document["rows"]}
         method = next(iter(methods.values()), "ncu")
         found = [_measurement(entry, method) for entry in document["measurements"]]
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, ProfileFormatError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else error
         raise ProfileFormatError(f"{path}: {what}") from None
     return tuple(m for m in found if m is not None)
@@ -61,14 +61,11 @@ def _measurement(entry: dict[str, Any], method: str) -> Measurement | None:
         raise ValueError(f"{entry['subject']}: {min(samples)} is no duration")
     Workload.from_key(entry["workload"])
     counters = {
-        str(name): Quantity(_finite(q["value"]), str(q["unit"]))
+        str(name): checked(
+            name, Quantity(_finite(q["value"]), str(q["unit"])), q["unit"], q["value"]
+        )
         for name, q in entry["counters"].items()
     }
-    for name, quantity in counters.items():
-        if not fits(name, quantity.unit):
-            raise ValueError(f"{name} is not in {quantity.unit!r}")
-        if wrong := impossible(name, quantity):
-            raise ValueError(f"{name}: {quantity.value:g} {wrong}")
     return Measurement(str(entry["subject"]), entry["workload"], method, samples, counters)
 
 

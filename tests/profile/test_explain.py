@@ -288,7 +288,7 @@ def counted(name: str, value: float, unit: str) -> dict[str, object]:
         ({"measurements": [counted(metrics.REGISTERS, 168.5, "")]}, "no whole number"),
         ({"measurements": [counted(metrics.CYCLES, -1, "cycle")]}, "negative"),
         ({"measurements": [counted(metrics.L2_HIT_RATE, 9300, "%")]}, "percentage"),
-        ({"measurements": [counted(metrics.L2_HIT_RATE, 93, "cycle")]}, "not in 'cycle'"),
+        ({"measurements": [counted(metrics.L2_HIT_RATE, 93, "cycle")]}, "'cycle' is not a unit"),
     ],
 )
 def test_damaged_documents_are_one_line(

@@ -38,12 +38,10 @@ MINIMUM_VERSION = NcuVersion(2022, 1)
 OPTION_SINCE: Mapping[str, NcuVersion] = {
     "--rename-kernels": NcuVersion(2025, 1),
     "--pipeline-boost-state": NcuVersion(2025, 3),
-    "--clock-control boost": NcuVersion(2025, 4),
-    "--clock-control force-boost": NcuVersion(2025, 4),
 }
 
 _CHOICES = {
-    "clock_control": ("none", "base", "boost", "force-boost"),
+    "clock_control": ("none", "base"),
     "cache_control": ("all", "none"),
 }
 
@@ -83,16 +81,9 @@ class NcuOptions:
 def ncu_arguments(options: NcuOptions, version: NcuVersion) -> list[str]:
     """The arguments that stand between `ncu` and the program.
 
-    Raises ToolMissing for a release before `MINIMUM_VERSION` and InvalidConfig for a clock control
-    that the release does not have.
+    Raises ToolMissing for a release before `MINIMUM_VERSION`.
     """
     _check_version(version)
-    clocks = f"--clock-control {options.clock_control}"
-    if version < OPTION_SINCE.get(clocks, version):
-        raise InvalidConfig(
-            f"ncu {version} has no {clocks}; {OPTION_SINCE[clocks]} or later has, "
-            "or use none or base"
-        )
     arguments = ["--config-file", "off", "--target-processes", "all"]
     arguments += ["--check-exit-code", "yes"]
     arguments += ["--replay-mode", "kernel"]
@@ -108,8 +99,7 @@ def ncu_arguments(options: NcuOptions, version: NcuVersion) -> list[str]:
         arguments += ["--metrics", ",".join(options.metrics)]
     if options.export is not None:
         arguments += ["--export", str(options.export), "--force-overwrite"]
-    page = "raw" if options.export is None else None
-    return arguments + _print_arguments(page, options.log_file, version)
+    return arguments + _print_arguments(options.log_file, version, page=options.export is None)
 
 
 def import_arguments(
@@ -118,7 +108,7 @@ def import_arguments(
     """The arguments that print a report, on a machine that need not have a GPU."""
     _check_version(version)
     arguments = ["--config-file", "off", "--import", str(report)]
-    return arguments + _print_arguments("raw", log_file, version)
+    return arguments + _print_arguments(log_file, version)
 
 
 def query_metrics_arguments() -> list[str]:
@@ -126,10 +116,10 @@ def query_metrics_arguments() -> list[str]:
     return ["--config-file", "off", "--query-metrics", "--query-metrics-mode", "all"]
 
 
-def _print_arguments(page: str | None, log_file: Path | None, version: NcuVersion) -> list[str]:
+def _print_arguments(log_file: Path | None, version: NcuVersion, *, page: bool = True) -> list[str]:
     arguments = ["--csv", "--print-units", "base", "--print-fp"]
-    if page is not None:
-        arguments += ["--page", page]
+    if page:
+        arguments += ["--page", "raw"]
     arguments += ["--print-kernel-base", "mangled"]
     if version >= OPTION_SINCE["--rename-kernels"]:
         arguments += ["--rename-kernels", "off"]

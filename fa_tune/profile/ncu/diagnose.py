@@ -39,21 +39,10 @@ class _Rule:
     None where the row does not apply after all."""
 
     name: str
-    pattern: re.Pattern[str]
+    pattern: str
     message: str | Callable[[re.Match[str], str], str | None]
     error: type[FaTuneError] = ToolMissing
     fatal: bool = True
-
-
-def _rule(
-    name: str,
-    pattern: str,
-    message: str | Callable[[re.Match[str], str], str | None],
-    *,
-    error: type[FaTuneError] = ToolMissing,
-    fatal: bool = True,
-) -> _Rule:
-    return _Rule(name, re.compile(pattern, re.MULTILINE | re.IGNORECASE), message, error, fatal)
 
 
 def _no_kernels(_: re.Match[str], log: str) -> str:
@@ -104,88 +93,88 @@ def _shown(pattern: str) -> str:
 
 
 _RULES = (
-    _rule(
+    _Rule(
         "counters-forbidden",
         r"ERR_NVGPUCTRPERM",
         "GPU performance counters are restricted to administrators: load the driver with "
         "NVreg_RestrictProfilingToAdminUsers=0, run as root, or give the container SYS_ADMIN; "
         f"without that use {EVENTS}",
     ),
-    _rule(
+    _Rule(
         "counter-library",
         r"LibraryNotLoaded",
         "ncu could not load the counter library: the container hides the driver's profiling "
         "interface, or ncu is older than the GPU or the driver; use a newer ncu or the native "
         f"container runtime, else {EVENTS}",
     ),
-    _rule(
+    _Rule(
         "counters-in-use",
         r"driver resource was unavailable",
         "another tool holds the GPU's counters, often DCGM: `dcgmi profile --pause`, profile, "
         "then `dcgmi profile --resume`",
     ),
-    _rule(
+    _Rule(
         "driver-too-old",
         r"not compatible with Nsight Compute",
         "the driver is older than this ncu: update the driver, or use the ncu of the CUDA "
         "release that the driver belongs to",
     ),
-    _rule(
+    _Rule(
         "lock-file",
         r"nsight-compute-lock|InterprocessLockFailed|" + _shown("lock file"),
         "ncu's lock file belongs to another user or a dead run: set TMPDIR to a folder of your "
         "own (then never run two at once on one GPU)",
     ),
-    _rule(
+    _Rule(
         "clocks-not-lockable",
         r"Cannot lock GPU clock|(?:Failed to|Unable to|Could not) (?:lock|control|set) "
         r"(?:the )?GPU clock",
         "ncu may not lock the GPU's clocks (MIG, or no permission): use --clock-control none",
     ),
-    _rule(
+    _Rule(
         "memory-not-saved",
         r"Failed to save memory|ContextSaveFailed|" + _shown("out of memory"),
         "the kernel's memory cannot be saved between replay passes: make the workload smaller "
         "(--batch, --heads, --seq-lens), or use --profiler events",
         error=NoUsableVariant,
     ),
-    _rule(
+    _Rule(
         "unknown-metric",
         _shown(r"Failed to find metric (?:regex:)?\^?(?P<metric>\S+)"),
         _unknown_metric,
         error=InvalidConfig,
     ),
-    _rule(
+    _Rule(
         "unknown-option",
         _shown(r"(?:unrecogni[sz]ed|unknown) option '?(?P<option>--?[\w-]+)"),
         _unknown_option,
     ),
-    _rule(
+    _Rule(
         "injection-conflict",
         _shown("Failed to connect to process"),
         "ncu could not attach: another injection library is in the way; start with "
         "CUDA_INJECTION64_PATH=none",
     ),
-    _rule(
+    _Rule(
         "ended-early",
         r"terminated before first instrumented API call",
         _died_early,
         error=NoUsableVariant,
     ),
-    _rule(
+    _Rule(
         "profiling-failed",
         _shown(r"(?:Failed to prepare kernel for profiling|Unknown Error on device)"),
         "ncu could not set up the counters on this device: use the ncu of the program's CUDA "
         f"release, or {EVENTS}",
     ),
-    _rule("no-kernels", r"No kernels were profiled", _no_kernels, error=NoUsableVariant),
-    _rule(
+    _Rule("no-kernels", r"No kernels were profiled", _no_kernels, error=NoUsableVariant),
+    _Rule(
         "metrics-unavailable",
         r"Unable to access the following (?P<count>\d+) metrics?:\s*(?P<names>[^\n]*)",
         _some_metrics,
         fatal=False,
     ),
-    _rule(
+    _Rule(
         "clocks-were-locked",
         r"outstanding GPU clock reset",
         "an earlier ncu was killed and left the GPU's clocks locked; this run reset them",
@@ -202,7 +191,7 @@ def diagnose_log(log: str, *, exit_code: int | None) -> Diagnosis | None:
     """
     note: Diagnosis | None = None
     for rule in _RULES:
-        match = rule.pattern.search(log)
+        match = re.search(rule.pattern, log, re.MULTILINE | re.IGNORECASE)
         if match is None:
             continue
         message = rule.message if isinstance(rule.message, str) else rule.message(match, log)

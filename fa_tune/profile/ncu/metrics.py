@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.errors import ProfileFormatError, UnknownUnit
 from fa_tune.core.model import Quantity
 from fa_tune.core.units import BYTE, BYTE_PER_SECOND, HERTZ, PERCENT, SECOND, Unit
 
@@ -111,29 +111,8 @@ FULL: tuple[str, ...] = (
 )
 
 
-@dataclass(frozen=True)
-class MetricRequest:
-    """The meaning of `--metrics rank|explain|full`: names, and a section set."""
-
-    metrics: tuple[str, ...]
-    section_set: str | None = None
-
-
-REQUESTS: Mapping[str, MetricRequest] = {
-    "rank": MetricRequest(RANK),
-    "explain": MetricRequest(EXPLAIN),
-    "full": MetricRequest(FULL, "full"),
-}
-
-
-def metric_request(name: str) -> MetricRequest:
-    """The request of that name; raises InvalidConfig."""
-    try:
-        return REQUESTS[name]
-    except KeyError:
-        raise InvalidConfig(
-            f"unknown metric list {name!r}; allowed: {', '.join(REQUESTS)}"
-        ) from None
+# `--metrics NAME`: what is asked for, with ncu's section set of that name for `full`.
+REQUESTS: Mapping[str, tuple[str, ...]] = {"rank": RANK, "explain": EXPLAIN, "full": FULL}
 
 
 _INFO = (
@@ -208,6 +187,18 @@ _DIMENSIONS = (SECOND, HERTZ, BYTE, BYTE_PER_SECOND, PERCENT)
 _NEVER_NEGATIVE = (SECOND, HERTZ, BYTE, BYTE_PER_SECOND)
 _LONGEST_S = 24 * 3600
 _MOST_PERCENT = 200  # hit rates pass 100 where their parts come from different passes
+
+
+def checked(identifier: str, quantity: Quantity, unit: str, text: object) -> Quantity:
+    """A metric's value in base units, read from a number and a unit as they stand in `text` and
+    `unit`.  Raises UnknownUnit for a unit that the metric cannot have, ProfileFormatError for what
+    it cannot be."""
+    if not fits(identifier, quantity.unit):
+        expected = expected_unit(identifier) or "a count"
+        raise UnknownUnit(f"{unit!r} is not a unit that converts to {expected!r}")
+    if wrong := impossible(identifier, quantity):
+        raise ProfileFormatError(f"{text!r} {wrong}")
+    return quantity
 
 
 def fits(identifier: str, unit: str) -> bool:

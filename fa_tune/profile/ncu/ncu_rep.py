@@ -16,11 +16,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fa_tune.core.errors import ProfileFormatError, ToolMissing, UnknownUnit
+from fa_tune.core.errors import ProfileFormatError, ToolMissing
 from fa_tune.core.units import to_base
 from fa_tune.profile.ncu.command import find_ncu
 from fa_tune.profile.ncu.launches import NO_PROCESS, Launch, MetricValue, Missing, Profile
-from fa_tune.profile.ncu.metrics import expected_unit, fits, impossible
+from fa_tune.profile.ncu.metrics import checked
 
 # Under the name base that the CSV readers see as well.
 _NAME_BASES = {
@@ -153,13 +153,7 @@ def _value(name: str, metric: Any) -> MetricValue:
     if math.isinf(number):
         return Missing("inf")
     unit = metric.unit() or ""
-    quantity = to_base(number, unit)
-    if not fits(name, quantity.unit):
-        expected = expected_unit(name)
-        raise UnknownUnit(f"{unit!r} is not a unit that converts to {expected or 'a count'!r}")
-    if wrong := impossible(name, quantity):
-        raise ProfileFormatError(f"{number} {wrong}")
-    return quantity
+    return checked(name, to_base(number, unit), unit, number)
 
 
 def _integer(metrics: dict[str, MetricValue], name: str) -> int | None:

@@ -36,7 +36,7 @@ from fa_tune.profile.ncu.log_tables import (
     read_log,
     whole_number,
 )
-from fa_tune.profile.ncu.metrics import METRICS, expected_unit, fits, impossible, is_whole
+from fa_tune.profile.ncu.metrics import METRICS, checked, expected_unit, is_whole
 from fa_tune.profile.ncu.number_format import NumberCell, NumberStyle, decide_style, looks_numeric
 from fa_tune.profile.ncu.raw_columns import Cells, are_plain_integers, read_column
 
@@ -308,13 +308,7 @@ def _value(key: str, unit: str, text: str, style: NumberStyle, line: int) -> Met
             if parse_unit(unit).base or key in METRICS or expected_unit(key) is not None:
                 raise ProfileFormatError(f"{text!r} is not a number")
             return text
-        quantity = _quantity(number, unit, text)
-        if not fits(key, quantity.unit):
-            expected = expected_unit(key)
-            raise UnknownUnit(f"{unit!r} is not a unit that converts to {expected or 'a count'!r}")
-        if wrong := impossible(key, quantity):
-            raise ProfileFormatError(f"{text!r} {wrong}")
-        return quantity
+        return checked(key, _quantity(number, unit, text), unit, text)
     except ProfileFormatError as error:
         raise type(error)(f"line {line}, {key}: {error}") from error
 

@@ -40,13 +40,7 @@ from fa_tune.profile.ncu.command import (
 from fa_tune.profile.ncu.diagnose import diagnose_log
 from fa_tune.profile.ncu.launches import Launch
 from fa_tune.profile.ncu.match_launches import assign_launches, measurement
-from fa_tune.profile.ncu.metrics import (
-    DURATION,
-    MetricRequest,
-    metric_request,
-    parse_query_metrics,
-    resolve_metrics,
-)
+from fa_tune.profile.ncu.metrics import DURATION, REQUESTS, parse_query_metrics, resolve_metrics
 from fa_tune.profile.ncu.parse import read_profile
 from fa_tune.workers.prefork import WaitingBelow
 from fa_tune.workers.supervisor import ChildEnd, Event, EventKind, WorkerUnusable, run_child
@@ -84,9 +78,9 @@ class NcuProfiler:
         self.notes = ProfilerNotes()
         self.settings = (ncu, metric_list, clock_control, cache_control, export)
         self._ncu = ncu or find_ncu()
-        self._request = metric_request(metric_list)
         # What a chip lacks stays among them: a search and its resumption ask for the same.
-        self.metrics = self._request.metrics
+        self.metrics = self._requested = REQUESTS[metric_list]
+        self._section_set = "full" if metric_list == "full" else None
         self._export = export
         self._clock_control = clock_control
         self._cache_control = cache_control
@@ -311,8 +305,8 @@ class NcuProfiler:
 
     def _options(self, log: Path) -> NcuOptions:
         return NcuOptions(
-            metrics=self._request.metrics,
-            section_set=self._request.section_set,
+            metrics=self._requested,
+            section_set=self._section_set,
             clock_control=self._clock_control,
             cache_control=self._cache_control,
             export=self._export and log.with_name(f"report{self._export.suffix}"),
@@ -329,12 +323,12 @@ class NcuProfiler:
     def _drop_unknown_metrics(self) -> bool:
         """Ask ncu what this chip has and leave out the rest; False if nothing could be dropped."""
         available = parse_query_metrics(self._run(query_metrics_arguments()))
-        kept, dropped = resolve_metrics(self._request.metrics, available)
+        kept, dropped = resolve_metrics(self._requested, available)
         if not dropped or DURATION not in kept:
             return False
         for note in dropped:
             self.notes.warn(note)
-        self._request = MetricRequest(tuple(kept), self._request.section_set)
+        self._requested = tuple(kept)
         return True
 
     def _run(self, arguments: list[str]) -> str:

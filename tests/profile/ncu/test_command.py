@@ -66,13 +66,6 @@ def test_options_go_only_to_releases_that_have_them(option: str) -> None:
     assert option not in ncu_arguments(NcuOptions(), before)
 
 
-def test_boost_clocks_need_their_release() -> None:
-    options = NcuOptions(clock_control="boost")
-    assert value_of(ncu_arguments(options, NcuVersion(2025, 4)), "--clock-control") == "boost"
-    with pytest.raises(InvalidConfig, match=r"ncu 2025\.3\.1 has no --clock-control boost"):
-        ncu_arguments(options, NcuVersion(2025, 3, 1))
-
-
 def test_boost_state_follows_the_clocks() -> None:
     for options, state in (
         (NcuOptions(), "dynamic"),
