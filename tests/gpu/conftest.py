@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,17 +121,6 @@ def built(machine: MachineOptions) -> Built:
         return [r.artifact for r in results if r.artifact is not None]
 
     return compiled
-
-
-@pytest.fixture(scope="module")
-def one_thread() -> Iterator[None]:
-    """With tensors as small as without a GPU, threads only wait for each other."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -24,7 +24,6 @@ from tests.gpu.tiled_kernel import FAULTS, TiledKernel
 from tests.log_sum_exp import log_sum_exp
 from tests.tensors import attention as definition
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 VARIANT = Variant("sm80", "any")
 KEYS = (
     "b2_h4_kv2_q70_k70_d32_fp16_full_lse",

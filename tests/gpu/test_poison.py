@@ -24,7 +24,6 @@ from fa_tune.operations.base import Tensors
 from tests.gpu.poison import Problem, check, problem
 from tests.gpu.tiled_kernel import TiledKernel
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 SOFTCAP = 15.0
 
 

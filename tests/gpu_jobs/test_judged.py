@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -30,14 +30,6 @@ MEAN = 0.25
 Q, KV, D = 192, 509, 64
 LARGE = 1e5 / (3.5 * math.sqrt(D))  # a scale with which scores reach 1e5
 Faulty = Callable[[Tensors, Workload], dict[str, torch.Tensor]]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def workload(dtype: DType, *, causal: bool = False, scale: float | None = None) -> Workload:
