@@ -109,40 +109,16 @@ Rank rank_of(const fa_tune_problem& entry, const Sizes& its, const fa_tune_probl
 
 // Only what the choice depends on, the rest 0.
 fa_tune_problem reduced(const fa_tune_problem& given) {
-    const fa_tune_problem problem = given.window != 0 ? with_settled_window(given) : given;
-    fa_tune_problem found;
-    std::memset(&found, 0, sizeof found);  // padding as well: bytes are compared
-    found.operation = problem.operation;
-    found.dtype = problem.dtype;
-    found.batch = problem.batch;
-    found.heads = problem.heads;
-    found.kv_heads = problem.kv_heads;
-    found.seq_len_q = problem.seq_len_q;
-    found.seq_len_kv = problem.seq_len_kv;
-    found.d_head = problem.d_head;
-    found.d_head_v = d_v_of(problem);
-    const bool bottom_right = is_bottom_right(problem);
-    if (is_causal(problem)) {
-        found.mask = bottom_right ? FA_TUNE_MASK_CAUSAL_BR : FA_TUNE_MASK_CAUSAL;
-    } else if (bottom_right && (problem.window != 0 || problem.alibi != 0)) {
-        found.mask = FA_TUNE_MASK_FULL_DIAGONAL;
-        found.diagonal = problem.diagonal;
-    } else {
-        found.mask = FA_TUNE_MASK_FULL;
-    }
-    found.lse = problem.lse;
-    found.packed = problem.packed;
-    found.total_q = problem.total_q;
-    found.total_kv = problem.total_kv;
-    found.kv_e4m3 = problem.kv_e4m3;
-    found.cached = problem.cached;
-    found.window = problem.window;
-    found.window_left = problem.window_left;
-    found.window_right = problem.window_right;
-    found.softcap = problem.softcap;
-    found.sink = problem.sink;
-    found.alibi = problem.alibi;
-    found.softmax_scale = scale_of(problem);
+    fa_tune_problem found = given.window != 0 ? with_settled_window(given) : given;
+    const bool causal = is_causal(found), bottom_right = is_bottom_right(found);
+    const bool aligned = bottom_right && (found.window != 0 || found.alibi != 0);
+    if (causal || !aligned) found.diagonal = 0;
+    found.mask = causal    ? bottom_right ? FA_TUNE_MASK_CAUSAL_BR : FA_TUNE_MASK_CAUSAL
+                 : aligned ? FA_TUNE_MASK_FULL_DIAGONAL
+                           : FA_TUNE_MASK_FULL;
+    found.d_head_v = d_v_of(found);
+    found.softmax_scale = scale_of(found);
+    found.score_hook = found.unused = 0;
     return found;
 }
 

@@ -85,6 +85,8 @@ class FieldSpec:
     `usual_text`    how the option's help says the usual value, if not by itself
     `special`       whether it is a window or changes scores or their sum
     `limits`        the least and the largest value of the option, None where there is no such
+    `examples`      of other values than the usual one, with which kernels are verified that were
+                    compiled for it
     """
 
     effect: Effect
@@ -101,6 +103,7 @@ class FieldSpec:
     usual_text: str = ""
     special: bool = False
     limits: tuple[float | None, float | None] = (None, None)
+    examples: tuple[Any, ...] = (True,)
 
 
 _REQUIRED: Any = dataclasses.MISSING
@@ -258,6 +261,7 @@ class Workload(Keyed):
         help="Soft cap N of the scores s: they become N tanh(s / N).",
         usual_text="none",
         limits=(MIN_SOFTCAP, MAX_SOFTCAP),
+        examples=(15.0, 50.0, 2.0),
         special=True,
     )
     alibi: bool = _field(

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fa_tune.core.workload import Workload
+from fa_tune.core.workload import FIELDS, Workload
 
 BASIC = frozenset({"bottom_right", "lse", "softmax_scale"})
-SCORES = BASIC | {"window_left", "window_right", "sink", "softcap", "d_head_v"}
 PLACED_SCORES = frozenset({"alibi", "score_hook"})  # which hang on rows and keys
+_SPECIAL = frozenset(name for name, spec in FIELDS.items() if spec.special)
+SCORES = BASIC | {"d_head_v"} | _SPECIAL - PLACED_SCORES
 PACKED = frozenset({"packed", "total_q", "total_kv", "lengths"})
 CACHE = frozenset({"cache_lengths", "page_size", "kv_e4m3"})
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.workload import FIELDS
 
 _STRUCT = re.compile(r"WorkloadTraits\{([^{}]*)\}")
 _TRUE = {"1", "true"}
@@ -74,3 +75,7 @@ class Traits:
         """The C++ literal."""
         values = ("true" if getattr(self, f.name) else "false" for f in fields(self))
         return f"WorkloadTraits{{{', '.join(values)}}}"
+
+
+# Traits that are fields of a workload which have another value than the usual one.
+OF_FIELDS = tuple(f.name for f in fields(Traits) if f.name in FIELDS and f.name != "causal")

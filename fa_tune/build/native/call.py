@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fa_tune.build.native import abi
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.workload import Workload
+from fa_tune.core.workload import FIELDS, Workload
 from fa_tune.families.plan import Operation, Plan, TensorRole
 
 if TYPE_CHECKING:
@@ -26,35 +26,19 @@ def problem_of(workload: Workload) -> abi.Problem:
         if workload.bottom_right:
             mask, diagonal = abi.Mask.FULL_DIAGONAL, workload.diagonal
     left, right = workload.window_left, workload.window_right
+    same = {n: getattr(workload, n) or 0 for n, _ in abi.Problem._fields_ if n in FIELDS}
     if workload.op.upper() not in Operation.__members__:
         raise InvalidConfig(f"C++ has no kernels of {workload.op}")
-    return abi.Problem(
-        operation=Operation[workload.op.upper()],
-        dtype=int(workload.dtype),
-        batch=workload.batch,
-        heads=workload.heads,
-        kv_heads=workload.kv_heads,
-        seq_len_q=workload.seq_len_q,
-        seq_len_kv=workload.seq_len_kv,
-        d_head=workload.d_head,
-        mask=mask,
-        diagonal=diagonal,
-        lse=workload.lse,
-        d_head_v=workload.d_head_v,
-        softmax_scale=workload.scale,
-        window=(left is not None) * abi.Window.LEFT | (right is not None) * abi.Window.RIGHT,
-        window_left=left or 0,
-        window_right=right or 0,
-        softcap=workload.softcap or 0.0,
-        sink=workload.sink,
-        alibi=workload.alibi,
-        packed=workload.packed,
-        total_q=workload.total_q,
-        total_kv=workload.total_kv,
-        kv_e4m3=workload.kv_e4m3,
-        cached=workload.cached,
-        score_hook=workload.score_hook is not None,
-    )
+    other = {
+        "operation": Operation[workload.op.upper()],
+        "mask": mask,
+        "diagonal": diagonal,
+        "softmax_scale": workload.scale,
+        "window": (left is not None) * abi.Window.LEFT | (right is not None) * abi.Window.RIGHT,
+        "cached": workload.cached,
+        "score_hook": workload.score_hook is not None,
+    }
+    return abi.Problem(**same | other)
 
 
 def problem_for(plan: Plan, workload: Workload) -> abi.Problem:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from fa_tune.core.workload import DType, Workload
+from fa_tune.core.workload import FIELDS, DType, Workload
 from fa_tune.operations.base import NORMAL, SINK_FIRST, SINK_LAST, CheckCase
-from fa_tune.operations.traits import Traits
+from fa_tune.operations.traits import OF_FIELDS, Traits
 
 LARGE_SCORE = 1e5
 # With normal inputs of variance 1 the largest of some hundred scores is about this many times
@@ -24,7 +24,6 @@ LONG = (16384, 131072)
 LEFTS = (70, 0, 5, 200)
 RIGHTS = (3, 100)
 PACKED_LEFTS = (9, 70, 0, 33, 5)
-SOFTCAPS = (15.0, 50.0, 2.0)
 SHAPE = ("batch", "heads", "kv_heads", "seq_len_q", "seq_len_kv", "d_head", "dtype")
 
 
@@ -150,18 +149,21 @@ def _packed_cases(
             Workload(
                 *(*shape, *longest, d_head, dtype),
                 causal=traits.causal and not (traits.window and number % 2),
-                lse=traits.lse,
                 softmax_scale=scale,
-                sink=traits.sink,
-                softcap=SOFTCAPS[0] if traits.softcap else None,
-                alibi=traits.alibi,
                 score_hook=traits.hook or None,
-                **_packed_window(traits, number),
+                **_packed_window(traits, number) | _of_traits(traits, 0),
                 lengths=lengths,
             )
         )
         for number, (shape, longest, lengths, scale) in enumerate(found)
     )
+
+
+def _of_traits(traits: Traits, number: int) -> dict[str, Any]:
+    """The fields that traits ask for, with the example of that number, or another one again; the
+    lengths of a packed batch say that it is one."""
+    wanted = {n: FIELDS[n].examples for n in OF_FIELDS if getattr(traits, n) and n != "packed"}
+    return {name: examples[number % len(examples)] for name, examples in wanted.items()}
 
 
 def _packed_window(traits: Traits, number: int) -> dict[str, Any]:
@@ -193,10 +195,7 @@ def example(
     plain: dict[str, Any] = {
         **dict(zip(SHAPE, shape, strict=True)),
         "bottom_right": bottom_right,
-        "lse": traits.lse,
-        "sink": traits.sink,
-        "softcap": SOFTCAPS[number % len(SOFTCAPS)] if traits.softcap else None,
-        "alibi": traits.alibi,
+        **_of_traits(traits, number),
         "score_hook": traits.hook or None,
         "lengths": "uniform-3" if traits.packed else "",
         **fields,

@@ -7,7 +7,7 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import FORWARD, DType, Workload
 from fa_tune.operations.base import CheckCase, Figures, TensorSpec, reference_limits
 from fa_tune.operations.forward import cases as forward_cases
-from fa_tune.operations.traits import Traits
+from fa_tune.operations.traits import OF_FIELDS, Traits
 
 LSE_TOLERANCE = 2e-5
 
@@ -114,16 +114,13 @@ class Forward:
         ragged = workload.uneven or bool(
             workload.seq_len_q % blocks[0] or workload.seq_len_kv % blocks[1]
         )
+        unusual = workload.unusual
         return Traits(
             causal=seen_to(workload) is not None,
             ragged=ragged,
-            lse=lse or workload.lse,
             window=seen_from(workload) is not None,
-            sink=workload.sink,
-            softcap=workload.softcap is not None,
-            alibi=workload.alibi,
             hook=workload.score_hook or "",
-            packed=workload.packed,
+            **{n: n in unusual or (n == "lse" and lse) for n in OF_FIELDS},
         )
 
     # Checking -------------------------------------------------------------------------------

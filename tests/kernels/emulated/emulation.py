@@ -282,8 +282,12 @@ class Emulated:
         named = problem.tensors() | {"o": out.inside, "lse": lse[GUARD:]}
         if cache is not None:
             named |= cache.tensors()
+        bytes_ = ("k", "v", "new_k", "new_v") if problem.workload.kv_e4m3 else ()
         tensors = tensors_by_role(
-            {name: tensor_arg(array) for name, array in named.items()},
+            {
+                name: tensor_arg(array.view(np.uint8) if name in bytes_ else array)
+                for name, array in named.items()
+            },
             added=cache.added if cache else 0,
             page_size=cache.page_size if cache else 0,
         )
