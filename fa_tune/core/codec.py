@@ -19,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from enum import Enum
@@ -43,6 +44,9 @@ T = TypeVar("T")
 Reader = Callable[[Any], Any]
 Figure = Annotated[float, "may be NaN or infinite"]
 NOT_FINITE = ("nan", "inf", "-inf")
+MOST_LEVELS = 50  # of objects and arrays in each other: who reads one may call itself for each
+TOO_DEEP = "nested too deeply"
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # any but tab and line feed
 _SHOWN = 60  # characters of a value in a message
 
 
@@ -108,9 +112,29 @@ def parse(text: str | bytes) -> Any:
     """What a JSON text says, as RFC 8259 has it: no field twice, no NaN.  Raises ValueError, also
     for what is nested too deeply."""
     try:
-        return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+        raw = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
     except RecursionError:
-        raise ValueError("nested too deeply") from None
+        raise ValueError(TOO_DEEP) from None
+    except json.JSONDecodeError as e:
+        raise ValueError(f"line {e.lineno}, column {e.colno}: not JSON: {e.msg}") from None
+    level = [raw]
+    for _ in range(MOST_LEVELS):
+        level = [part for value in level for part in _parts(value) if type(part) in (dict, list)]
+        if not level:
+            return raw
+    raise ValueError(TOO_DEEP)
+
+
+def check_printable(raw: Any) -> None:
+    """Raise ValueError for a text in a document that would do something to a terminal."""
+    if isinstance(raw, str) and _CONTROL.search(raw):
+        raise ValueError(f"{_shown(raw)} has a control character")
+    for part in [*raw, *raw.values()] if type(raw) is dict else _parts(raw):
+        check_printable(part)
+
+
+def _parts(value: Any) -> Collection[Any]:
+    return value.values() if type(value) is dict else value if type(value) is list else ()
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -19,14 +19,34 @@ Exit status 2 is click's own for usage errors; a bug keeps its traceback.
 
 from __future__ import annotations
 
+import json
+import re
+
+
+def shown(text: str) -> str:
+    """Foreign text as it may be printed: what would move a terminal's cursor, colour its lines or
+    turn their direction is escaped as JSON escapes it, so that a document stays one."""
+    return text if text.isprintable() else _OTHER.sub(_escaped, text)
+
+
+_OTHER = re.compile(r"[^ -~\n\t\u00a0]")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
+
 
 class FaTuneError(Exception):
-    """Something a user can cause or mend; shown as one line `error: …`.
+    """Something a user can cause or mend; shown as one line `error: …`, whatever foreign names are
+    in it.
 
     `exit_status` is what the command line returns for it.
     """
 
     exit_status = 1
+
+    def __str__(self) -> str:
+        return shown(super().__str__())
 
 
 class InvalidConfig(FaTuneError, ValueError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import stat
 import time
@@ -11,9 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fa_tune.core import codec
 from fa_tune.core.errors import ProfileFormatError, StorageError
 
 MAX_BYTES = 1 << 30
+PIECE_BYTES = 1 << 20  # a large one reserves as much at once
 
 
 def read_bytes(path: Path, what: str = "") -> bytes:
@@ -23,26 +24,28 @@ def read_bytes(path: Path, what: str = "") -> bytes:
     """
     shown = f"{what} {path}".strip()
     try:
+        data = bytearray()
         with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+            while piece := file.read(PIECE_BYTES):
+                data += piece
+                if len(data) > MAX_BYTES:
+                    raise OSError(None, f"it has more than {MAX_BYTES >> 20} MiB")
+        return bytes(data)
     except FileNotFoundError:
         raise
-    except (OSError, ValueError) as error:  # ValueError: a zero in the name
-        reason = error.strerror if isinstance(error, OSError) else error
+    except (OSError, ValueError, MemoryError) as error:  # ValueError: a zero in the name
+        reason = error.strerror if isinstance(error, OSError) else error or "too little memory"
         raise StorageError(f"cannot read {shown}: {reason}") from error
-    if len(data) > MAX_BYTES:
-        raise StorageError(f"cannot read {shown}: it has more than {MAX_BYTES >> 20} MiB")
-    return data
 
 
 def read_json(path: Path) -> Any:
     """What a JSON file holds.  Raises StorageError for one that cannot be read, ProfileFormatError
-    for one that is no JSON."""
+    for one that is no JSON (`codec.parse`)."""
     try:
-        return json.loads(read_bytes(path).decode())
+        return codec.parse(read_bytes(path).decode())
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:  # ValueError: also a number of 5000 digits
+    except ValueError as error:  # also a number of 5000 digits
         raise ProfileFormatError(f"{path} cannot be read as JSON: {error}") from None
 
 
@@ -98,7 +101,8 @@ def replace_files(
 
     A link stays a link and a file's mode stays; what is no file (`/dev/stdout`, a pipe) is
     written to.  `alone`: the caller holds a lock that every writer takes, and what a killed one
-    left is overwritten.  Not `synced`: it may be lost if the power fails.  Raises OSError.
+    left is overwritten.  Not `synced`: it may be lost if the power fails.  Raises OSError, which
+    says so where the files are replaced, but the disk does not promise to keep them.
     """
     written = {}
     try:
@@ -120,7 +124,11 @@ def replace_files(
         raise
     if synced:
         for folder in {target.parent for target in written.values()}:
-            sync_folder(folder)
+            try:
+                sync_folder(folder)
+            except OSError as error:
+                why = f"it is replaced, but may be lost if the power fails ({error.strerror})"
+                raise OSError(error.errno, why) from error
 
 
 def is_stream(path: Path) -> bool:

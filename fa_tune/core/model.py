@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -309,3 +310,12 @@ class Provenance:
     recorded_at: str
     fa_tune_version: str
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def parse_time(text: str) -> datetime:
+    """An ISO 8601 time, UTC where it names no zone; raises ValueError."""
+    try:
+        time = datetime.fromisoformat(text)
+        return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    except (ValueError, OverflowError):  # in the years 1 and 9999 not every zone has every time
+        raise ValueError(f"not an ISO 8601 time: {text!r}") from None

@@ -129,6 +129,8 @@ MIN_SCALE, MAX_SCALE = 1e-30, 1e30
 MIN_SOFTCAP, MAX_SOFTCAP = 1e-3, 1e3
 _BETWEEN = {"softmax_scale": (MIN_SCALE, MAX_SCALE), "softcap": (MIN_SOFTCAP, MAX_SOFTCAP)}
 FEW_ROWS = 64
+MOST = 2**63 - 1  # of any size: what C++ counts in, and no product of them is beyond a float
+MOST_SEQUENCES = 1 << 20  # each of which is counted for itself
 PAGE_KEYS = 16  # that a page of a cache has whole numbers of
 
 
@@ -347,6 +349,11 @@ class Workload(Keyed):
     op: str = _field(Effect.KIND, str, default=FORWARD, label="{}", short="{}")
 
     def __post_init__(self) -> None:
+        for name, spec in FIELDS.items():
+            if spec.type is int and (getattr(self, name) or 0) > MOST:
+                raise InvalidConfig(f"{name} must be at most {MOST}")
+        if (self.uneven or self.lengths) and self.batch > MOST_SEQUENCES:
+            raise InvalidConfig(f"more than {MOST_SEQUENCES} sequences whose lengths may differ")
         self._settle_lengths()
         self._settle_cache()
         for name in ("batch", "heads", "kv_heads", "seq_len_q", "seq_len_kv", "d_head"):
@@ -591,14 +598,14 @@ class Workload(Keyed):
 def _parsed(key: str) -> Workload:
     found = _key_pattern().fullmatch(key)
     if found is None:
-        raise InvalidConfig(f"not a workload key: {key!r}")
+        raise InvalidConfig(f"not a workload key: {key[:120]!r}")
     given = {name: text for name, text in found.groupdict().items() if text is not None}
     try:
         return Workload(**{name: _key_value(FIELDS[name], text) for name, text in given.items()})
     except InvalidConfig as error:
-        raise InvalidConfig(f"not a workload key: {key!r}: {error}") from None
+        raise InvalidConfig(f"not a workload key: {key[:120]!r}: {error}") from None
     except ValueError:  # of float()
-        raise InvalidConfig(f"not a workload key: {key!r}") from None
+        raise InvalidConfig(f"not a workload key: {key[:120]!r}") from None
 
 
 FIELDS: Mapping[str, FieldSpec] = {f.name: f.metadata["spec"] for f in dataclasses.fields(Workload)}

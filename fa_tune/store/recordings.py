@@ -35,6 +35,7 @@ from fa_tune.core.model import (
     Provenance,
     Quantity,
     Variant,
+    parse_time,
     user_subject,
 )
 from fa_tune.core.workload import Workload
@@ -151,6 +152,11 @@ def save(path: Path, attempts: Iterable[Attempt], resources: Mapping[str, Any], 
     meta = dataclasses.replace(meta, table_sha256=hashlib.sha256(data).hexdigest())
     text = json.dumps(codec.dump(meta), indent=1, sort_keys=True) + "\n"
     try:
+        _meta_of(text)
+        parse_rows(table.getvalue(), "its table")
+    except (ValueError, ProfileFormatError) as error:
+        raise StorageError(f"cannot write the recording {path}: {error}") from None
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.parent / _LOCK, "recordings"):
             replace_files({path: data, path.with_suffix(META_SUFFIX): text.encode()}, alone=True)
@@ -240,20 +246,21 @@ def load_meta(path: Path) -> Meta:
     except (OSError, UnicodeDecodeError) as error:
         raise ProfileFormatError(f"{path} has no readable {meta_path.name}: {error}") from error
     try:
-        raw = codec.parse(text)
-    except ValueError as error:
-        raise ProfileFormatError(f"{meta_path}: Invalid JSON: {error}") from None
-    schema = raw.get("schema") if isinstance(raw, dict) else None
-    if type(schema) is not int or schema not in (FLAT, SCHEMA):
-        raise ProfileFormatError(
-            f"{meta_path}: schema {schema} is not the one this fa-tune reads ({SCHEMA})"
-        )
-    try:
-        meta = codec.load(Meta, _from_flat(raw) if schema == FLAT else raw)
+        return _meta_of(text)
     except ValueError as error:
         raise ProfileFormatError(f"{meta_path}: {error}") from None
+
+
+def _meta_of(text: str) -> Meta:
+    """The provenance that a file says; raises ValueError."""
+    raw = codec.parse(text)
+    codec.check_printable(raw)
+    schema = raw.get("schema") if isinstance(raw, dict) else None
+    if type(schema) is not int or schema not in (FLAT, SCHEMA):
+        raise ValueError(f"schema {schema} is not the one this fa-tune reads ({SCHEMA})")
+    meta = codec.load(Meta, _from_flat(raw) if schema == FLAT else raw)
     if wrong := _contradiction(meta):
-        raise ProfileFormatError(f"{meta_path}: {wrong}")
+        raise ValueError(wrong)
     return meta
 
 
@@ -285,10 +292,11 @@ def _contradiction(meta: Meta) -> str | None:
     if p.method not in METHODS:
         return f"provenance.method is {p.method!r}, not {' or '.join(METHODS)}"
     try:
-        time = datetime.fromisoformat(p.recorded_at)
+        parse_time(p.recorded_at)
+        has_zone = datetime.fromisoformat(p.recorded_at).tzinfo is not None
     except ValueError:
-        time = None
-    if time is None or time.tzinfo is None:
+        has_zone = False
+    if not has_zone:
         return f"provenance.recorded_at is not an ISO 8601 time with a zone: {p.recorded_at!r}"
     try:
         for key in meta.decided:

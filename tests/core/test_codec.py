@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
@@ -16,6 +17,7 @@ from jsonschema import Draft202012Validator
 
 from fa_tune.core import codec
 from fa_tune.core.codec import POSITIVE, Figure, Keyed
+from fa_tune.core.errors import FaTuneError, shown
 
 
 class Colour(StrEnum):
@@ -181,3 +183,26 @@ def _without_required(schema: Any) -> Any:
 
 
 VALID_BUT_SPARSE = Draft202012Validator(_without_required(codec.schema(Whole)))
+
+
+def test_what_is_nested_too_deeply_is_refused_and_what_is_not_is_read() -> None:
+    for opening, closing in ("[]", ('{"a":', "}")):
+        for levels in (codec.MOST_LEVELS, codec.MOST_LEVELS + 1, 500, 100_000):
+            text = f"{opening * levels}1{closing * levels}"
+            if levels <= codec.MOST_LEVELS:
+                assert json.dumps(codec.parse(text), separators=(",", ":")) == text
+            else:
+                with pytest.raises(ValueError, match="nested too deeply"):
+                    codec.parse(text)
+
+
+@given(st.text())
+def test_what_is_printed_moves_no_cursor_and_a_document_stays_one(text: str) -> None:
+    said = str(FaTuneError(text))
+    assert not any(unicodedata.category(c)[0] == "C" and c not in "\n\t" for c in said)
+    assert said == text or not text.isprintable()
+    assert shown(said) == said
+    document = json.dumps({text: text}, ensure_ascii=False)
+    assert json.loads(shown(document)) == {text: text}
+    for c in "\x1b\r\x9b\u202e\u2028\u200f\ufeff\ud800\U000e0041":
+        assert shown(c) == json.dumps(c).strip('"')

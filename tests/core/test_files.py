@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -99,3 +102,50 @@ def test_writers_without_a_lock_do_not_mix(tmp_path: Path) -> None:
         child.join()
         assert child.exitcode == 0
     assert names(tmp_path) == {"a"}
+
+
+def test_reading_reserves_no_more_than_the_file_holds(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"data")
+    limited = (
+        "import resource, sys, pathlib; from fa_tune.core.files import read_bytes; "
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29)); "
+        "print(read_bytes(pathlib.Path(sys.argv[1])))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", limited, str(tmp_path / "a")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "b'data'\n", done.stderr
+
+
+def test_a_folder_that_is_not_synced_is_told_as_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, sync = tmp_path / "a", os.fsync
+
+    def refuse_folders(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", refuse_folders)
+    with pytest.raises(OSError, match="it is replaced, but may be lost"):
+        replace_file(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert names(tmp_path) == {"a"}
+
+
+def test_what_is_replaced_is_on_the_disk_before_its_name_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced = tmp_path / "a", []
+
+    def note(fd: int) -> None:
+        found = os.fstat(fd)
+        synced.append((stat.S_ISDIR(found.st_mode) or found.st_size, path.exists()))
+
+    monkeypatch.setattr(os, "fsync", note)
+    replace_file(path, b"new")
+    assert synced == [(len(b"new"), False), (True, True)]

@@ -305,7 +305,7 @@ def damage_meta(path: Path, **changes: object) -> None:
     ("text", "said"),
     [
         (b"", "tune.meta.json"),
-        (b"{", "Invalid JSON"),
+        (b"{", "not JSON"),
         (b"[]", "tune.meta.json"),
         (b"\xff\xfe\x00", "tune.meta.json"),
     ],
@@ -433,6 +433,21 @@ def test_a_reader_waits_for_a_writer_between_its_two_files(
         recordings.time, "sleep", lambda _: recordings.save(half_saved, MORE, {}, MORE_META)
     )
     assert is_whole(recordings.load(half_saved))
+
+
+def test_no_name_that_no_terminal_may_see_is_kept_or_read(tmp_path: Path) -> None:
+    name = "NVIDIA\x1b[2J H200"
+    device = dataclasses.replace(META.device, name=name)
+    origin = dataclasses.replace(ORIGIN, gpu=name)
+    path = tmp_path / "gpu" / "a.csv"
+    spoilt = dataclasses.replace(META, device=device, provenance=origin)
+    with pytest.raises(StorageError, match="control character"):
+        recordings.save(path, [measured("ref:fa2", 1e-3)], {}, spoilt)
+    assert not path.exists()
+    recordings.save(path, [measured("ref:fa2", 1e-3)], {}, META)
+    meta = path.with_suffix(".meta.json")
+    meta.write_text(meta.read_text().replace(META.device.name, json.dumps(name)[1:-1]))
+    assert "control character" in refused(path)
 
 
 def test_a_table_that_was_changed_is_refused(path: Path) -> None:

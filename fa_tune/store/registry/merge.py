@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from fa_tune.core.model import parse_time
 from fa_tune.families.equal_sources import equal, kind_of
-from fa_tune.store.registry.schema import Entry, Registry, entry_text, parse_time
+from fa_tune.store.registry.schema import Entry, Registry, entry_text
 
 
 class Evidence(NamedTuple):

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -22,7 +20,14 @@ from fa_tune.core.codec import FILLED, NOT_NEGATIVE, POSITIVE
 from fa_tune.core.comparison import Confirmation, OnInputs
 from fa_tune.core.errors import InvalidConfig, RegistryError
 from fa_tune.core.inputs import NORMAL
-from fa_tune.core.model import BARE_READ, Provenance, Variant, Verdict, reference_name
+from fa_tune.core.model import (
+    BARE_READ,
+    Provenance,
+    Variant,
+    Verdict,
+    parse_time,
+    reference_name,
+)
 from fa_tune.core.stats import ORDERED, Interval, Ratio
 from fa_tune.core.workload import Workload
 from fa_tune.operations.memory import MemoryRate, memory_rate
@@ -34,6 +39,7 @@ Text = Annotated[str, FILLED]
 Positive = Annotated[float, POSITIVE]
 NotNegative = Annotated[float, NOT_NEGATIVE]
 Count = Annotated[int, POSITIVE]
+_BELOW = 1 - 1e-9  # what rounding may do
 
 
 @dataclass(frozen=True)
@@ -173,6 +179,14 @@ class Entry:
         if c is not None and self.chosen != (c.variant if c.upheld else c.default):
             raise ValueError("the chosen variant is not the one that the confirmation leaves")
         parse_time(p.recorded_at)
+        ratios = {**self.ratio_to_references, "ratio_to_default": self.ratio_to_default}
+        intervals = {name: (r.value, r.interval) for name, r in ratios.items() if r is not None}
+        for name, (value, ends) in {
+            **intervals,
+            "median_s": (self.median_s, self.interval_s),
+        }.items():
+            if ends is not None and (value < ends[0] * _BELOW or value * _BELOW > ends[1]):
+                raise ValueError(f"{name} is outside its interval")
         self._check_chosen()
 
     def _check_chosen(self) -> None:
@@ -234,41 +248,30 @@ class Registry:
         return next((e for e in self.entries if e.key == key), None)
 
 
-def parse_time(text: str) -> datetime:
-    """An ISO 8601 time, UTC where it names no zone; raises ValueError."""
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"not an ISO 8601 time: {text!r}") from None
-    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
-
-
 def from_json(data: str | bytes, where: str) -> Registry:
     """Read a registry.  `where` names the file in errors.
 
     Raises RegistryError, one line, naming the line or the field at fault.
     """
     try:
-        text = data if isinstance(data, str) else data.decode("utf-8-sig")
-        raw = codec.parse(text)
+        return _read(data, where)
+    except ValueError as error:
+        raise RegistryError(f"{where}: {_one_line(error)}{_MEND}") from None
+
+
+def _read(data: str | bytes, where: str) -> Registry:
+    """`from_json`; raises ValueError, which says what is wrong, and RegistryError for a schema that
+    is newer."""
+    try:
+        raw = codec.parse(data if isinstance(data, str) else data.decode("utf-8-sig"))
     except UnicodeDecodeError as e:
-        raise RegistryError(f"{where}: not UTF-8 at byte {e.start}{_MEND}") from None
-    except json.JSONDecodeError as e:
-        at = f"line {e.lineno}, column {e.colno}"
-        raise RegistryError(f"{where}: {at}: not JSON: {e.msg}{_MEND}") from None
-    except ValueError as e:
-        raise RegistryError(f"{where}: {e}{_MEND}") from None
+        raise ValueError(f"not UTF-8 at byte {e.start}") from None
     _check_version(raw, where)
-    if wrong := _unprintable(raw):
-        raise RegistryError(f"{where}: {wrong!r} has a control character{_MEND}")
+    codec.check_printable(raw)
     whole = _from_older(raw) if raw["schema"] < SCHEMA else raw
     if isinstance(entries := whole.get("entries"), list):
         whole = {**whole, "entries": _without_restated(entries)}
-    try:
-        read = codec.load(Registry, whole)
-    except ValueError as e:
-        raise RegistryError(f"{where}: {_one_line(e)}{_MEND}") from None
-    registry: Registry = _with_todays_words(read)
+    registry: Registry = _with_todays_words(codec.load(Registry, whole))
     return registry
 
 
@@ -292,17 +295,22 @@ def to_json(registry: Registry) -> str:
     Raises RegistryError for a registry that could not be read back (a field with a value that
     does not fit the schema): such a file must not be written.
     """
-    raw = codec.dump(registry)
+    text = json.dumps(codec.dump(registry), indent=2, ensure_ascii=False) + "\n"
     try:
-        codec.load(Registry, raw)
-        for entry in registry.entries:  # free in form
-            json.dumps(dict(entry.provenance.extra), allow_nan=False)
+        for entry in registry.entries:
+            _check_free(entry.provenance.extra)
+        _read(text.encode(), "the new registry")
+    except ValueError as e:
+        raise RegistryError(f"the new registry does not fit its schema: {_one_line(e)}") from None
+    return text
+
+
+def _check_free(extra: Mapping[str, Any]) -> None:
+    """Raise ValueError for what `dump` would give another form that JSON has."""
+    try:
+        json.dumps(dict(extra), allow_nan=False)
     except (ValueError, TypeError) as e:
-        place = "" if isinstance(e, codec.Misfit) else "provenance.extra: "
-        raise RegistryError(
-            f"the new registry does not fit its schema: {place}{_one_line(e)}"
-        ) from None
-    return json.dumps(raw, indent=2, ensure_ascii=False) + "\n"
+        raise ValueError(f"provenance.extra: {e}") from None
 
 
 def entry_text(entry: Entry) -> str:
@@ -310,27 +318,18 @@ def entry_text(entry: Entry) -> str:
     return json.dumps(codec.dump(entry), sort_keys=True)
 
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # any but tab and line feed
 _MEND = "; fix the file or move it away; it was left unchanged"
 
 
 def _check_version(raw: object, where: str) -> None:
     version = raw.get("schema") if isinstance(raw, dict) else None
     if type(version) is not int or version < 1:
-        raise RegistryError(f'{where}: not a registry: it has no "schema" number{_MEND}')
+        raise ValueError('not a registry: it has no "schema" number')
     if version > SCHEMA:
         raise RegistryError(
             f"{where}: schema {version} is newer than this fa-tune reads ({SCHEMA}); "
             "update fa-tune, or give another registry"
         )
-
-
-def _unprintable(raw: object) -> str | None:
-    """The first text in a document that would do something to a terminal."""
-    if isinstance(raw, str):
-        return raw[:60] if _CONTROL.search(raw) else None
-    parts = [*raw, *raw.values()] if isinstance(raw, dict) else raw if isinstance(raw, list) else []
-    return next((text for text in map(_unprintable, parts) if text is not None), None)
 
 
 # What a version of the schema added to an entry, with the value that older entries mean.

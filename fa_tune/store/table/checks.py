@@ -32,8 +32,18 @@ def _contradictions(row: Row) -> Iterator[str]:
         yield f"n is {row.n}, but there are {len(samples)} samples"
     if samples and row.median_s is not None and not _close(row.median_s, median(samples)):
         yield "the median is not that of the samples"
+    if 0 in (samples + (row.held_out_s or ()) + (row.relative or ())):
+        yield "a sample, or its ratio to the baseline, is 0"
     if samples and row.duration_s is not None and not _close(row.duration_s, fmean(samples)):
         yield "the duration is not the mean of the samples"
+    for name, of_samples in (("min_s", min), ("max_s", max)):
+        value = getattr(row, name)
+        if samples and value is not None and not _close(value, of_samples(samples)):
+            yield f"the {name[:3]} is not that of the samples"
+    for name in ("duration_s", "median_s"):
+        least, value, most = row.min_s or 0, getattr(row, name), row.max_s or math.inf
+        if value is not None and not least * (1 - _EXACT) <= value <= most * (1 + _EXACT):
+            yield "mean or median is not between min and max"
     for ratios, of in ((row.relative, samples), (row.held_out_relative, row.held_out_s or ())):
         if ratios and len(ratios) != len(of):
             yield f"{len(ratios)} ratios to the baseline for {len(of)} samples"

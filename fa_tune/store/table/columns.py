@@ -68,17 +68,18 @@ class Column:
 
 _GROUPED = re.compile(r"\d{1,3}(,\d{3})+")
 # float() also takes "nan", "inf" and "1_0", none of which a measurement can be.
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
+_LEAST, _MOST = 1e-30, 1e30  # so that no quotient of two is beyond a float
 
 
 def _number(text: str) -> float:
     if not _NUMBER.fullmatch(text):
         raise ValueError("a number")
     value = float(text)
-    if value in (float("inf"), float("-inf")):
-        raise ValueError("a number")
     if value < 0:
         raise ValueError("a number that is not negative")
+    if value and not _LEAST <= value <= _MOST:
+        raise ValueError(f"a number between {_LEAST:g} and {_MOST:g}")
     return value
 
 
@@ -139,7 +140,20 @@ def _scaled(name: str, ncu_name: str = "") -> Kind:
     return Kind(name, text, parse, show)
 
 
-TEXT = Kind("text", str, str, lambda value, _: str(value), right=False)
+_FORMULA = re.compile(r"'*[=+@\t\r-]")
+
+
+def _guarded(value: Any) -> str:
+    """Text behind a quote where a spreadsheet would compute it."""
+    return f"'{value}" if _FORMULA.match(str(value)) else str(value)
+
+
+def unguarded(cell: str) -> str:
+    """The text of a cell, as it was before it was written."""
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell[1:]) else cell
+
+
+TEXT = Kind("text", _guarded, unguarded, lambda value, _: str(value), right=False)
 REAL = Kind("real", _short, _number, lambda value, decimals: f"{value:.{decimals}f}")
 EXACT = Kind("number", repr, _number, lambda value, _: f"{value:g}")  # no digit is lost
 COUNT = Kind("count", _short, _count, lambda value, decimals: f"{value:,.{decimals}f}")

@@ -17,7 +17,7 @@ from fa_tune.core.workload_parts import PARTS
 from fa_tune.families.kernel_names import identify
 from fa_tune.libraries import LABELS
 from fa_tune.store.table.checks import contradiction
-from fa_tune.store.table.columns import BY_HEADING, DERIVED_COLUMNS, TEXT, Column
+from fa_tune.store.table.columns import BY_HEADING, DERIVED_COLUMNS, TEXT, Column, unguarded
 from fa_tune.store.table.partial_workload import PartialWorkload, adopted
 from fa_tune.store.table.rows import Row
 
@@ -108,7 +108,7 @@ class _Reader:
             if wrong := contradiction(row):
                 raise self.fail(line, f"{row.kernel}: {wrong}")
             # Only of a whole workload is it known that two rows are of the same problem.
-            if row.is_variant and not row.missing and row.outcome is Outcome.OK:
+            if row.family and not row.missing and row.outcome is Outcome.OK:
                 parts = (getattr(row, part) for part in PARTS)
                 before = seen.setdefault((row.kernel, row.method, row.inputs, *parts), line)
                 if before != line:
@@ -190,7 +190,7 @@ class _Reader:
 
     def value(self, line: int, column: Column, cell: str) -> Any:
         if column.kind is TEXT:
-            return cell or None
+            return unguarded(cell) or None
         cell = cell.strip()
         if not cell:
             return None

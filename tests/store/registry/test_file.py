@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import multiprocessing
 import os
 import random
@@ -185,6 +186,41 @@ def test_a_lock_held_too_long_is_one_line(
 
 
 # Disks that refuse
+
+
+@pytest.mark.parametrize("answer", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_registry_is_kept_where_the_file_system_has_no_locks(
+    path: Path, make_entry: MakeEntry, monkeypatch: pytest.MonkeyPatch, answer: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(answer, os.strerror(answer))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    for length in (512, 1024):
+        registry_file.put(path, found(make_entry(length)))
+    assert len(registry_file.load(path).entries) == 2
+    assert {p.name for p in path.parent.iterdir()} == {path.name, f"{path.name}.lock"}
+    monkeypatch.setattr("fa_tune.store.shared_files.LOCK_TIMEOUT_S", 0.05)
+    os.symlink(f"another-host {os.getpid()}", f"{path}.held")
+    with pytest.raises(StorageError, match="another process"):
+        registry_file.put(path, found(make_entry(2048)))
+
+
+@pytest.mark.parametrize("planted", [".{}.new", "{}.lock"])
+def test_a_link_in_place_of_a_file_beside_it_is_not_followed(
+    path: Path, make_entry: MakeEntry, planted: str
+) -> None:
+    victim = path.parent / "victim"
+    path.parent.mkdir(exist_ok=True)
+    victim.write_text("theirs")
+    link = path.with_name(planted.format(path.name))
+    link.symlink_to(victim)
+    try:
+        registry_file.put(path, found(make_entry()))
+        assert len(registry_file.load(path).entries) == 1
+    except StorageError as error:
+        assert link.name.endswith(".lock") and "\n" not in str(error)  # noqa: PT017, PT018
+    assert victim.read_text() == "theirs"
 
 
 def test_where_no_lock_can_be_made_it_is_said_at_once(make_entry: MakeEntry) -> None:

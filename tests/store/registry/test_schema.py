@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 from fa_tune.core import codec
 from fa_tune.core.errors import RegistryError
 from fa_tune.core.model import CaseError, Verdict
-from fa_tune.core.stats import Ratio
+from fa_tune.core.stats import Interval, Ratio
 from fa_tune.core.workload import Workload
 from fa_tune.operations import flops
 from fa_tune.store.registry.schema import (
@@ -60,11 +60,13 @@ def test_a_registry_comes_back_as_it_went_in(make_entry: MakeEntry) -> None:
 positive = st.floats(min_value=1e-12, max_value=1e12)
 
 
-@given(positive, st.tuples(positive, positive).map(sorted).map(tuple), st.integers(1, 10**6))
+@given(st.tuples(positive, positive, positive).map(sorted), st.integers(1, 10**6))
 @settings(max_examples=60)
 def test_every_figure_survives_to_the_last_bit(
-    make_entry: MakeEntry, value: float, interval: tuple[float, float], n: int
+    make_entry: MakeEntry, figures: list[float], n: int
 ) -> None:
+    low, value, high = figures
+    interval = (low, high)
     entry = make_entry(
         median_s=value, interval_s=interval, n=n, ratio_to_default=Ratio(value, interval)
     )
@@ -238,6 +240,7 @@ def test_an_entry_of_a_workload_that_has_another_key_today_gives_way_to_its_own(
         ('{"schema": 1, "entries": [NaN]}', "NaN is not a number"),
         ('{"schema": 1, "entries": [' + "1" * 5000 + "]}", ""),
         ("[" * 200_000, "nested too deeply"),
+        ('{"schema": 1, "entries": ' + "[" * 500 + "]" * 500 + "}", "nested too deeply"),
         ('{"schema": 1, "entries": ["\\ud800"]}', ""),
     ],
 )
@@ -245,6 +248,26 @@ def test_a_damaged_file_is_one_line_with_the_place(text: str | bytes, said: str)
     message = refused(text)
     assert said in message
     assert message.endswith("it was left unchanged")
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        "b900000000_h16_kv16_q1_k4096_d128_fp16_full_page16",
+        "b900000000_h16_kv16_q1_k4096_d128_fp16_full_cacheequal",
+        "b900000000_h16_kv16_q1_k4096_d128_fp16_full_lenuniform-0",
+        f"b1_h16_kv16_q1_k{'9' * 400}_d128_fp16_full",
+    ],
+)
+def test_a_workload_of_any_size_is_refused_at_once(raw: dict[str, Any], workload: str) -> None:
+    raw["entries"][0]["workload"] = workload
+    assert "must be at most" in refused(raw) or "more than" in refused(raw)
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_time_that_has_no_utc_is_refused(raw: dict[str, Any], time: str) -> None:
+    raw["entries"][0]["provenance"]["recorded_at"] = time
+    assert "not an ISO 8601 time" in refused(raw)
 
 
 def test_a_newer_schema_asks_for_an_update() -> None:
@@ -284,17 +307,27 @@ def test_what_could_not_be_read_back_is_not_written(make_entry: MakeEntry) -> No
         {"median_s": float("nan")},
         {"tflops": float("inf")},
         {"n": 0},
-        {"interval_s": (2.0, 1.0)},
+        {"interval_s": (0.0, 1.0)},
     ):
         registry = Registry.of([dataclasses.replace(make_entry(), **spoilt)])
         (name,) = spoilt
         with pytest.raises(RegistryError, match=rf"not fit its schema: entries\[0\].{name}: "):
             to_json(registry)
+    with pytest.raises(RegistryError, match="control character"):
+        to_json(Registry.of([make_entry(gpu="NVIDIA\x1b[2J H200")]))
     with pytest.raises(RegistryError, match=r"provenance\.extra: .*not JSON compliant"):
         to_json(Registry.of([make_entry(extra={"x": float("nan")})]))
 
 
 def test_contradictions_are_refused_on_construction(make_entry: MakeEntry) -> None:
+    for outside in (
+        {"interval_s": (7e-3, 8e-3)},
+        {"interval_s": (5e-3, 6e-3)},
+        {"ratio_to_default": Ratio(0.9, Interval(0.91, 0.92))},
+        {"ratio_to_references": {"fa2": Ratio(0.93, Interval(0.91, 0.92))}},
+    ):
+        with pytest.raises(ValueError, match="outside its interval"):
+            make_entry(**outside)
     with pytest.raises(ValueError, match="two entries"):
         Registry.of([make_entry(), make_entry(median_s=1.0)])
     with pytest.raises(ValueError, match="failed verification"):

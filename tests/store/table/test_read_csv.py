@@ -85,9 +85,11 @@ def _consistent(row: Row) -> Row:
         held_out_relative=(row.held_out_relative or ())[:1] * len(held_out) or None,
     )
     if not samples:
-        return row
-    figures = {"median_s": _digits(median(samples)), "duration_s": _digits(fmean(samples))}
-    return replace(row, n=len(samples), **figures)  # type: ignore[arg-type]
+        known = [n for n in ("min_s", "median_s", "duration_s", "max_s") if getattr(row, n)]
+        return replace(row, **dict(zip(known, sorted(getattr(row, n) for n in known), strict=True)))
+    figures = {"median_s": median, "duration_s": fmean, "min_s": min, "max_s": max}
+    found = {name: _digits(of(samples)) for name, of in figures.items()}
+    return replace(row, n=len(samples), **found)  # type: ignore[arg-type]
 
 
 ROWS = st.builds(
@@ -283,6 +285,41 @@ def test_classic_columns_are_a_prefix() -> None:
     assert len({c.heading for c in COLUMNS}) == len({c.field for c in COLUMNS}) == len(COLUMNS)
 
 
+@pytest.mark.parametrize(
+    "text", ["=cmd|'/c calc'!A1", "+1", "-1", "@x", "\tx", "'=1", "''-1", "'s"]
+)
+def test_no_cell_is_a_formula_and_every_text_comes_back(text: str) -> None:
+    written = _csv([Row(text, 1e-3, family=text, method="ncu", reason=text)])
+    cells = next(csv.DictReader(io.StringIO(written, newline="")))
+    for heading in ("Kernel Name", "family", "reason"):
+        assert cells[heading][0] not in "=+-@\t\r"
+    (row,) = parse_rows(written, "x.csv")
+    assert (row.kernel, row.family, row.reason) == (text, text, text)
+
+
+@pytest.mark.parametrize(
+    ("field", "cell"),
+    [
+        ("median (ms)", "1e99999999999999999999"),
+        ("median (ms)", "1e-99999999999999999999"),
+        ("median (ms)", "9" * 400),
+        ("SM clock (GHz)", "1e308"),
+        ("Cycles", "1e-308"),
+        ("relative", "1 0 1"),
+        ("batch", "9" * 400),
+    ],
+)
+def test_a_number_beyond_all_measuring_is_refused(field: str, cell: str) -> None:
+    text = _csv([replace(SOUND, relative=(1.0, 1.0, 1.0), cycles=1.0, sm_clock_hz=1e9)])
+    headings, values = csv.reader(io.StringIO(text, newline=""))
+    values[headings.index(field)] = cell
+    spoilt = io.StringIO(newline="")
+    csv.writer(spoilt).writerows([headings, values])
+    found = _read_or_refused(spoilt.getvalue())
+    assert isinstance(found, str)
+    assert "\n" not in found
+
+
 # Rows that cannot be true ------------------------------------------------------------------------
 
 SOUND = Row(
@@ -299,6 +336,13 @@ WHOLE = {"batch": 2, "heads": 4, "kv_heads": 4, "seq_len": 512, "seq_len_kv": 51
         ({"n": 4}, "n is 4"),
         ({"method": "guessed"}, "'guessed'"),
         ({"relative": (1.0,)}, "1 ratios"),
+        ({"relative": (1.0, 0.0, 1.0)}, "is 0"),
+        ({"held_out_s": (1e-3, 0.0), "held_out_relative": (1.0, 1.0)}, "is 0"),
+        ({"min_s": 0.9e-3}, "min is not"),
+        ({"max_s": 2e-3}, "max is not"),
+        ({"samples_s": None, "min_s": 3e-3, "max_s": 1e-3}, "between"),
+        ({"samples_s": None, "min_s": 2.1e-3}, "between"),
+        ({"samples_s": None, "max_s": 1.9e-3}, "between"),
     ],
 )
 def test_a_row_that_contradicts_itself_is_refused_by_its_line(
@@ -316,6 +360,8 @@ def test_a_row_that_is_there_twice_is_refused() -> None:
     found = _read_or_refused(_csv([row, row]))
     assert isinstance(found, str)
     assert "line 2 has it already" in found
+    library = replace(row, family="ref", kernel="cuDNN")
+    assert "line 2 has it already" in _read_or_refused(_csv([library, library]))
     other = replace(row, seq_len=1024)
     failed = replace(row, outcome=Outcome.CRASHED)
     assert len(_read_or_refused(_csv([row, other, failed]))) == 3
