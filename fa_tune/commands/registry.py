@@ -161,7 +161,7 @@ def check(
       fa-tune registry check --recordings profiles --method events
     """
     if recordings is not None:
-        found, where = compare_recordings(recordings), str(recordings)
+        found, where = compare_recordings(recordings, gpu, method), str(recordings)
     else:
         path = registry_path(registry)
         found, where = compare_registry(load(path).entries), str(path)

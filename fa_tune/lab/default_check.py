@@ -19,7 +19,7 @@ from fa_tune.core.stats import Ratio
 from fa_tune.core.workload import Workload
 from fa_tune.lab.repeatability import is_slower
 from fa_tune.search.decide import Decision, decide, sound_choice
-from fa_tune.store.recordings import Recording, check_folder, load_all
+from fa_tune.store.recordings import Meta, Recording, check_folder, load_all
 from fa_tune.store.registry.schema import Entry
 from fa_tune.tune.candidates import default_keys
 from fa_tune.tune.tie_break import TieBreak
@@ -90,13 +90,19 @@ def compare_registry(entries: Iterable[Entry]) -> list[DefaultComparison]:
     return found
 
 
-def compare_recordings(folder: Path) -> list[DefaultComparison]:
-    """What the searches recorded in a folder chose, each recording for itself; raises
-    ProfileFormatError, and StorageError for a folder that does not exist."""
+def compare_recordings(
+    folder: Path, gpu: str | None = None, method: str | None = None
+) -> list[DefaultComparison]:
+    """What the searches recorded in a folder, of a GPU and by a method if given, chose, each
+    recording for itself; raises ProfileFormatError, and StorageError for a folder that does not
+    exist."""
     check_folder(folder)
-    return [
-        comparison for recording in load_all(folder) for comparison in compare_recording(recording)
-    ]
+
+    def wanted(meta: Meta) -> bool:
+        return gpu in (None, meta.device.name) and method in (None, meta.provenance.method)
+
+    found = load_all(folder, of=wanted)
+    return [comparison for recording in found for comparison in compare_recording(recording)]
 
 
 @dataclass(frozen=True)

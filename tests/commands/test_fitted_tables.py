@@ -23,6 +23,7 @@ from tests.commands import fakes
 from tests.commands.console import Console
 from tests.project_files import ROOT
 
+H200 = profiles_dir() / "nvidia_h200"
 RAW = ROOT / "tests/report/data/raw_h200_seq4096.csv"
 CONFIG = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer"
 OTHER = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+opt_softmax"
@@ -62,7 +63,14 @@ def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
         ("report", str(profiles_dir() / "autotune.csv"), "--sort", "cycles"),
         ("profile", CONFIG, OTHER, "--seq-lens", "4096", "--metrics", "explain"),
         ("bench",),
-        ("registry", "check", "--recordings", str(profiles_dir())),
+        (
+            "registry",
+            "check",
+            "--recordings",
+            str(profiles_dir() / "nvidia_h200"),
+            "--method",
+            "ncu",
+        ),
         ("spaces", "show"),
     ],
     ids=("ncu", "csv", "profile", "bench", "check", "spaces"),

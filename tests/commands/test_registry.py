@@ -331,7 +331,8 @@ def test_check_says_how_many_are_slower_than_the_default(console: Console, regis
 
 @pytest.mark.usefixtures("wide_terminal")
 def test_check_of_recordings_and_of_nothing(console: Console, registry: Path) -> None:
-    done = console("registry", "check", "--recordings", str(profiles_dir()), "--method", "events")
+    folder = str(profiles_dir() / "nvidia_h200")
+    done = console("registry", "check", "--recordings", folder, "--method", "ncu")
     assert done.status == 0
     assert re.search(r"^Slower than the default .*: 0 of \d+ choices", done.out.splitlines()[-1])
     nothing = console("registry", "check", "--gpu", "NVIDIA Z")
