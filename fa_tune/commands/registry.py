@@ -116,7 +116,7 @@ def show(
     if not entries:
         raise NoUsableVariant(_none_like(gpu, kept, path))
     if as_json:
-        click.echo(to_json(Registry.of(entries)), nl=False)
+        say(to_json(Registry.of(entries)).rstrip())
     else:
         show_entries(entries, wide=wide)
         say(f"{len(entries)} of {len(kept.entries)} entries in {path}.")

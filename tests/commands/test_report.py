@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from fa_tune.commands.views.row_table import show_rows
+from fa_tune.store.table.rows import Row
 from tests.commands.console import Console
 from tests.project_files import ROOT
 
@@ -256,3 +258,34 @@ def test_closed_standard_input(console: Console, monkeypatch: pytest.MonkeyPatch
     done = console("report", "-")
     assert done.status != 0
     assert done.err.startswith("error: ")
+
+
+@pytest.mark.parametrize("form", ["text", "wide", "markdown", "json"])
+def test_what_a_terminal_would_obey_is_shown_escaped(
+    console: Console, tmp_path: Path, form: str
+) -> None:
+    """A foreign name may hold anything; a document says the same by its own escapes."""
+    name = "evil\x1b]0;title\x07\u202etxt"
+    path = tmp_path / f"{name}.csv"
+    path.write_text(RAW.read_text().replace("flash_fwd_kernel", name))
+    shown = console("report", str(path), *(["--wide"] if form == "wide" else ["-f", form]))
+    assert shown.status == 0
+    assert not set(shown.out + shown.err) & {"\x1b", "\x07", "\u202e"}
+    if form == "json":
+        assert any(name in row["kernel"] for row in json.loads(shown.out)["rows"])
+
+
+def test_a_reason_that_several_have_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [Row(name, family="ref", duration_s=1.0, reason="no rates") for name in ("A", "A", "B")]
+    show_rows(rows, None, wide=False, summed_up=False)
+    assert capsys.readouterr().out.count("no rates") == 1
+
+
+def test_a_log_of_a_failed_run_advises_nothing_that_report_has_not(
+    console: Console, tmp_path: Path
+) -> None:
+    (tmp_path / "run.log").write_text("==ERROR== ERR_NVGPUCTRPERM - The user does not have …\n")
+    refused = console("report", "run.log")
+    assert refused.status == 5
+    assert "counters are restricted" in refused.err
+    assert "--profiler" not in refused.err

@@ -8,7 +8,7 @@ from typing import TextIO
 
 import click
 
-from fa_tune.report.wrap import terminal_width, wrapped
+from fa_tune.report.wrap import terminal_width, visible, wrapped
 
 
 def aside(line: str) -> None:
@@ -34,4 +34,5 @@ def abandon(stream: TextIO) -> None:
 
 def fitting(line: str) -> str:
     """The sentence as stderr shows it."""
+    line = visible(line)
     return wrapped(line, terminal_width()) if sys.stderr.isatty() else line

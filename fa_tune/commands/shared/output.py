@@ -16,12 +16,13 @@ import click
 from fa_tune.commands.shared.parameters import STDOUT
 from fa_tune.core.files import save_file
 from fa_tune.report.formats import write
+from fa_tune.report.wrap import visible
 from fa_tune.store.table.rows import Row
 
 
 def say(text: str = "") -> None:
     """A line of the result."""
-    click.echo(text)
+    click.echo(visible(text))
 
 
 def one_line(text: str) -> str:
@@ -31,8 +32,7 @@ def one_line(text: str) -> str:
 
 def write_json(document: dict[str, Any]) -> None:
     """One JSON document, on standard output."""
-    json.dump(document, sys.stdout, indent=1, ensure_ascii=False, allow_nan=False)
-    sys.stdout.write("\n")
+    say(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False))
 
 
 def write_rows_csv(rows: Sequence[Row], path: Path | None) -> None:

@@ -70,14 +70,14 @@ def _table(rows: Sequence[Row], legend: Legend, limit: int, width: int) -> list[
     fastest = pace[id(winner)] if winner is not None else min(pace.values(), default=0.0)
     repeated = any((row.n or 0) > 1 for row in shown)
     cells = []
-    why = []
+    why: dict[str, list[str]] = {}  # whose, by the reason
     for row in shown:
         name = row.kernel if row.is_reference else legend.number(_subject(row))
         mark = FASTEST if row is winner else ""
         ratio = f"{pace[id(row)] / fastest:.3f}" if id(row) in pace and fastest else ""
         cells.append([mark, name, *_figures(row, ratio, repeated=repeated)])
         if row.reason:
-            why.append(wrapped(f"{name}: {one_line(row.reason)}", width))
+            why.setdefault(one_line(row.reason), []).append(name)
     lines = fitted(_HEADINGS, cells, width, left=_LEFT, spare=_SPARE)
     kept = {id(row) for row in shown}
     hidden = [row for row in rows if id(row) not in kept]
@@ -85,7 +85,8 @@ def _table(rows: Sequence[Row], legend: Legend, limit: int, width: int) -> list[
     if hidden:
         which = f", {failed} of them without a result" if failed else ""
         lines.append(f"  … {len(hidden)} more{which} (--limit, --wide)")
-    return [*lines, *why]
+    told = (f"{', '.join(dict.fromkeys(names))}: {reason}" for reason, names in why.items())
+    return [*lines, *(wrapped(text, width) for text in told)]
 
 
 def gigabytes(bytes_per_s: float | None) -> str:

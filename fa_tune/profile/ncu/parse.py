@@ -157,11 +157,17 @@ def _is_report(data: bytes) -> bool:
     return data.startswith((b"NVR\0", b"\x28\xb5\x2f\xfd"))  # plain, and zstd-compressed
 
 
+# What a command that measures can do instead; who reads a file cannot.
+_HOW_ELSE = re.compile(r"[,;]? (?:without that |else |or )(?:use )?--profiler events")
+
+
 def _failure(text: str) -> str | None:
     """What went wrong in a run whose exit status is not known, in ncu's words; None if nothing."""
     errors = re.search(r"^==ERROR==", text, re.MULTILINE)
     diagnosis = diagnose_log(text, exit_code=1 if errors else 0)
-    return diagnosis.message if diagnosis is not None and diagnosis.fatal else None
+    if diagnosis is None or not diagnosis.fatal:
+        return None
+    return _HOW_ELSE.sub("", diagnosis.message)
 
 
 def _no_launches(why: str) -> str:
