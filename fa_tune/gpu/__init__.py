@@ -1,1 +1,1 @@
-"""What worker processes do on the GPU; see fa_tune.workers.main.  Never imported by the parent."""
+"""Work of worker processes on the GPU; see fa_tune.workers.main.  Never imported by the parent."""

@@ -1,5 +1,5 @@
-"""What takes a GPU a while at first, done beside importing torch: making a context takes half a
-second below ncu, and the first launch that ncu profiles a second."""
+"""Preparation of a GPU while torch is imported: below ncu making a context takes half a second, and
+the first launch that ncu profiles a second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the jobs share: the device, and errors, of which those of the GPU cost the process."""
+"""Device and errors of the jobs; errors of the GPU cost the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever can be launched on the tensors of a workload.  The jobs know nothing else."""
+"""Runners: what can be launched on the tensors of a workload.  The jobs know nothing else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fa_tune.operations.base import Launch, Problem
 
 
 class Runner(Protocol):
-    """What can be launched."""
+    """Runner: something that can be launched."""
 
     @property
     def subject(self) -> str:

@@ -1,4 +1,4 @@
-"""What a round of samples was taken under, and whether it can be trusted.
+"""Conditions of a round of samples, and whether it can be trusted.
 
 Before and after every round the baseline takes a sample; NVML is read all the while, beside the
 rounds, since a GPU that waits for it begins the next round at another clock.  A round is flagged

@@ -146,8 +146,8 @@ class Profiler(Protocol):
         """Hint that there will soon be something to measure."""
 
     def get_ready(self, gpu: str, device: int) -> None:
-        """The same, on a GPU on which nothing is measured yet: the one with that UUID, or where it
-        is empty the one that CUDA counts as `device`."""
+        """Hint that a GPU on which nothing is measured yet will be measured on: the one with that
+        UUID, or where it is empty the one that CUDA counts as `device`."""
 
     def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
         """Measure every subject of the plan; one attempt each, as soon as it is final.

@@ -60,7 +60,7 @@ _CLUES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Evidence:
-    """One counter of both kernels; `change` is slow / fast, None where fast is zero."""
+    """Values of one counter for both kernels; `change` is slow / fast, None where fast is zero."""
 
     metric: str
     slow: Quantity
@@ -84,7 +84,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Finding:
-    """One family's part: `cycles` more in the slow kernel (negative: fewer), its `share` of
+    """Part of one family: `cycles` more in the slow kernel (negative: fewer), its `share` of
     the whole difference, a `cause` in words, and the counters that speak for it or against."""
 
     family: str

@@ -1,1 +1,1 @@
-"""What a worker is asked to do on a GPU."""
+"""Jobs that workers do on a GPU."""

@@ -77,7 +77,7 @@ def _pairs(workload: Workload, item: ABTestItem, job: ABTestJob) -> ABTestResult
 
 @dataclass(frozen=True)
 class _Program:
-    """What a program calls."""
+    """Kernel that a program calls."""
 
     subject: str
     kernel: CoreKernel
@@ -85,7 +85,7 @@ class _Program:
 
     @classmethod
     def of(cls, workload: Workload, registry: str, job: ABTestJob) -> _Program:
-        """What a registry leads to."""
+        """Kernel that a registry leads to."""
         device = torch.cuda.current_device()
         chooser = chooser_of(device, registry, cache_dir=Path(job.cache_dir))
         choice = chooser.choose(workload)
@@ -101,7 +101,7 @@ class _Program:
         return partial(self._call, problem)
 
     def _call(self, problem: Problem) -> None:
-        """Like a program, with room for results of its own."""
+        """Call the kernel as a program does, with room for results of its own."""
         workload, outputs = problem.workload, outputs_of(problem.workload)
         described = problem_for(self.kernel.plan, workload)
         python_op.launch(

@@ -54,9 +54,9 @@ def _compare(item: InputsItem, seed: int) -> InputsResult:
         first.samples.append(before)
         first.relative.append(1.0)
         for other in others:
-            beside, after = other.sample(), first.sample()
-            other.samples.append(beside)
-            other.relative.append(2 * beside / (before + after))
+            sample, after = other.sample(), first.sample()
+            other.samples.append(sample)
+            other.relative.append(2 * sample / (before + after))
             before = after
     return InputsResult(
         tuple(tuple(subject.samples) for subject in compared),

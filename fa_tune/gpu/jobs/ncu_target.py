@@ -45,7 +45,7 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
 
 
 class _Profiled:
-    """One workload; `before` is the subject that was launched last on the one before."""
+    """Subjects of one workload; `before`: the subject launched last on the one before."""
 
     def __init__(
         self, job: ProfileJob, items: Mapping[str, ProfileItem], report: Report, before: str

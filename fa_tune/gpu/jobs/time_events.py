@@ -50,7 +50,7 @@ SETTLE_S = 1.0  # of rounds that do not count: a power limit takes that long to 
 
 
 class Subject:
-    """One runner with a launch for each problem, which differ in their inputs."""
+    """Runner with a launch for each problem, which differ in their inputs."""
 
     def __init__(
         self, runner: Runner, problems: Sequence[Problem], *, busy_cycles: int = BUSY_CYCLES
@@ -69,7 +69,7 @@ class Subject:
         self._sustained_s = 0.0
 
     def launch(self) -> None:
-        """One launch on the next input set; what it takes this process is noted."""
+        """Launch on the next input set, and note the time that this process takes for it."""
         began = time.perf_counter()
         self.launches[self._next % len(self.launches)]()
         self.host_s.append(time.perf_counter() - began)
@@ -104,7 +104,7 @@ class Subject:
         self._sustained_s = seconds
 
     def sample(self) -> float:
-        """One duration in seconds."""
+        """Duration of one launch, in seconds."""
         run = self._graph.replay if self._graph is not None else self.launch
         taken = self._time_back_to_back(run) if self._sustained_s else self._time(run)
         return taken / self.launches_per_sample
@@ -243,7 +243,7 @@ class Rounds:
     """Rounds of samples until the stopping rule has enough.  A subject that fails is taken out of
     `subjects`.
 
-    An adaptive job compares everything by its ratio to the baseline right beside it (`beside`):
+    An adaptive job compares everything by its ratio to the baseline right beside it (`paired`):
     under a power limit the clock changes in steps every few samples, by more than the kernels
     differ.
     """
@@ -259,10 +259,10 @@ class Rounds:
         self._log = telemetry.Log()
         self._repeats_left = telemetry.Repeats(job.runs)
         complete = all(len(s.relative) == len(s.samples) for s in subjects.values())
-        self._beside = job.adaptive and job.baseline in subjects and complete
+        self._paired = job.adaptive and job.baseline in subjects and complete
         # What the rule goes by, which is filled in place.
         self._numbers = {
-            n: list(s.relative if self._beside else s.samples) for n, s in subjects.items()
+            n: list(s.relative if self._paired else s.samples) for n, s in subjects.items()
         }
         by_subject = {job.items[name].subject: name for name in subjects}
         self._rule = StoppingRule(
@@ -311,12 +311,12 @@ class Rounds:
         return subject if is_reference(subject) else subject.partition(":")[0]
 
     def result(self, name: str, *, n_sets: int) -> TimeResult:
-        """What became of a subject."""
+        """Result of a subject."""
         subject, stop_reason = self._subjects[name], self._rule.stop_reasons.get(name)
         clocks = subject.clocks_hz
         return TimeResult(
             samples_s=tuple(subject.samples),
-            relative=tuple(subject.relative) if self._beside else (),
+            relative=tuple(subject.relative) if self._paired else (),
             sm_clock_hz=statistics.median(clocks) if clocks else None,
             host_s=statistics.median(subject.host_s),
             sets=n_sets,
@@ -327,7 +327,7 @@ class Rounds:
             versions=dict(subject.runner.versions),
             held_out_s=tuple(seconds for seconds, _ in subject.held_out),
             held_out_relative=tuple(r for _, r in subject.held_out if r is not None)
-            if self._beside
+            if self._paired
             else (),
             no_graph=self._no_graph,
         )
@@ -344,25 +344,25 @@ class Rounds:
                 return
 
     def _sample(self, name: str) -> float | None:
-        """One sample of a subject; None, and the subject is out, if it failed."""
+        """Sample of a subject; None, and the subject is out, if it failed."""
         self._report.begin(name)
         seconds: float | None = guarded(self._report, name, self._subjects[name].sample)
         if seconds is None:
             del self._subjects[name]
             self._rule.drop(name)
-            if self._beside and name == self._job.baseline:  # from here on by times
-                self._beside = False
+            if self._paired and name == self._job.baseline:  # from here on by times
+                self._paired = False
                 for other, subject in self._subjects.items():
                     self._numbers[other][:] = subject.samples
         return seconds
 
     def _round(self, number: int, names: list[str], *, held_out: bool = False) -> None:
-        """One sample of each, in random order; the baseline opens and closes the round."""
+        """Take a sample of each, in random order; the baseline opens and closes the round."""
         baseline = self._job.baseline
         seed = f"{self._job.seed}:{'held out ' if held_out else ''}{number}"
         random.Random(seed).shuffle(names)
         opening = closing = None
-        if baseline in names or self._beside:
+        if baseline in names or self._paired:
             names.sort(key=lambda name: name != baseline)  # stable: the others as they are
             # Between rounds the GPU waits for this process, and begins at another clock.  The
             # sample taken then does not count.
@@ -374,7 +374,7 @@ class Rounds:
             if seconds is None:
                 continue
             ratio = None
-            if self._beside:
+            if self._paired:
                 before, closing = closing, closing if name == baseline else self._sample(baseline)
                 if before is not None and closing is not None:
                     ratio = 2 * seconds / (before + closing)
@@ -386,7 +386,7 @@ class Rounds:
             return
         if len(names) == 1:
             closing = None  # nothing came between
-        elif not self._beside and baseline in names and baseline in self._subjects:
+        elif not self._paired and baseline in names and baseline in self._subjects:
             closing = self._sample(baseline)
         flagged = self._log.add(number, opening, closing, self._read())
         if flagged and self._job.adaptive and self._repeats_left.take(number):
@@ -451,7 +451,7 @@ def problems_of(workload: Workload, inputs: str, seed: int) -> list[Problem]:
 
 
 def problems_of_each(workload: Workload, inputs: Sequence[str], seed: int) -> list[list[Problem]]:
-    """The same with several kinds of inputs, equally many of each."""
+    """Problems to rotate through for each of several kinds of inputs, equally many of each."""
     n, outputs = input_sets(workload, len(inputs)), outputs_of(workload)
     draw = partial(torch_side_of(workload).inputs, workload)
     return [

@@ -43,7 +43,7 @@ def _known(case: CheckCase, seed: int) -> _Known:
 
 
 def check(runner: Runner, case: CheckCase, seed: int) -> CaseError:
-    """One case: outputs filled with NaN, one call, and what is wrong with it."""
+    """Errors of one call on a case, whose outputs are filled with NaN first."""
     known = _known(case, seed)
     outputs = outputs_of(case.workload, fill=float("nan"))
     problem = Problem(case.workload, known.inputs, outputs)

@@ -48,7 +48,7 @@ _CHOICES = {
 
 @dataclass(frozen=True)
 class NcuOptions:
-    """One ncu run, whose program brackets its launches by cuProfilerStart and cuProfilerStop.
+    """Settings of one ncu run, whose program launches between cuProfilerStart and cuProfilerStop.
 
     `section_set` is `--set`'s name, beside the metrics.  `export` keeps the report and prints
     nothing; `import_arguments` prints from it.  Raises InvalidConfig for a value that no release

@@ -25,7 +25,7 @@ MetricValue = Quantity | str | Missing
 
 @dataclass(frozen=True)
 class Launch:
-    """One profiled kernel launch; (host, process_id, launch_id) tells it from the others.
+    """Profiled launch of a kernel; (host, process_id, launch_id) tells it from the others.
 
     `kernel_name` is as the file shows it (demangled, mangled or plain).  `block` and `grid`
     are None where the file has no such column (releases before 2021).  `device` is the
@@ -72,8 +72,8 @@ class Launch:
 
 @dataclass(frozen=True)
 class Profile:
-    """One file.  `form` is `details`, `raw` or `report`; `diagnostics` are ncu's `==` lines,
-    prefix kept; `warnings` are the reader's own remarks."""
+    """Contents of one file.  `form` is `details`, `raw` or `report`; `diagnostics` are ncu's `==`
+    lines, prefix kept; `warnings` are the reader's own remarks."""
 
     form: str
     launches: tuple[Launch, ...]

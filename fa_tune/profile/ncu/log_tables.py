@@ -42,7 +42,7 @@ _WHOLE = re.compile("[0-9]{1,18}|[0-9]{1,3}(?:[.,'\u2019 \u00a0\u202f\u2009][0-9
 
 @dataclass(frozen=True)
 class LogRow:
-    """One row: its line number (from 1) and its fields as they stand."""
+    """Row of a table: its line number (from 1) and its fields as they stand."""
 
     line: int
     fields: tuple[str, ...]
@@ -71,7 +71,7 @@ class LogBlock:
 
     @classmethod
     def of(cls, rows: Sequence[LogRow]) -> LogBlock | None:
-        """The same rows, which have equally many fields; None if they hold what would separate
+        """Block of rows that have equally many fields; None if they hold what would separate
         them."""
         columns: list[str | Texts] = []
         for texts in zip(*(row.fields for row in rows), strict=True):
@@ -85,7 +85,7 @@ class LogBlock:
         return cls(tuple(row.line for row in rows), tuple(columns))
 
     def texts(self, place: int) -> list[str]:
-        """One column, row by row."""
+        """Texts of a column, row by row."""
         column = self.columns[place]
         return [column] * len(self.lines) if isinstance(column, str) else column.each
 
@@ -132,7 +132,7 @@ class LogTable:
 
 @dataclass
 class Log:
-    """Everything found in one text."""
+    """Contents of one text."""
 
     tables: list[LogTable] = field(default_factory=list)
     diagnostics: list[str] = field(default_factory=list)
@@ -207,7 +207,7 @@ class _LogReader:
         self._broken: tuple[int, str] | None = None
 
     def read(self) -> Log:
-        """Everything in it."""
+        """Tables, diagnostics and warnings of the text."""
         table: LogTable | None = None
         place = 0
         while place < len(self._lines):

@@ -107,7 +107,7 @@ def measurement(
     metrics: Sequence[str],
     conditions: Mapping[str, str],
 ) -> Measurement | None:
-    """One measurement from the launches of a subject's `calls`; None if some are missing or
+    """Measurement from the launches of a subject's `calls`; None if some are missing or
     a launch has no duration.
 
     A sample is one call: a library's may be several launches, whose times add up.  A counter

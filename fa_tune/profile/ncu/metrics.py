@@ -210,7 +210,7 @@ def fits(identifier: str, unit: str) -> bool:
 
 
 def impossible(identifier: str, quantity: Quantity) -> str | None:
-    """What a metric's value, in base units, cannot be: `is negative`; None if nothing."""
+    """Reason why a metric cannot have a value in base units, `is negative`; None if it can."""
     if quantity.value < 0 and (identifier in METRICS or quantity.unit in _NEVER_NEGATIVE):
         return "is negative"
     if identifier in DURATIONS and quantity.value > _LONGEST_S:

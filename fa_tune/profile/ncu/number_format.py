@@ -137,7 +137,7 @@ _DIGITS = str.maketrans("123456789", "111111111")  # zeros stay: a number does n
 
 
 class _Shape(NamedTuple):
-    """What texts have in common that differ in their digits, zeros apart.  `styles` are those in
+    """Shape of texts that differ in their digits alone, zeros apart.  `styles` are those in
     which such a text is a number; none where it says nothing about the style."""
 
     has_two_readings: bool

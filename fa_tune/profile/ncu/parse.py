@@ -162,7 +162,7 @@ _HOW_ELSE = re.compile(r"[,;]? (?:without that |else |or )(?:use )?--profiler ev
 
 
 def _failure(text: str) -> str | None:
-    """What went wrong in a run whose exit status is not known, in ncu's words; None if nothing."""
+    """Cause of a failure in a run whose exit status is not known; None if there was none."""
     errors = re.search(r"^==ERROR==", text, re.MULTILINE)
     diagnosis = diagnose_log(text, exit_code=1 if errors else 0)
     if diagnosis is None or not diagnosis.fatal:
@@ -175,7 +175,7 @@ def _no_launches(why: str) -> str:
 
 
 def _no_table(text: str) -> str:
-    """What kind of text this is, that has no launches."""
+    """Kind of a text that has no launches."""
     if report := re.search(r"^==PROF== Report: *(.+?) *$", text, re.MULTILINE):
         return (
             f"ncu wrote what it measured to {report[1]}; print it with "
@@ -298,7 +298,7 @@ def _is_whole(key: str, unit: str) -> bool:
 
 
 def _value(key: str, unit: str, text: str, style: NumberStyle, line: int) -> MetricValue:
-    """One cell.  Raises UnknownUnit or ProfileFormatError, naming the metric and the line."""
+    """Value of one cell.  Raises UnknownUnit or ProfileFormatError, with metric and line."""
     if "\n" in text.strip():
         raise ProfileFormatError(f"line {line}, {key}: a line ends within {text[:40]!r}")
     text = text.removeprefix("(!)").strip()  # how old releases mark a failed metric

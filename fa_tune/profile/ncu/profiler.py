@@ -143,8 +143,8 @@ class NcuProfiler:
     def _batch(
         self, plan: MeasurePlan, batch: Mapping[str, _Item], on_step: OnStep
     ) -> Iterator[Attempt]:
-        """One batch, in as many ncu processes as it has failing items, plus one; under the
-        conditions of `plan`."""
+        """Attempts of one batch under the conditions of `plan`, in as many ncu processes as it has
+        failing items, plus one."""
         remaining = dict(batch)
         fruitless = 0
         retried: set[str] = set()
@@ -182,8 +182,8 @@ class NcuProfiler:
         on_step: OnStep,
         waiting: WaitingBelow | None = None,
     ) -> tuple[ChildEnd, list[Launch]]:
-        """One ncu process, the one that waits in the folder if there is one; returns how it ended
-        and what it profiled."""
+        """End of one ncu process, the one that waits in the folder if there is one, and its
+        launches."""
         log = folder / LOG
         end = self._run_below(plan, items, folder, on_step, waiting)
         text = log.read_text(errors="replace") if log.exists() else ""
