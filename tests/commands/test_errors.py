@@ -110,6 +110,8 @@ def test_a_reader_that_left_is_no_error(console: Console, monkeypatch: pytest.Mo
 
 CONFIG = "(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles"
 
+MANY = ",".join(map(str, range(1, 1200)))
+
 # What was typed, a word of the answer, and the status.
 WRONG: list[tuple[list[str], str, int]] = [
     (["serch"], "'search'", 2),
@@ -142,6 +144,15 @@ WRONG: list[tuple[list[str], str, int]] = [
     (["search", "--arch", "hopper"], "sm_90", 2),
     (["search", "--arch", "sm_1"], "sm_1", 2),
     (["search", "--device", "-1"], "--device", 2),
+    (["search", "--devices", "0,0"], "GPU 0 is named twice", 2),
+    (["search", "--devices", "0-3"], "is not a list of GPUs", 2),
+    (["search", "--devices="], "is not a list of GPUs", 2),
+    (["search", "--softmax-scale", "0"], "--softmax-scale", 2),
+    (["search", "--softmax-scale", "nan"], "--softmax-scale", 2),
+    (["search", "--family", "sm70"], "'sm70' is not one of sm80, all", 2),
+    (["search", "--kernels", CONFIG, "--d-head", "64,128"], "--d-head 128", 2),
+    (["bench", "--inputs", "peaked:x"], "needs a number of nats", 2),
+    (["bench", "--inputs", "flat"], "names no inputs; known are normal", 2),
     (["search", "--csv", "."], "folder", 2),
     (["search", "--csv", "no/such/folder/t.csv"], "no folder", 2),
     (["search", "--csv", "-", "--json"], "choose one", 2),
@@ -170,6 +181,12 @@ WRONG: list[tuple[list[str], str, int]] = [
     (["space", "--kernels", "(FP16, 128)"], "FP16", 2),
     (["space", "--kernels", "(FP16, 128, 64, 64, 4): warp9"], "warp9", 2),
     (["space", "--axis", "speed=fast"], "speed", 2),
+    (["space", "--axis", "Br=64"], "B_r", 2),
+    (["space", "--axis", "B_r"], "write it like", 2),
+    (["space", "--axis", "B_r=-64"], "whole number", 2),
+    (["space", "--axis", "swizzled=maybe"], "neither true nor false", 2),
+    (["space", "--axis", "B_r=64", "--axis", "B_r=128"], "given twice", 2),
+    (["space", "--axis", f"B_r={MANY}", "--axis", f"B_c={MANY}"], "at most 1,000,000", 2),
     (["space", "--d-head", "100"], "d_head", 4),
     (["registry", "sho"], "'show'", 2),
     (["registry", "best"], "--seq-len", 2),

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from fa_tune.core.model import Variant
-from fa_tune.core.options import SearchOptions
 from fa_tune.search.decide import decide
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.schema import Registry
 from fa_tune.tune import flow
 from fa_tune.tune.decide import family_standings
-from fa_tune.tune.results import SearchResult, WorkloadResult
+from fa_tune.tune.results import WorkloadResult
 from tests.commands import fakes
 from tests.commands.console import Console, words
 from tests.commands.test_registry import entry
@@ -73,32 +72,11 @@ def test_a_family_that_cannot_run_is_status_4_with_its_reason(console: Console) 
     assert "compute_capability: needs sm_90, the device is sm_86" in done.lines[-1]
 
 
-@pytest.mark.parametrize("command", ["search", "bench", "build", "verify", "space"])
-def test_an_unknown_family_is_one_line_that_lists_the_known(console: Console, command: str) -> None:
-    done = console(command, "--family", "sm70")
-    assert done.status == 2
-    assert "'sm70' is not one of sm80, wave, all" in done.err
-    assert len(done.lines) == 1
-
-
 def test_a_short_form_of_another_family_is_refused(console: Console) -> None:
     done = console("space", "--family", "sm80", "--kernels", WAVE)
     assert done.status == 2
     assert "the config is of family wave, but sm80 is asked for" in done.lines[-1]
     assert space(console, "--kernels", WAVE, "--arch", "sm_90")["kept"] == [WAVE]
-
-
-def test_search_hands_the_choice_on(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[SearchOptions] = []
-
-    def search(options: SearchOptions, *_: object) -> SearchResult:
-        asked.append(options)
-        return fakes.search_result()
-
-    monkeypatch.setattr(flow, "search", search)
-    assert console("search", "--family", "sm80,wave").status == 0
-    assert console("search").status == 0
-    assert [options.families for options in asked] == [("sm80", "wave"), ()]
 
 
 # --axis -----------------------------------------------------------------------------------------
@@ -115,13 +93,6 @@ def test_axes_are_of_the_families_that_have_them(console: Console) -> None:
     assert len(theirs["kept"]) == 2
     both = space(console, *words("--axis d_head=64,128 --dtype fp16 --arch sm_90"))
     assert [config.partition("(")[0] for config in both["kept"]] == ["wave", "wave", "", ""]
-
-
-def test_an_axis_of_nobody_names_the_nearest(console: Console) -> None:
-    done = console("space", *words("--axis B_z=32 --family sm80"))
-    assert done.status == 2
-    assert "no config field named 'B_z'" in done.err
-    assert "did you mean B_" in done.err
 
 
 def test_an_axis_is_looked_for_in_all_families(console: Console) -> None:

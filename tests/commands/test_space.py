@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fa_tune.families.sm80.names import parse_short_form
-from fa_tune.families.sm80.sets import get_autotuning_kernel_configs, get_kernel_configs
+from fa_tune.families.sm80.sets import get_kernel_configs
 from tests.commands import fakes
 from tests.commands.console import Console, words
 
@@ -42,35 +42,6 @@ def test_before_9_0_turns_are_rejected_with_the_reason(console: Console) -> None
     # What fast leaves out is no work of the tune rules.
     fast = {*document["kept"], *(entry["config"] for entry in document["rejected"])}
     assert {entry["config"] for entry in document["not_in_tune"]} <= fast
-
-
-def test_axes_of_the_knobs_after_the_thirteen(console: Console) -> None:
-    document = _space(
-        console,
-        *words("--axis kv_stages=1,2,9 --axis rescale_threshold=0,8 --dtype fp16 --arch sm_90"),
-    )
-    configs = [parse_short_form(text) for text in document["kept"]]
-    assert [(c.kv_stages, c.rescale_threshold) for c in configs] == [(1, 0), (1, 8), (2, 0), (2, 8)]
-    assert document["counts"]["rejected"] == {"kv_stages_in_range": 2}
-    turned = _space(console, *words("--axis ping_pong=on --dtype fp16 --arch sm_90"))
-    assert turned["rejected"][0]["name"] == "ping_pong_warps"
-    orders = _space(
-        console, *words("--axis product_order=measured,short_runs --dtype fp16 --arch sm_90")
-    )
-    assert [parse_short_form(text).product_order.word for text in orders["kept"]] == [""]
-    assert orders["counts"]["rejected"] == {"order_needs_ping_pong": 1}
-
-
-def test_lists_the_tune_set(console: Console) -> None:
-    done = console("space", "--kernels", "tune", "--arch", "sm_90")
-    assert done.status == 0
-    listed = done.out.split("\n\n")[0].splitlines()
-    assert sorted(listed) == sorted(map(str, get_autotuning_kernel_configs()))
-    assert "80 of 80 configs can run on sm_90." in done.out
-
-
-def test_a_short_form_brings_its_own_dtype_and_d_head(console: Console) -> None:
-    assert _space(console, "--kernels", fakes.SLOW)["kept"] == [fakes.SLOW]
 
 
 def test_explain_says_what_the_tune_rules_leave_out(console: Console) -> None:
@@ -119,35 +90,6 @@ def test_nothing_left_is_status_4_with_the_first_reason(console: Console) -> Non
     assert "n_warps_fit_a_cta" in done.lines[-1]
 
 
-@pytest.mark.parametrize(
-    ("axis", "said"),
-    [
-        ("Br=64", "B_r"),
-        ("B_r", "write it like"),
-        ("B_r=-64", "whole number"),
-        ("B_r=99999999", "whole number"),
-        ("swizzled=maybe", "neither true nor false"),
-        ("dtype=fp8", "unknown dtype"),
-    ],
-)
-def test_wrong_axes_are_status_2(console: Console, axis: str, said: str) -> None:
-    done = console("space", "--axis", axis)
-    assert done.status == 2
-    assert said in done.err
-    assert len(done.lines) == 1
-
-
-def test_an_axis_given_twice_is_refused(console: Console) -> None:
-    assert "given twice" in console("space", "--axis", "B_r=64", "--axis", "B_r=128").err
-
-
-def test_a_space_too_large_to_list_is_refused(console: Console) -> None:
-    many = ",".join(map(str, range(1, 1200)))
-    done = console("space", "--axis", f"B_r={many}", "--axis", f"B_c={many}")
-    assert done.status == 2
-    assert "at most 1,000,000" in done.err
-
-
 def test_values_of_another_head_dimension(console: Console) -> None:
     arguments = ("space", "--arch", "sm_90", "--d-head", "192", "--d-head-v")
     document = _space(console, *arguments[1:], "128", "--kernels", "fast")
@@ -156,17 +98,6 @@ def test_values_of_another_head_dimension(console: Console) -> None:
     refused = console(*arguments, "24")
     assert refused.status == 4
     assert "d_head_v must be 0" in refused.err
-
-
-@pytest.mark.parametrize("command", ["space", "search", "record-space"])
-@pytest.mark.parametrize("options", [("--d-head", "64,128")])
-def test_a_config_is_not_taken_for_one_of_another_head_dimension(
-    console: Console, command: str, options: tuple[str, ...]
-) -> None:
-    more = ("--to", "a.space.csv.gz") if command == "record-space" else ()
-    done = console(command, "--kernels", CONFIG, *options, *more)
-    assert done.status == 2, done.err
-    assert "--d-head 128" in done.err
 
 
 def test_a_config_is_not_taken_for_one_of_another_dtype(console: Console) -> None:

@@ -163,17 +163,3 @@ def test_a_table_for_each_kind_of_inputs(console: Console, monkeypatch: pytest.M
     assert {t["inputs"] for t in told} == {"sink"}
     rows = list(csv.DictReader(io.StringIO(console("bench", "--csv", "-").out)))
     assert {row["inputs"] for row in rows} == {"trained"}
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ("peaked:x", "needs a number of nats"),
-        ("normal,", "names no inputs"),
-        ("flat", "names no inputs; known are normal"),
-    ],
-)
-def test_inputs_that_mean_nothing(console: Console, given: str, says: str) -> None:
-    done = console("bench", "--inputs", given)
-    assert done.status == 2
-    assert says in done.err
