@@ -293,3 +293,50 @@ def test_a_cache_of_several_sequences_runs_what_was_tuned_for_caches() -> None:
         select(chosen_on_h200((dataclasses.replace(one, cache_lengths=""), FEW)), options())
     )
     assert choose(made, H200.name, 90, one) == f"decode:{FEW}", "one sequence is as long as itself"
+
+
+def with_kernels(*kernels: tuple[str, str, str]) -> Export:
+    """Of (config, traits, architecture), each config a default in this order."""
+    made = exported(Selection())
+    variants = [families.variant(families.parse(config)) for config, _, _ in kernels]
+    image = cast(KernelImage, None)
+    parts = tuple(
+        ExportedKernel(variant, traits, arch, "", image)
+        for variant, (_, traits, arch) in zip(variants, kernels, strict=True)
+    )
+    return dataclasses.replace(
+        made, kernels=parts, defaults=tuple(dict.fromkeys(v.key for v in variants))
+    )
+
+
+@pytest.mark.parametrize(
+    ("n_q", "n_kv", "whole"),
+    [(128, 256, True), (256, 128, True), (128, 255, False), (127, 256, True), (128, 64, False)],
+)
+def test_a_kernel_for_whole_blocks_runs_nothing_else(n_q: int, n_kv: int, whole: bool) -> None:
+    """Its blocks are of 128 keys; queries may end within one."""
+    workload = Workload(2, 4, 4, n_q, n_kv, D_HEAD, DType.FP16)
+    of_whole = with_kernels((FAST, "plain", "sm_90a"))
+    assert (choose(of_whole, H200.name, 90, workload) is not None) is whole
+    of_any = with_kernels((FAST, "ragged", "sm_90a"))
+    assert choose(of_any, H200.name, 90, workload) is not None
+    for traits in ("causal+ragged", "ragged+lse"):
+        assert choose(with_kernels((FAST, traits, "sm_90a")), H200.name, 90, workload) is None
+
+
+@pytest.mark.parametrize(
+    ("arch", "runs", "does_not"),
+    [
+        ("sm_80", (80, 86, 89), (75, 90, 100, 70)),
+        ("sm_86", (86, 89), (80, 90)),
+        ("sm_90a", (90,), (80, 89, 100, 120)),
+        ("compute_80", (80, 86, 90, 120), (75,)),
+    ],
+)
+def test_code_runs_on_the_devices_that_it_is_for(
+    arch: str, runs: tuple[int, ...], does_not: tuple[int, ...]
+) -> None:
+    workload = Workload(2, 4, 4, 128, 256, D_HEAD, DType.FP16)
+    made = with_kernels((MMA, "ragged", arch))
+    able = {c for c in (*runs, *does_not) if choose(made, "another", c, workload) is not None}
+    assert able == set(runs)
