@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fa_tune.core import hooks
-from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.tensors import workload_of
 from fa_tune.core.workload import Workload
 from fa_tune.op import autograd, state
@@ -19,7 +20,7 @@ from fa_tune.op.fallback_warning import tell
 from fa_tune.op.flash2 import MOST_D_HEAD
 from fa_tune.op.library import room_for_lse, room_for_out
 from fa_tune.op.native import translated
-from fa_tune.op.operands import HALF, WHOLE_D_HEAD, note_written
+from fa_tune.op.operands import WHOLE_D_HEAD, note_written
 from fa_tune.op.precision import autocast
 from fa_tune.op.traits import Traits, of_heads
 
@@ -29,6 +30,7 @@ _SCORED = (_ops.scored_fwd.default, _ops.scored_fwd_lse.default, _ops.scored_fwd
 _HOOKED = (_ops.hooked_fwd.default, _ops.hooked_fwd_lse.default, _ops.hooked_fwd_out.default)
 Window = tuple[int | None, int | None]
 _EVERY: Window = (None, None)
+_odd_heads: set[tuple[torch.Size, torch.Size]] = set()  # of Q and V, that no kernel has
 
 
 def attention(
@@ -72,10 +74,10 @@ def attention(
         _refuse_others(q=q, k=k, v=v)
     if torch.is_autocast_enabled("cuda"):
         q, k, v = autocast(q, k, v)
-    if (d_head := _padded_d_head(q, v)) is not None:
+    if is_odd := bool(_odd_heads) and (q.shape[-1:], v.shape[-1:]) in _odd_heads:
         d_v, room, out = v.shape[-1], out, None
         softmax_scale = 1 / math.sqrt(q.shape[-1]) if softmax_scale is None else softmax_scale
-        q, k, v = (torch.nn.functional.pad(t, (0, d_head - t.shape[-1])) for t in (q, k, v))
+        q, k, v = _filled_up(q, k, v)
     traits: tuple[Any, ...] = (causal, bottom_right, softmax_scale)
     wants_grad = q.requires_grad or k.requires_grad or v.requires_grad
     forward, forward_lse, forward_out = _PLAIN
@@ -100,7 +102,7 @@ def attention(
                 raise InvalidConfig("out and lse carry no gradient: leave them out, or detach")
             made, rows = autograd.attention(q, k, v, return_lse, *traits)
         elif out is None and lse is None:
-            if not return_lse and d_head is None:
+            if not (return_lse or is_odd):
                 return forward(q, k, v, *traits)
             made, rows = forward_lse(q, k, v, *traits)
         else:
@@ -108,30 +110,45 @@ def attention(
             rows = room_for_lse(q) if lse is None and return_lse else lse
             forward_out(q, k, v, made, rows, *traits)
             note_written(out, lse)
-    except RuntimeError as error:
-        raise translated(error) from None
-    if d_head is not None:
+    except (RuntimeError, NoUsableVariant) as error:
+        refusal = translated(error) if isinstance(error, RuntimeError) else error
+        if not _found_odd(refusal, q, v):
+            raise refusal from None
+        return attention(
+            *(q, k, v),
+            causal=causal,
+            bottom_right=bottom_right,
+            softmax_scale=softmax_scale,
+            return_lse=return_lse,
+            out=out,
+            lse=lse,
+            window=window,
+            sink=sink,
+            softcap=softcap,
+            alibi_slopes=alibi_slopes,
+            score_hook=score_hook,
+        )
+    if is_odd:
         made = made[..., :d_v] if room is None else room.copy_(made[..., :d_v])
     return (made, rows) if return_lse else made
 
 
-def _is_on_gpu(tensor: Tensor) -> bool:
-    return bool(tensor.is_cuda)
+def _found_odd(refusal: Exception, q: Tensor, v: Tensor) -> bool:
+    """Whether no kernel has the head dimensions, and columns of zeros help; from now on known."""
+    heads = d_head, d_v = q.shape[-1:], v.shape[-1:]
+    wide, odd = max(*d_head, *d_v), any(d % WHOLE_D_HEAD for d in (*d_head, *d_v))
+    if not (isinstance(refusal, NoUsableVariant) and odd and wide <= MOST_D_HEAD):
+        return False
+    _odd_heads.add(heads)
+    tell("attention", f"a head dimension of {d_head[0]}, {d_v[0]} for V", how="adds zeros")
+    return True
 
 
-def _padded_d_head(q: Tensor, v: Tensor) -> int | None:
-    """The head dimension to which columns of zeros bring tensors that no kernel takes as they are;
-    None for others."""
-    if not _is_on_gpu(q) or not q.ndim or not v.ndim:
-        return None
-    d_head, d_v = q.size(-1), v.size(-1)
-    wide: int = max(d_head, d_v)
-    if not (d_head % WHOLE_D_HEAD or d_v % WHOLE_D_HEAD) or wide > MOST_D_HEAD:
-        return None
-    if q.dtype not in HALF:
-        return None
-    tell("attention", f"a head dimension of {d_head}, {d_v} for V", how="fills up with zeros")
-    return wide + -wide % WHOLE_D_HEAD
+def _filled_up(*three: Tensor) -> Iterator[Tensor]:
+    """With columns of zeros, which leave scores and outputs as they are."""
+    wide = max(t.shape[-1] for t in three)
+    wide += -wide % WHOLE_D_HEAD
+    return (torch.nn.functional.pad(t, (0, wide - t.shape[-1])) for t in three)
 
 
 def prepare(

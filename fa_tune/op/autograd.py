@@ -16,6 +16,7 @@ from fa_tune.op.operands import Done, Lengths
 from fa_tune.op.traits import PLAIN_FIELDS, Traits
 
 _ops = torch.ops.fa_tune
+_innermost = torch._C._functorch.peek_interpreter_stack  # of torch.func's
 _ALL = len(Traits._fields)
 # By how many lengths and traits are given.
 _FORWARD = {
@@ -46,7 +47,7 @@ def attention(
 def is_transformed(*tensors: Tensor | None) -> bool:
     """Whether a derivative may be taken that does not show in `requires_grad`: in forward mode, or
     by a function of torch.func."""
-    return _has_wrappers() if forward_ad._current_level < 0 else _is_dual(*tensors)
+    return _is_dual(*tensors) if forward_ad._current_level >= 0 else _has_wrappers()
 
 
 def _is_dual(*tensors: Tensor | None) -> bool:
@@ -58,9 +59,7 @@ def _is_dual(*tensors: Tensor | None) -> bool:
 
 def _has_wrappers() -> bool:
     """Whether tensors may have others in them, of a function of torch.func."""
-    if torch.compiler.is_compiling():
-        return False
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    return _innermost() is not None and not torch.compiler.is_compiling()
 
 
 class _Attention(torch.autograd.Function):  # type: ignore[misc]

@@ -253,17 +253,22 @@ def test_head_dimensions_that_no_kernel_has_are_filled_up(
     right = attention(q, k, v, causal=True, return_lse=True)
     gradients = gradients_of(q, k, v, seed)
     asked: list[torch.Size] = []
-    forward = api._PLAIN[1]
-    monkeypatch.setattr(api, "_is_on_gpu", lambda tensor: True)
-    monkeypatch.setattr(
-        api, "_PLAIN", (None, lambda *t: asked.append(t[0].shape) or forward(*t), api._PLAIN[2])
-    )
+    forward, *others = api._PLAIN[1:]
+
+    def refuses(*given: torch.Tensor) -> Any:
+        asked.append(given[0].shape)
+        if given[0].shape[-1] % 32 or given[2].shape[-1] % 32:
+            raise RuntimeError("NoUsableVariant: no kernel runs it")
+        return forward(*given)
+
+    monkeypatch.setattr(api, "_PLAIN", (None, refuses, *others))
+    monkeypatch.setattr(api, "_odd_heads", set())
     with pytest.warns(FallbackWarning, match="zeros"):
         attention(q, k, v, causal=True, return_lse=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = attention(q, k, v, causal=True, return_lse=True)
-    assert asked == [(2, 5, 4, 64)] * 2
+    assert asked == [q.shape, (2, 5, 4, 64), (2, 5, 4, 64)], "asked again for what nothing runs"
     room, rows = torch.empty_like(right[0]), torch.empty_like(right[1])
     assert attention(q, k, v, causal=True, out=room, lse=rows, return_lse=True)[0] is room
     for mine in (found, (room, rows)):
