@@ -8,7 +8,7 @@ import functools
 import itertools
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -63,27 +63,6 @@ class Case:
     def request(self, limits: ArchLimits) -> BuildRequest:
         """What to compile for it."""
         return request(self.variant, self.workload, limits)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data, for the border to the worker."""
-        return {
-            "variant": self.variant.key,
-            "workload": self.workload.key,
-            "layout": self.layout,
-            "seed": self.seed,
-            "strict": self.strict,
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Case:
-        """The case of `to_json`'s data."""
-        return cls(
-            Variant.from_key(value["variant"]),
-            Workload.from_key(value["workload"]),
-            str(value["layout"]),
-            int(value["seed"]),
-            bool(value["strict"]),
-        )
 
 
 def request(variant: Variant, workload: Workload, limits: ArchLimits) -> BuildRequest:

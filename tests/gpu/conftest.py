@@ -15,7 +15,7 @@ import pytest
 from fa_tune import families
 from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import BuildRequest, build
-from fa_tune.core import devices
+from fa_tune.core import codec, devices
 from fa_tune.core.arch import ArchLimits, limits, parse_arch
 from fa_tune.core.model import Artifact, Outcome, Variant
 from fa_tune.core.options import MachineOptions
@@ -65,7 +65,7 @@ def case_items(
     built: Built, wanted: Mapping[BuildRequest, Sequence[Case]], **more: Any
 ) -> dict[str, dict[str, Any]]:
     """Items with `cases`."""
-    plain = {build: [case.to_json() for case in cases] for build, cases in wanted.items()}
+    plain = {build: [codec.dump(case) for case in cases] for build, cases in wanted.items()}
     return items_with(built, "cases", plain, **more)
 
 

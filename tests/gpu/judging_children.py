@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from fa_tune.core import codec
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.launch import CompiledKernel
 from fa_tune.operations.base import Tensors
@@ -63,7 +64,7 @@ def problems(check: Callable[[Any, Workload, oracle.KernelCall], list[str]]) -> 
 
 def check_cases(kernel: CompiledKernel, item: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The figures of each of the item's `cases`; see oracle.py."""
-    return [oracle.check(Case.from_json(case), call_of(kernel)) for case in item["cases"]]
+    return [oracle.check(codec.load(Case, case), call_of(kernel)) for case in item["cases"]]
 
 
 def check_offsets(kernel: CompiledKernel, item: Mapping[str, Any]) -> list[str]:
@@ -98,7 +99,7 @@ def check_poison(kernel: CompiledKernel, item: Mapping[str, Any]) -> list[str]:
     Beside FlashAttention 2, of torch, which knows no soft cap, as far as its tiles, which decide
     what hidden keys reach, are no smaller than the kernel's: 128×64 up to d_head 192, and 64×64
     above."""
-    one = poison.Problem.from_json(item["problem"])
+    one = codec.load(poison.Problem, item["problem"])
     b_r, b_c = one.blocks
     rows = 128 if one.workload.d_head <= 192 else 64
     known = one.workload.softcap is None and b_r <= rows and b_c <= 64
@@ -112,7 +113,7 @@ def repeat_all(kernel: CompiledKernel, item: Mapping[str, Any]) -> list[str]:
     """Whether `repeats` launches of each of the item's `cases`, back to back, each into tensors of
     its own filled with NaN, gave the same bits and no NaN."""
     wrong = []
-    for case in map(Case.from_json, item["cases"]):
+    for case in (codec.load(Case, case) for case in item["cases"]):
         w = case.workload
         inputs = oracle.inputs_for(w, case.layout, case.seed, "cuda", case.growth)
         found = []

@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import torch
 
@@ -47,17 +46,6 @@ class Problem:
     variant: Variant
     workload: Workload
     blocks: tuple[int, int]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data, for the border to the worker."""
-        return {"variant": self.variant.key, "workload": self.workload.key, "blocks": self.blocks}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Problem:
-        """The problem of `to_json`'s data."""
-        b_r, b_c = value["blocks"]
-        workload = Workload.from_key(value["workload"])
-        return cls(Variant.from_key(value["variant"]), workload, (b_r, b_c))
 
 
 def problem(

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from fa_tune.core import codec
 from fa_tune.core.arch import limits
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.guard import guarded, use_device
@@ -40,7 +41,7 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
 
 def storm(kernels: Mapping[str, CompiledKernel], item: Mapping[str, Any]) -> dict[str, Any]:
     """Both rounds of one item."""
-    cases = [Case.from_json(case) for case in item["cases"]]
+    cases = [codec.load(Case, case) for case in item["cases"]]
     launches = [_launch_of(kernels, case) for case in cases]
     dice = random.Random(int(item["seed"]))
     rounds = [_round(launches, dice) for _ in range(2)]

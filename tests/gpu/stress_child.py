@@ -10,6 +10,7 @@ from typing import Any
 import cupy
 import torch
 
+from fa_tune.core import codec
 from fa_tune.gpu.launch import CompiledKernel
 from fa_tune.workers.main import Report
 from tests.gpu.cases import Case
@@ -30,7 +31,7 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
 def stress(kernel: CompiledKernel, item: Mapping[str, Any]) -> dict[str, Any]:
     """Launch back to back, each into an output filled with NaN and compared on the device: all
     that belongs to a launch is one graph, so that the host has next to nothing to do."""
-    case = Case.from_json(item["case"])
+    case = codec.load(Case, item["case"])
     stressed = {"cubin": item["stressed_cubin"], "symbols": [item["stressed_symbol"]]}
     held_up = load({**item, **stressed})
     w = case.workload

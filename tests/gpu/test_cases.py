@@ -9,6 +9,7 @@ import pytest
 
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
+from fa_tune.core import codec
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.workload import MASKS, DType
 from fa_tune.families.base import Config
@@ -52,7 +53,7 @@ def test_the_grid_is_the_same_for_one_seed_and_another_for_another(
     assert random_grid(FIXED_SEED, COUNT, configs) == grid
     other = random_grid(FIXED_SEED + 1, COUNT, configs)
     assert len({c.workload for c in other} & {c.workload for c in grid}) < COUNT / 50
-    assert all(Case.from_json(case.to_json()) == case for case in grid[:40])
+    assert all(codec.load(Case, codec.dump(case)) == case for case in grid[:40])
 
 
 def test_the_grid_covers_what_it_is_to_cover(grid: list[Case]) -> None:

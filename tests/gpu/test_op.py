@@ -1,5 +1,6 @@
 """The operators on a GPU: the bits of the measured kernel; compiled, captured, in threads; their
-gradients; what a call costs the host."""
+gradients; what a call costs the host.  Caches whose lengths and pages the GPU alone knows.  The C++
+core with kernels that it loads itself, beside those that CuPy loaded."""
 
 from __future__ import annotations
 
@@ -7,50 +8,38 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from fa_tune.core.options import MachineOptions
 from tests.project_files import ROOT
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
 
-CHECKS = (
-    "first_calls",
-    "bits_of_the_measured_kernel",
-    "opcheck",
-    "miss_in_capture",
-    "graphs_on_two_streams",
-    "threads",
-    "new_lengths",
-    "host_cost",
-    "two_gpus",
-    "compiled_fullgraph",
-    "compiled_dynamic",
-    "compiled_reduce_overhead",
-)
-GRADIENTS = (
-    "gradients",
-    "gradients_of_packed_batches",
-    "gradients_elsewhere",
-    "compiled_traits",
-    "score_hooks",
-    "packed_score_hooks",
-    "derivatives",
-    "rows_of_no_sequence",
-    "many_sequences",
-)
-DROP_INS = (
-    "sdpa_kernels",
-    "sdpa_values",
-    "packed_in_longer_buffers",
-    "no_heads_are_refused",
-    "transformers_models",
-    "a_cache_in_a_graph",
-    "compiled_caches",
-    "a_static_cache_in_a_graph",
-    "launches_that_overlap",
-)
+# Programs, and the checks that each makes in one process.
+CHECKS: dict[str, tuple[str, ...]] = {
+    "op_child": (
+        *("first_calls", "bits_of_the_measured_kernel", "opcheck", "miss_in_capture"),
+        *("graphs_on_two_streams", "threads", "new_lengths", "host_cost", "two_gpus"),
+        *("compiled_fullgraph", "compiled_dynamic", "compiled_reduce_overhead"),
+    ),
+    "op_gradients_child": (
+        *("gradients", "gradients_of_packed_batches", "gradients_elsewhere", "compiled_traits"),
+        *("score_hooks", "packed_score_hooks", "derivatives"),
+        *("rows_of_no_sequence", "many_sequences"),
+    ),
+    "op_dropins_child": (
+        *("sdpa_kernels", "sdpa_values", "packed_in_longer_buffers", "no_heads_are_refused"),
+        *("transformers_models", "a_cache_in_a_graph", "compiled_caches"),
+        *("a_static_cache_in_a_graph", "launches_that_overlap"),
+    ),
+    "kv_cache_child": (
+        *("random_caches", "through_the_drop_in", "any_config", "combined_beside_other_kernels"),
+    ),
+    "core_child": ("bits", "threads", "graphs", "table", "two_gpus"),
+}
 SHARDS = 8
 MEASURED = ("first_calls", "host_cost")
 
@@ -69,44 +58,29 @@ def run(program: str, *checks: str, **variables: str) -> dict[str, str]:
     return found
 
 
-@pytest.fixture(scope="module")
-def said() -> dict[str, str]:
-    """What each check says, of one process."""
-    return run("op_child", *CHECKS)
+@cache
+def said(program: str, folder: str) -> dict[str, str]:
+    """What each check of a program says."""
+    return run(program, *CHECKS[program], FA_TUNE_TEST_CACHE=folder)
 
 
-@pytest.fixture(scope="module")
-def gradients_said() -> dict[str, str]:
-    return run("op_gradients_child", *GRADIENTS)
-
-
-@pytest.fixture(scope="module")
-def dropins_said() -> dict[str, str]:
-    return run("op_dropins_child", *DROP_INS)
-
-
-@pytest.mark.parametrize("check", CHECKS)
-def test_the_operators_are_right(check: str, said: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("program", "check"), [(p, check) for p, checks in CHECKS.items() for check in checks]
+)
+def test_operators_caches_and_the_core_are_right(
+    program: str, check: str, machine: MachineOptions
+) -> None:
     """`pytest -s` shows what is measured."""
-    if said[check] == "one GPU":
-        pytest.skip("needs two GPUs")
-    if check in MEASURED:
-        print(said[check])
-        assert "Traceback" not in said[check]
-    else:
-        assert said[check] == "right"
-
-
-@pytest.mark.parametrize("check", GRADIENTS)
-def test_the_gradients_are_right(check: str, gradients_said: dict[str, str]) -> None:
-    assert gradients_said[check] == "right"
-
-
-@pytest.mark.parametrize("check", DROP_INS)
-def test_the_drop_ins_are_right(check: str, dropins_said: dict[str, str]) -> None:
     if check == "transformers_models":
         pytest.importorskip("transformers", reason="transformers is not installed: no models")
-    assert dropins_said[check] == "right"
+    found = said(program, str(machine.cache_dir))[check]
+    if found == "one GPU":
+        pytest.skip("needs two GPUs")
+    if check in MEASURED:
+        print(found)
+        assert "Traceback" not in found
+    else:
+        assert found == "right"
 
 
 def test_parameters_of_flash_attentions_own_tests() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fa_tune import families
+from fa_tune.core import codec
 from fa_tune.core.arch import ArchLimits, parse_arch
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import DType, Workload
@@ -58,7 +59,7 @@ def test_nan_and_infinity_reach_whom_they_must_and_nobody_else(
     wanted = problems(family, limits)
     requests = [request(p.variant, p.workload, limits) for p in wanted]
     items: dict[str, dict[str, Any]] = {
-        f"{a.variant.key} @ {p.workload.key}": item_of(a) | {"problem": p.to_json()}
+        f"{a.variant.key} @ {p.workload.key}": item_of(a) | {"problem": codec.dump(p)}
         for a, p in zip(built(requests), wanted, strict=True)
     }
     assert len(items) == len(wanted)

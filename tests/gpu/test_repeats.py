@@ -10,6 +10,7 @@ import pytest
 
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
+from fa_tune.core import codec
 from fa_tune.core.arch import ArchLimits, limits, parse_arch
 from fa_tune.core.model import Outcome
 from fa_tune.families.base import Config, KernelFamily
@@ -57,7 +58,7 @@ class TestOnTheGpu:
         kernels = named(built(list(by_request(cases, parse_arch(arch)))))
         shared: dict[str, Any] = {"device": 0, "kernels": kernels}
         items = {
-            f"{start}": {"cases": [c.to_json() for c in part], "seed": start}
+            f"{start}": {"cases": [codec.dump(c) for c in part], "seed": start}
             for start, part in _parts(cases)
         }
         handler = "tests.gpu.storm_child:handle"

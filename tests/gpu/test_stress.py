@@ -19,6 +19,7 @@ import pytest
 
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
+from fa_tune.core import codec
 from fa_tune.core.model import Outcome
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.sm90.config import Order, Scheduler, Sm90Config
@@ -67,7 +68,7 @@ def stressed(
         | {
             "stressed_cubin": str(kernel.cubin),
             "stressed_symbol": kernel.symbol,
-            "case": case_of(request, seed).to_json(),
+            "case": codec.dump(case_of(request, seed)),
             "repeats": how.get("repeats", REPEATS),
         }
         for seed, (request, a, kernel) in enumerate(zip(requests, artifacts, kernels, strict=True))
