@@ -35,8 +35,7 @@ from fa_tune.core.errors import ToolMissing
 from fa_tune.core.options import SearchOptions
 from fa_tune.core.stats import MARGIN, Ratio
 from fa_tune.lab import repeat
-from fa_tune.lab.repeatability import Agreement, Tuning, agreement, simulated
-from fa_tune.lab.repeatability_file import RecordedTunings, load
+from fa_tune.lab.repeatability import Agreement, RecordedTunings, Tuning, agreement, load, simulated
 
 
 @dataclass(frozen=True, kw_only=True)

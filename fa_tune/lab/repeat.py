@@ -11,9 +11,8 @@ from pathlib import Path
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.options import Progress, SearchOptions, Silent
-from fa_tune.lab import repeatability_file
-from fa_tune.lab.repeatability import Tuning
-from fa_tune.lab.repeatability_file import RecordedTunings
+from fa_tune.lab import repeatability
+from fa_tune.lab.repeatability import RecordedTunings, Tuning
 from fa_tune.store.journal import Journal, VerdictRecord
 from fa_tune.tune.flow import search
 from fa_tune.tune.results import SearchResult, WorkloadResult
@@ -29,9 +28,7 @@ def tune_many(
     Raises what a search raises, and InvalidConfig for a file about other workloads.
     """
     wanted = {w.key for w in options.workloads.workloads()}
-    done = (
-        repeatability_file.load(to) if to is not None and to.exists() else RecordedTunings((), "")
-    )
+    done = repeatability.load(to) if to is not None and to.exists() else RecordedTunings((), "")
     if {t.workload for t in done.tunings} - wanted:
         raise InvalidConfig(f"{to} holds tunings of other workloads; name another file")
     finished = {t.seed for t in done.tunings}
@@ -66,7 +63,7 @@ def tune_many(
             known = known or tuple(r for r in journal.records() if isinstance(r, VerdictRecord))
             done = RecordedTunings((*done.tunings, *found), result.source)
             if to is not None:
-                repeatability_file.save(to, done)
+                repeatability.save(to, done)
             progress.advance(f"tuning {i + 1}")
     return done
 

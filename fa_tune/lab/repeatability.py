@@ -7,13 +7,18 @@ simulated from them by drawing whole rounds, so that a rule is judged without a 
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated
 
+from fa_tune.core import codec
 from fa_tune.core.codec import POSITIVE
+from fa_tune.core.errors import ProfileFormatError, StorageError
+from fa_tune.core.files import read_json, replace_file
 from fa_tune.core.model import Measurement, is_reference
 from fa_tune.core.stats import MARGIN, Ratio, comparable, median, paired_ratio
 from fa_tune.core.stopping import StoppingRule
@@ -185,3 +190,44 @@ def _flips(choices: Sequence[str]) -> int:
 def _worst(found: Sequence[tuple[int, Ratio]]) -> Ratio | None:
     key: Callable[[Ratio], float] = lambda ratio: ratio.value  # noqa: E731
     return max((ratio for _, ratio in found), key=key, default=None)
+
+
+# A file of recorded tunings ----------------------------------------------------------------------
+
+SCHEMA = "fa-tune-decisions-1"
+
+
+@dataclass(frozen=True)
+class RecordedTunings:
+    """Tunings, and whose they are: a sentence with GPU, method and date."""
+
+    tunings: tuple[Tuning, ...]
+    whose: str
+
+
+def save(path: Path, recorded: RecordedTunings) -> None:
+    """Write a file, whole or not at all; raises StorageError."""
+    document = {"schema": SCHEMA, **codec.dump(recorded)}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, (json.dumps(document, indent=1) + "\n").encode())
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def load(path: Path) -> RecordedTunings:
+    """Read a file; raises StorageError, and ProfileFormatError for one that is no such file."""
+    document = read_json(path)
+    if not isinstance(document, dict) or document.pop("schema", None) != SCHEMA:
+        raise ProfileFormatError(f"{path}: not recorded tunings ({SCHEMA})")
+    try:
+        found = codec.load(RecordedTunings, document)
+    except ValueError as error:
+        raise ProfileFormatError(f"{path}: {error}") from None
+    for tuning in found.tunings:
+        lengths = {subject: len(taken) for subject, taken in tuning.samples_s.items()}
+        if not all(lengths.values()) or tuning.chosen not in tuning.candidates:
+            raise ProfileFormatError(f"{path}: {tuning.workload}: one has no samples")
+        if any(len(taken) != lengths.get(s) for s, taken in tuning.relative.items()):
+            raise ProfileFormatError(f"{path}: relative samples are not as many as samples")
+    return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -176,7 +176,7 @@ def read_t4(path: Path, workload: str) -> SpaceTable:
         document = codec.load(_Document, raw)
         if document.schema_version.split(".")[0] != T4_VERSION.split(".")[0]:
             raise ValueError(f"schema_version {document.schema_version} is not 1.x")
-        unit_s = _seconds(1.0, document.metadata.get("timeunit", "milliseconds"))
+        unit_s = _seconds(document.metadata.get("timeunit", "milliseconds"))
         rows, units = [], dict[str, str]()
         for number, result in enumerate(document.results):
             try:
@@ -191,11 +191,11 @@ def read_t4(path: Path, workload: str) -> SpaceTable:
     return SpaceTable(path, SpaceMeta(knobs, units=units, note=f"from {path.name}"), tuple(rows))
 
 
-def _seconds(value: float, unit: Any) -> float:
-    """A time of T4; raises ValueError and UnknownUnit."""
+def _seconds(unit: Any) -> float:
+    """The seconds of a unit of T4; raises ValueError and UnknownUnit."""
     if not isinstance(unit, str):
         raise ValueError(f"{unit!r} is no unit of time")
-    return to_seconds(value, _TIME_UNITS.get(unit, unit))
+    return to_seconds(1.0, _TIME_UNITS.get(unit, unit))
 
 
 def _row(result: _Result, workload: str, unit_s: float, counter_units: dict[str, str]) -> SpaceRow:
@@ -203,52 +203,42 @@ def _row(result: _Result, workload: str, unit_s: float, counter_units: dict[str,
     if result.invalidity not in _OUTCOME:
         raise ValueError(f"unknown invalidity {result.invalidity!r}")
     outcome = _OUTCOME[result.invalidity]
-    numbers = {m.name: m for m in result.measurements if _is_number(m.value)}
     if len({m.name for m in result.measurements}) < len(result.measurements):
         raise ValueError("a measurement is given twice")
-    times = [n for n in (*result.objectives, OBJECTIVE) if n in numbers and _is_time(numbers[n])]
+    times = {m.name: t for m in result.measurements if (t := _time(m, unit_s)) is not None}
+    objective = next((n for n in (*result.objectives, OBJECTIVE) if n in times), None)
     samples: tuple[float, ...] = ()
     if outcome is Outcome.OK:
-        samples = tuple(s * unit_s for s in result.times.runtimes)
-        objective = _time(numbers[times[0]], unit_s) if times else None
-        if samples and objective is not None and not _agree(samples, objective):
-            raise ValueError(f"{times[0]} is {objective:g} s, and its runtimes are not")
-        samples = samples or ((objective,) if objective is not None else ())
+        runtimes = tuple(s * unit_s for s in result.times.runtimes)
+        samples = runtimes or ((times[objective],) if objective is not None else ())
         if not samples or not all(0 < s < math.inf for s in samples):
             named = " or ".join(dict.fromkeys(result.objectives)) or OBJECTIVE
-            raise ValueError(f"a correct result has no positive time: no runtimes, and no {named} "
-                             "in a unit of time")  # fmt: skip
+            raise ValueError(f"it has no positive time: no runtimes, nor {named} in a unit of time")
+        low, high = min(samples) / UNIT_SLIP, max(samples) * UNIT_SLIP
+        if objective is not None and not low < times[objective] < high:
+            raise ValueError(f"{objective} is {times[objective]:g} s, and its runtimes are not")
     facts, counters = {}, {}
-    for name, found in numbers.items():
-        if name.startswith("fact."):
-            facts[name.removeprefix("fact.")] = float(found.value)
-        elif name not in times:
-            counters[name] = float(found.value)
-            if counter_units.setdefault(name, found.unit) != found.unit:
-                raise ValueError(f"{name} is in {found.unit!r} here and in another unit above")
+    for found in filter(lambda m: _is_number(m.value), result.measurements):
+        if found.name.startswith("fact."):
+            facts[found.name.removeprefix("fact.")] = float(found.value)
+        elif found.name != objective:
+            counters[found.name] = float(found.value)
+            if counter_units.setdefault(found.name, found.unit) != found.unit:
+                raise ValueError(f"{found.name} is in another unit than above: {found.unit!r}")
     name = ", ".join(f"{n}={v}" for n, v in result.configuration.items())
     return SpaceRow(f"t4:{name}", workload, outcome, result.configuration, samples, facts=facts,
                counters=counters)  # fmt: skip
 
 
-def _is_time(measurement: _Measurement) -> bool:
-    """Whether it is a duration: by its unit, or where it has none by its name."""
-    if not measurement.unit:
-        return measurement.name == OBJECTIVE
+def _time(found: _Measurement, unit_s: float) -> float | None:
+    """The seconds of a measurement that is a time, by its unit, or where it has none by its name,
+    in the file's unit."""
+    if not _is_number(found.value) or not (found.unit or found.name == OBJECTIVE):
+        return None
     try:
-        return _seconds(1.0, measurement.unit) > 0
+        return float(found.value) * (_seconds(found.unit) if found.unit else unit_s)
     except UnknownUnit:
-        return False
-
-
-def _time(measurement: _Measurement, unit_s: float) -> float:
-    value = float(measurement.value)
-    return _seconds(value, measurement.unit) if measurement.unit else value * unit_s
-
-
-def _agree(samples: Sequence[float], objective: float) -> bool:
-    """Whether they may be the same time: a unit that is wrong is off by a thousand."""
-    return min(samples) / UNIT_SLIP < objective < max(samples) * UNIT_SLIP
+        return None
 
 
 def _plain(value: Knob) -> int | float | str:

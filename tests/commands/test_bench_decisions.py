@@ -12,8 +12,8 @@ import pytest
 from fa_tune.core import devices
 from fa_tune.core.model import DeviceInfo
 from fa_tune.core.options import Progress, SearchOptions
-from fa_tune.lab import repeat, repeatability_file
-from fa_tune.lab.repeatability_file import RecordedTunings
+from fa_tune.lab import repeat, repeatability
+from fa_tune.lab.repeatability import RecordedTunings
 from tests.commands.console import Console
 from tests.lab.test_repeatability import CROWDED, tuning
 
@@ -26,7 +26,7 @@ WHOSE = "measured on this machine's NVIDIA H200"
 def ten(tmp_path: Path) -> Path:
     path = tmp_path / "ten.json"
     made = tuple(tuning(CROWDED, seed, shift=0.0005) for seed in range(10))
-    repeatability_file.save(path, RecordedTunings(made, WHOSE))
+    repeatability.save(path, RecordedTunings(made, WHOSE))
     return path
 
 

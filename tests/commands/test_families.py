@@ -15,7 +15,7 @@ from fa_tune.search.decide import decide
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.schema import Registry
 from fa_tune.tune import flow
-from fa_tune.tune.decide import family_standings
+from fa_tune.tune.flow import family_standings
 from fa_tune.tune.results import WorkloadResult
 from tests.commands import fakes
 from tests.commands.console import Console, words

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fa_tune.core.model import Attempt, Measurement, Outcome
-from fa_tune.lab.drift import corrected, default_of, drifted_chunks, time_of
+from fa_tune.lab.record_space import corrected, default_of, drifted_chunks, time_of
 
 DEFAULT = "sm80:default"
 

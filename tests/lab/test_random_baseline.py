@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fa_tune.lab.random_baseline import best_after, draws_needed
+from fa_tune.lab.replay import best_after, draws_needed
 
 
 @settings(deadline=None)  # 5040 orders take their time

@@ -10,7 +10,7 @@ import pytest
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.options import Progress, SearchOptions
 from fa_tune.core.workload import DType, Workload, benchmark_workload
-from fa_tune.lab import repeat, repeatability_file
+from fa_tune.lab import repeat, repeatability
 from fa_tune.lab.repeat import tune_many
 from fa_tune.lab.repeatability import agreement
 from fa_tune.tune.results import SearchResult
@@ -69,7 +69,7 @@ def test_finished_tunings_are_kept_and_not_repeated(
 ) -> None:
     path = tmp_path / "ten.json"
     first = tune_many(options, 2, world.progress, to=path)
-    assert repeatability_file.load(path) == first
+    assert repeatability.load(path) == first
     asked = len(world.confirmer.asked)
     more = tune_many(options, 3, world.progress, to=path)
     assert more.tunings[:2] == first.tunings

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from fa_tune.core.errors import ProfileFormatError, StorageError
 from fa_tune.core.stats import Interval, Ratio
 from fa_tune.core.stopping import StoppingRule
-from fa_tune.lab import repeatability_file
-from fa_tune.lab.repeatability import RUNS, Tuning, agreement, is_slower, simulated
-from fa_tune.lab.repeatability_file import RecordedTunings
+from fa_tune.lab import repeatability
+from fa_tune.lab.repeatability import RUNS, RecordedTunings, Tuning, agreement, is_slower, simulated
 
 DEFAULT = "sm80:default"
 
@@ -152,8 +151,8 @@ def test_a_file_comes_back_as_it_went_in(tmp_path: Path) -> None:
     tunings = [tuning(CROWDED, seed) for seed in range(2)]
     confirmed = dataclasses.replace(tunings[0], confirmed=Ratio(0.97, Interval(0.96, 0.98)))
     recorded = RecordedTunings((confirmed, tunings[1]), "measured on a GPU")
-    repeatability_file.save(tmp_path / "deep" / "ten.json", recorded)
-    assert repeatability_file.load(tmp_path / "deep" / "ten.json") == recorded
+    repeatability.save(tmp_path / "deep" / "ten.json", recorded)
+    assert repeatability.load(tmp_path / "deep" / "ten.json") == recorded
 
 
 @pytest.mark.parametrize(
@@ -167,30 +166,31 @@ def test_a_file_comes_back_as_it_went_in(tmp_path: Path) -> None:
 )
 def test_what_is_no_such_file_is_one_line(tmp_path: Path, change: dict[str, object]) -> None:
     path = tmp_path / "ten.json"
-    repeatability_file.save(path, RecordedTunings((tuning(CROWDED, 0),), "whose"))
+    repeatability.save(path, RecordedTunings((tuning(CROWDED, 0),), "whose"))
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(ProfileFormatError) as caught:
-        repeatability_file.load(path)
+        repeatability.load(path)
     assert str(caught.value).startswith(f"{path}: ")
 
 
 @pytest.mark.parametrize("taken", [[], [0.0], [float("inf")], [-1.0], ["x"]])
 def test_times_that_are_none_are_refused(tmp_path: Path, taken: list[object]) -> None:
     path = tmp_path / "ten.json"
-    repeatability_file.save(path, RecordedTunings((tuning(CROWDED, 0),), "whose"))
+    repeatability.save(path, RecordedTunings((tuning(CROWDED, 0),), "whose"))
     document = json.loads(path.read_text())
     document["tunings"][0]["samples_s"]["sm80:first"] = taken
     path.write_text(json.dumps(document))
     with pytest.raises(ProfileFormatError):
-        repeatability_file.load(path)
+        repeatability.load(path)
 
 
 def test_a_file_that_is_not_there_or_no_json(tmp_path: Path) -> None:
     with pytest.raises(StorageError):
-        repeatability_file.load(tmp_path / "none.json")
-    (tmp_path / "no.json").write_text("{")
-    with pytest.raises(ProfileFormatError, match="JSON"):
-        repeatability_file.load(tmp_path / "no.json")
+        repeatability.load(tmp_path / "none.json")
+    for text in ("{", '{"whose": "a", "whose": "b"}', "[" * 5000, "9" * 5000):
+        (tmp_path / "no.json").write_text(text)
+        with pytest.raises(ProfileFormatError, match="JSON"):
+            repeatability.load(tmp_path / "no.json")
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=12))

@@ -18,6 +18,7 @@ from fa_tune.search.decide import (
     Decision,
     Rule,
     beats,
+    contenders,
     decide,
     is_near,
     keep_default,
@@ -212,6 +213,15 @@ def test_a_tied_candidate_that_may_be_no_faster_than_the_default_gives_way() -> 
     d = decide([steady("b", 0.987), noisy, steady(DEFAULT, 1.0)], DEFAULT)
     assert d.tie_set == ("a", "b")
     check(d, "b", Rule.TIE_BREAK)
+
+
+def test_who_may_be_chosen_beats_the_default_by_more_than_the_margin() -> None:
+    """A single sample will do to be measured further, but not a gain within the margin."""
+    ms = [steady("a", 0.9), m("b", 0.95), m("c", 0.9901), steady("d", 0.9901), steady("e", 0.98)]
+    ms.append(steady(DEFAULT, 1.0))
+    found = decide(ms, DEFAULT)
+    assert found.chosen.subject == "a"
+    assert contenders(found, ms) == ("a", "b", "e")
 
 
 @pytest.mark.parametrize("value", [1.0, 1.0123, 2.5])

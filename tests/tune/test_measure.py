@@ -20,7 +20,7 @@ from fa_tune.store.journal import AttemptRecord, Journal
 from fa_tune.tune.measure import measured, request_for
 from fa_tune.tune.session import Tally
 from tests.tune import fakes
-from tests.tune.fakes import FakeProfiler, Stages
+from tests.tune.fakes import H200, FakeProfiler, Stages
 
 WORKLOAD = benchmark(1024, 128, DType.FP16)
 BOTH = ("fa2", "cudnn")
@@ -45,6 +45,7 @@ class Bench:
         journal: bool = True,
         keep: tuple[str, ...] = (),
         adaptive: bool = True,
+        gpu: str = "",
         **options: object,
     ) -> dict[str, Attempt]:
         self.tally = Tally()
@@ -55,6 +56,7 @@ class Bench:
             self.progress,
             reuse=reuse,
             tally=self.tally,
+            machine=fakes.machine(self.folder, device=dataclasses.replace(H200, uuid=gpu)),
         )
         how: dict[str, Any] = {"keep": keep, "adaptive": adaptive, "journaled": journal}
         request = request_for(session, workload, fakes.artifacts(n), **how)
@@ -78,7 +80,7 @@ def n_samples(attempts: dict[str, Attempt]) -> dict[str, int]:
 
 def test_under_ncu_everyone_gets_one_sample_and_finalists_the_rest(bench: Bench) -> None:
     first, near, far, kept = fakes.keys(4)
-    times = {first: 1.0e-3, near: 1.019e-3, far: 1.021e-3, kept: 5e-3}
+    times = {first: 1.0, near: 1.02, far: 1.0200001, kept: 5.0}  # the bound itself is near
     profiler = FakeProfiler(lambda s, _: times.get(s, 9e-3))
     found = bench.measure(profiler, 4, keep=(kept,))
     assert n_samples(found) == {
@@ -221,6 +223,22 @@ def test_fresh_measures_all_again_and_keeps_the_new(bench: Bench) -> None:
     assert len(again.measured) == 4
     found = bench.measure(FakeProfiler(), 2, runs=1)
     assert {a.measurement.samples_s for a in found.values() if a.measurement} == {(2e-3,)}
+
+
+def test_times_of_two_gpus_do_not_stand_beside_each_other(bench: Bench) -> None:
+    """Though nothing is missing in the journal."""
+    session = fakes.session(bench.folder)
+    fingerprint = session.fingerprint(1, ("sm80",))
+    plan = MeasurePlan(WORKLOAD, fakes.artifacts(2), runs=1)
+    for gpu, subject in zip(("GPU-a", "GPU-b"), fakes.keys(2), strict=True):
+        known = FakeProfiler().attempt(subject, plan)
+        assert known.measurement is not None
+        there = dataclasses.replace(known.measurement, gpu_uuid=gpu)
+        attempt = dataclasses.replace(known, measurement=there)
+        session.journal.append(AttemptRecord(fingerprint, attempt))
+    again = FakeProfiler()
+    bench.measure(again, 2, runs=1, references=(), gpu="GPU-a")
+    assert [s for s, _, _ in again.measured] == [fakes.keys(2)[1]]
 
 
 @pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.WRONG_RESULT])

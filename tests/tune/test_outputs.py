@@ -27,7 +27,7 @@ from fa_tune.store.registry.schema import Entry
 from fa_tune.store.table.read_csv import read_rows
 from fa_tune.tune import outputs
 from fa_tune.tune.build import PreparedWorkload
-from fa_tune.tune.decide import decide_one
+from fa_tune.tune.flow import decide_one
 from fa_tune.tune.measure import MeasuredWorkload
 from fa_tune.tune.results import SearchResult, WorkloadResult
 from fa_tune.tune.session import ProfilerSelection

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,14 @@ from fa_tune.core.model import Attempt
 from fa_tune.core.workload import Workload
 from fa_tune.profile.base import MeasurePlan, OnStep
 from fa_tune.tune import dispatch
+from fa_tune.tune.fleet.gpu import WorkerGpu
+from fa_tune.tune.fleet.pool import Pool
 from fa_tune.tune.flow import search
+from fa_tune.tune.session import Session
 from tests.tune import fakes
 from tests.tune.conftest import World
-from tests.tune.fakes import FakeProfiler
+from tests.tune.fakes import H200, FakeProfiler
+from tests.tune.recorded import WORKLOAD
 
 LENGTHS = (512, 1024, 2048)
 DEFAULT, FAST, NEAR, OTHER = fakes.keys(4)
@@ -106,3 +111,26 @@ def test_parts_are_of_nearly_the_same_size(
     for gpu in set(wanted) - {""}:
         holding = [part for part in parts if any(wanted[n] == gpu for n in part)]
         assert len(holding) == 1, "what one GPU measured before stays together"
+
+
+@pytest.mark.parametrize(
+    ("n_jobs", "n_gpus", "n_parts"), [(3, 1, 1), (12, 1, 1), (13, 1, 2), (24, 2, 2), (25, 2, 4)]
+)
+def test_a_process_takes_no_more_than_it_should(
+    tmp_path: Path, n_jobs: int, n_gpus: int, n_parts: int
+) -> None:
+    """Of 8 variants a job: 96 at once, on each of the GPUs as often."""
+    pool = Pool([WorkerGpu(f"GPU {n}", H200) for n in range(n_gpus)])
+    session = fakes.session(tmp_path, machine=replace(fakes.machine(tmp_path), pool=pool))
+    parts: list[int] = []
+
+    def work(_: Session, part: Sequence[int]) -> Sequence[int]:
+        parts.append(len(part))
+        return part
+
+    found = dispatch.run_some_on_gpus(
+        session, range(n_jobs), work, workload=lambda _: WORKLOAD, size=lambda _: 8
+    )
+    assert found == list(range(n_jobs))
+    assert (len(parts), sum(parts)) == (n_parts, n_jobs)
+    assert max(parts) <= 12

@@ -13,6 +13,7 @@ from fa_tune.core.workload import Workload
 from fa_tune.search.strategies import budget
 from fa_tune.tune import flow
 from fa_tune.tune.results import SearchResult, WorkloadResult
+from fa_tune.tune.strategy_run import _best
 from tests.tune import fakes
 from tests.tune.conftest import World
 from tests.tune.fakes import FakeProfiler, Time, by_hash
@@ -71,6 +72,12 @@ def test_the_final_has_the_fastest_and_the_default_side_by_side(world: World) ->
     assert one.decision is not None
     assert {s.subject for s in one.decision.standings} == set(final.artifacts)
     assert all(s.n == 5 for s in one.decision.standings)
+
+
+def test_finalists_are_within_five_per_cent_and_eight_at_most() -> None:
+    assert _best({"c": 1.0500001, "b": 1.05, "a": 1.0}) == ["a", "b"]
+    assert _best(dict.fromkeys("jihgfedcba", 1.0)) == list("abcdefgh")
+    assert _best({}) == []
 
 
 def test_the_default_is_measured_first_whatever_the_strategy(world: World) -> None:

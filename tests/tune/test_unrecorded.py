@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from fa_tune import families
+from fa_tune.build.compile import BuildRequest
 from fa_tune.core.errors import NoUsableVariant
-from fa_tune.core.model import Attempt, Measurement, Outcome
+from fa_tune.core.model import Attempt, Measurement, Outcome, Quantity
 from fa_tune.core.options import Silent
 from fa_tune.core.workload import DType, benchmark_workload
+from fa_tune.families.decode.config import Combine
 from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Meta, Recording
+from fa_tune.store.table.columns import REGISTERS
+from fa_tune.tune.build import _recorded_builds
 from fa_tune.tune.session import ProfilerSelection
 from fa_tune.tune.unrecorded import recorded_only
 from tests.store.test_recordings import ORIGIN
@@ -67,3 +74,32 @@ def test_a_mask_that_is_the_same_is_not_named() -> None:
         recorded_only([wanted], replaying(), Silent())
     assert "--mask" not in str(error.value)
     assert "no --window-left" in str(error.value)
+
+
+@pytest.fixture
+def _one_family() -> None:
+    """All of them: one has calls of two launches."""
+
+
+def test_a_kernel_of_a_replay_has_the_newest_count_and_the_memory_that_is_planned() -> None:
+    """Of a call with a second launch, which needs none."""
+    config: Any = families.parse("decode(FP16, 128, 16, 64, 4): ctas_2")
+    config = dataclasses.replace(config, combine=Combine.KERNEL)
+    subject, traits = families.variant(config).key, "plain"
+
+    def recording(registers: int) -> Any:
+        counters = {REGISTERS: Quantity(registers, "register/thread")}
+        taken = Measurement(subject, HELD.key, "ncu", (1e-3,), counters)
+        return SimpleNamespace(
+            attempts=[Attempt(subject, HELD.key, Outcome.OK, "", taken)], label=str(registers)
+        )
+
+    selection: Any = SimpleNamespace(recordings=(recording(168), recording(200)))
+    request = BuildRequest(families.variant(config), traits, "sm_90")
+    found = _recorded_builds(selection, [HELD], [{(subject, traits): request}])
+    artifact = found[subject, traits].artifact
+    assert artifact is not None
+    launches = families.of(config).plan(config, traits, "sm_90").launches
+    assert sorted(launch.dynamic_smem_bytes for launch in launches) == [0, config.smem_bytes]
+    used = artifact.resources
+    assert (used.registers, used.dynamic_smem_bytes) == (168, config.smem_bytes)

@@ -13,6 +13,7 @@ import pytest
 from fa_tune.core.errors import GpusLost, InvalidConfig, ToolMissing
 from fa_tune.core.model import Outcome
 from fa_tune.profile.base import Profiler
+from fa_tune.tune.dispatch import dealt
 from fa_tune.tune.fleet.gpu import Interrupted
 from fa_tune.tune.fleet.pool import Pool
 from fa_tune.workers.supervisor import ItemResult, WorkerUnusable
@@ -95,10 +96,31 @@ def test_what_was_interrupted_is_done_again_but_not_for_ever() -> None:
     assert pool.lost == {}
 
     def never(gpu: Any, shown: Any, job: int) -> None:
+        tries.append(job)
         raise Interrupted("the worker died", (), "")
 
+    tries.clear()
     with pytest.raises(Interrupted, match="the worker died"):
         pool.each(range(1), never, Stages())
+    assert len(tries) == 1 + 3
+
+
+def test_the_dearest_jobs_begin() -> None:
+    pool = Pool([Pretended("x"), Pretended("y")])
+    started: list[int] = []
+    barrier = threading.Barrier(2)
+
+    def work(gpu: Any, shown: Any, job: int) -> None:
+        started.append(job)
+        barrier.wait(5)
+
+    pool.each(range(4), work, Stages(), cost=lambda job: (1.0, 4.0, 2.0, 3.0)[job])
+    assert set(started[:2]) == {1, 3}
+
+
+def test_parts_are_of_nearly_the_same_size_and_a_gpu_s_own_together() -> None:
+    assert dealt([1, 1, 1, 9], [""] * 4, 2) == [[3], [0, 1, 2]]
+    assert dealt([2, 2, 2], ["a", "", "a"], 2) == [[0, 2], [1]]
 
 
 def test_a_lost_gpu_stays_lost() -> None:
