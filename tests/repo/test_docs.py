@@ -153,7 +153,8 @@ def test_configs_in_commands_can_run() -> None:
 
 def _variables(command: click.Command) -> Iterator[str]:
     for parameter in command.params:
-        yield from [parameter.envvar] if isinstance(parameter.envvar, str) else ()
+        one = parameter.envvar or ()
+        yield from [one] if isinstance(one, str) else one
     if isinstance(command, click.Group):
         context = click.Context(command)
         for name in command.list_commands(context):
@@ -198,10 +199,7 @@ def test_the_snippet_of_usage_reads_a_registry(tmp_path: Path) -> None:
     registry = load(path)
     save(tmp_path / "fa-tune" / "registry.json", registry)
     config = registry.entries[0].chosen.config
-    assert run() == (
-        "measured on b16_h16_kv16_q4096_k4096_d128_fp16_full\n"
-        f"{config} {parse_short_form(config).threads} {parse_short_form(config).smem_bytes}\n"
-    )
+    assert run() == f"{config}\n"
 
 
 def test_the_snippet_of_usage_makes_a_data_frame() -> None:
