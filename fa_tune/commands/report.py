@@ -25,6 +25,7 @@ from fa_tune.commands.shared.options import (
     refuse_same_file,
     wide_option,
 )
+from fa_tune.commands.shared.output import say
 from fa_tune.commands.shared.parameters import DTYPE, STDOUT, NamedPath
 from fa_tune.commands.shared.progress import PlainProgress
 from fa_tune.commands.views.row_table import FITTED_LIMIT, show_rows
@@ -34,8 +35,9 @@ from fa_tune.core.workload_parts import PARTS
 from fa_tune.profile import profile_json
 from fa_tune.report.formats import write
 from fa_tune.report.load import load_report_source, parse_report_source
+from fa_tune.report.page.headline import NEEDED, conditions
 from fa_tune.report.page.render import write_page
-from fa_tune.report.page.source import Source, profiled_source, source_of
+from fa_tune.report.page.source import FACTS, Source, profiled_source, source_of
 from fa_tune.store.table.partial_workload import PartialWorkload
 from fa_tune.store.table.rows import Row, grouped
 
@@ -171,6 +173,13 @@ def command(
 
         sys.stdout.buffer.write(parquet(shown))
         return
+    if form in ("text", "markdown"):
+        known, missing = conditions(sources)
+        told = "; ".join(f"{FACTS[name]} {known[name]}" for name in NEEDED if name in known)
+        if told:
+            say(f"{told}\n")
+        if missing:
+            said.note(missing)
     if form == "text":
         show_rows(shown, limit, wide=wide, summed_up=True)
     else:

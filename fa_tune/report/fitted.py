@@ -7,8 +7,6 @@ import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from fa_tune import families
-
 _GAP = "  "
 _FURTHER = " " * 6  # before what does not fit on the first line of a row
 
@@ -39,14 +37,14 @@ class Legend:
         return len(self._numbers)
 
     def by_family(self, after: int = 0) -> list[FamilyPart]:
-        """The configs with numbers above `after`, a part for each family and one for what is of
-        none."""
-        of_family: dict[str, dict[int, str]] = {name: {} for name in families.family_names()}
-        others: dict[int, str] = {}
+        """The configs with numbers above `after`, a part for each family in the order in which they
+        were named, and one for what is of none."""
+        of_family: dict[str, dict[int, str]] = {}
         for subject, number in list(self._numbers.items())[after:]:
-            of_family.get(subject.partition(":")[0], others)[number] = _config(subject)
+            of_family.setdefault(subject.partition(":")[0], {})[number] = _config(subject)
+        others = of_family.pop("", {})
         return [
-            *(_family_part(name, numbered) for name, numbered in of_family.items() if numbered),
+            *(_family_part(name, numbered) for name, numbered in of_family.items()),
             *([FamilyPart("", (), {n: (c, ()) for n, c in others.items()})] if others else []),
         ]
 

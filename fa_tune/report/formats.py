@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.errors import InvalidConfig, shown
 from fa_tune.core.workload import DType
 from fa_tune.report.tables import BEST_MARK, Table, tables_of
-from fa_tune.report.wrap import visible
 from fa_tune.store.table.columns import Column, columns_of
 from fa_tune.store.table.rows import Row
 from fa_tune.store.table.write_csv import write_report
@@ -29,7 +28,7 @@ def write_text(
     """One table per workload; `*` marks the fastest of ours, or the `chosen` variant by its key; at
     most `limit` rows each beside the references."""
     for i, table in enumerate(tables_of(rows, limit, chosen=chosen)):
-        stream.write(visible(("\n" if i else "") + _text(table) + "\n"))
+        stream.write(shown(("\n" if i else "") + _text(table) + "\n"))
 
 
 def _text(table: Table) -> str:
@@ -46,7 +45,7 @@ def _text(table: Table) -> str:
 def write_markdown(rows: Iterable[Row], stream: TextIO, limit: int | None = None) -> None:
     """A heading and a table per workload; the fastest of ours in bold."""
     for i, table in enumerate(tables_of(rows, limit)):
-        stream.write(visible(("\n" if i else "") + _markdown(table)))
+        stream.write(shown(("\n" if i else "") + _markdown(table)))
 
 
 def _markdown(table: Table) -> str:
@@ -76,9 +75,7 @@ def write_json(rows: Iterable[Row], stream: TextIO) -> None:
     """`{"schema": …, "rows": [{"kernel": …, "duration_s": …, …}, …]}` in the order given; a row has
     `bytes_per_s` where memory may be its limit."""
     document = {"schema": JSON_SCHEMA, "rows": row_objects(list(rows))}
-    stream.write(
-        visible(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)) + "\n"
-    )
+    stream.write(shown(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)) + "\n")
 
 
 def row_objects(rows: Sequence[Row]) -> list[dict[str, Any]]:

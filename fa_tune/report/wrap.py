@@ -7,13 +7,6 @@ import shutil
 import textwrap
 
 DEFAULT_WIDTH = 80
-# What a terminal obeys, and what turns the order of a text around; not the end of a line.
-_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-
-
-def visible(text: str) -> str:
-    """A text that may hold foreign names, with what a terminal would obey escaped as in JSON."""
-    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def terminal_width() -> int:

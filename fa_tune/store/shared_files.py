@@ -58,6 +58,18 @@ def _lock_file(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
+def check_lockable(path: Path, what: str) -> None:
+    """Raise StorageError where `locked` would not get a file of that folder, which is there, to
+    itself, however long it waited."""
+    trial = path.with_name(f".{path.name}.{os.getpid()}")
+    with storage_errors(f"cannot lock {what} {path}"):
+        try:
+            with locked(trial, what):
+                pass
+        finally:
+            Path(f"{trial}.lock").unlink(missing_ok=True)
+
+
 def has_locks(path: Path) -> bool:
     """Whether the system locks what stands beside a file, and no other machine writes there: what
     a database needs for several to use it at a time.  Raises OSError."""

@@ -26,6 +26,7 @@ from fa_tune.profile.ncu.profiler import NcuProfiler
 from fa_tune.store import recordings
 from fa_tune.store.journal import Journal
 from fa_tune.store.registry import file as registry_file
+from fa_tune.store.shared_files import check_lockable
 from fa_tune.tune.build import build_all, build_request
 from fa_tune.tune.outputs import registry_path
 from fa_tune.tune.replayed import is_of_other_sources
@@ -61,12 +62,12 @@ def doctor(machine: MachineOptions, progress: Progress) -> tuple[Check, ...]:
         checks += _gpus()
     look(
         "cache folder",
-        lambda: _writable(machine.cache_dir or default_cache_dir()),
+        lambda: _writable(machine.cache_dir or default_cache_dir(), "journal"),
         "name another with --cache-dir",
     )
     look(
         "registry folder",
-        lambda: _writable(registry_path(None).parent),
+        lambda: _writable(registry_path(None).parent, "registry"),
         "name another file with FA_TUNE_REGISTRY, or with --registry of search",
     )
     look("registry", _registry, "fix or move the file; fa-tune search makes a new one")
@@ -121,11 +122,12 @@ def _gpus() -> list[Check]:
     return [Check("GPUs", True, text)]
 
 
-def _writable(folder: Path) -> str:
-    """The folder, once it is proven that a file can be made in it."""
+def _writable(folder: Path, what: str) -> str:
+    """The folder, once it is proven that a file can be made in it, and locked."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
+            check_lockable(folder / what, what)
             return str(folder)
     except OSError as error:
         raise StorageError(f"{folder}: {error.strerror or os.strerror(error.errno or 0)}") from None

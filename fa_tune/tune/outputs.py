@@ -48,6 +48,7 @@ from fa_tune.store.registry.schema import (
     RunnerUp,
     VerdictSummary,
 )
+from fa_tune.store.shared_files import check_lockable
 from fa_tune.store.table.from_attempts import rows_from_attempts
 from fa_tune.store.table.write_csv import write_report
 from fa_tune.tune.results import SearchResult, WorkloadResult
@@ -76,6 +77,8 @@ def check_writable(options: KernelOptions, registry: Path | None = None) -> None
             raise StorageError(f"cannot write {options.record}: {options.record} is not a folder")
         files.check_writable(options.record, "--record names another place")
     if registry is not None:
+        if registry.parent.is_dir():
+            check_lockable(registry, "registry")
         registry_file.load(registry)
 
 

@@ -33,6 +33,20 @@ def test_table_of_an_ncu_file_names_the_winner(console: Console) -> None:
     assert "1.04x that of FA2" in last
 
 
+def test_a_report_begins_with_where_its_numbers_come_from_or_warns(console: Console) -> None:
+    recorded = ROOT / "profiles" / "nvidia_h200" / "prog_events.csv"
+    meta = json.loads(recorded.with_suffix(".meta.json").read_text())
+    origin = meta["provenance"]
+    for form in ("text", "markdown"):
+        first, *_ = console("report", str(recorded), "-f", form, "--limit", "1").out.splitlines()
+        for said in (origin["gpu"], origin["driver"], origin["recorded_at"][:10], "inputs normal"):
+            assert said in first
+        done = console("report", str(RAW), "-f", form, "--limit", "1")
+        assert "GPU, driver, date or inputs" in done.err
+        assert "GPU" not in done.out.splitlines()[0]
+    assert "GPU" not in console("report", str(RAW), "-f", "json").err
+
+
 def test_json_holds_every_row_whatever_the_limit(console: Console) -> None:
     out = console("report", str(RAW), "-f", "json", "--limit", "2").out
     assert len(json.loads(out)["rows"]) == 47

@@ -8,7 +8,8 @@ from typing import TextIO
 
 import click
 
-from fa_tune.report.wrap import terminal_width, visible, wrapped
+from fa_tune.core.errors import shown
+from fa_tune.report.wrap import terminal_width, wrapped
 
 
 def aside(line: str) -> None:
@@ -34,5 +35,5 @@ def abandon(stream: TextIO) -> None:
 
 def fitting(line: str) -> str:
     """The sentence as stderr shows it."""
-    line = visible(line)
+    line = shown(line)
     return wrapped(line, terminal_width()) if sys.stderr.isatty() else line

@@ -14,15 +14,15 @@ from typing import Any, TextIO
 import click
 
 from fa_tune.commands.shared.parameters import STDOUT
+from fa_tune.core.errors import shown
 from fa_tune.core.files import save_file
 from fa_tune.report.formats import write
-from fa_tune.report.wrap import visible
 from fa_tune.store.table.rows import Row
 
 
 def say(text: str = "") -> None:
     """A line of the result."""
-    click.echo(visible(text))
+    click.echo(shown(text))
 
 
 def one_line(text: str) -> str:

@@ -28,19 +28,7 @@ class Headline:
 def headline(answers: Records, sources: Sequence[Source], rows: int) -> Headline:
     """The headline over `answers`, one record for each workload (`figures.answers`), and the number
     of rows."""
-    facts = {
-        name: "; ".join(dict.fromkeys(s.facts[name] for s in sources if name in s.facts))
-        for name in FACTS
-    }
-    known = {name: value for name, value in facts.items() if value}
-    unsaid = [
-        FACTS[name] for name in ("gpu", "driver", "recorded_at", "inputs") if name not in known
-    ]
-    missing = (
-        f"No file says {_listed(unsaid, 'or')}: compare these numbers with no others."
-        if unsaid
-        else ""
-    )
+    known, missing = conditions(sources)
     compared = [a for a in answers if a["times"] is not None]
     gpu = known.get("gpu", "an unknown GPU")
     if compared:
@@ -52,6 +40,20 @@ def headline(answers: Records, sources: Sequence[Source], rows: int) -> Headline
         title = f"{_count(rows, 'measurement')}, none of a config of fa-tune with a valid time"
         sentences = []
     return Headline(title, (*sentences, *_configs(answers)), known, missing)
+
+
+def conditions(sources: Sequence[Source]) -> tuple[dict[str, str], str]:
+    """Where and how measurements were taken, as far as their files say, by the names of `FACTS`;
+    and a sentence on what none of them says, empty if nothing is missing."""
+    facts = {
+        name: "; ".join(dict.fromkeys(s.facts[name] for s in sources if name in s.facts))
+        for name in FACTS
+    }
+    known = {name: value for name, value in facts.items() if value}
+    unsaid = [FACTS[name] for name in NEEDED if name not in known]
+    if not unsaid:
+        return known, ""
+    return known, f"No file says {_listed(unsaid, 'or')}: compare these numbers with no others."
 
 
 def _compared(found: Records, gpu: str) -> tuple[str, list[str]]:

@@ -22,6 +22,7 @@ from fa_tune.core.stats import Ratio
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.combine import Found
 from fa_tune.store.registry.schema import Entry, Registry, RunnerUp, from_json
+from fa_tune.store.shared_files import check_lockable
 from tests.store.full_disk import refused_with_room
 
 MakeEntry = Callable[..., Entry]
@@ -201,6 +202,16 @@ def test_a_registry_is_kept_where_the_file_system_has_no_locks(
     assert len(registry_file.load(path).entries) == 2
     assert {p.name for p in path.parent.iterdir()} == {path.name, f"{path.name}.lock"}
     monkeypatch.setattr("fa_tune.store.shared_files.LOCK_TIMEOUT_S", 0.05)
+    check_lockable(path, "registry")
+    assert {p.name for p in path.parent.iterdir()} == {path.name, f"{path.name}.lock"}
+    with monkeypatch.context() as without_links:
+
+        def no_links(*_: object) -> None:
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+        without_links.setattr(os, "symlink", no_links)
+        with pytest.raises(StorageError, match=r"cannot lock registry .*not permitted"):
+            check_lockable(path, "registry")
     os.symlink(f"another-host {os.getpid()}", f"{path}.held")
     with pytest.raises(StorageError, match="another process"):
         registry_file.put(path, found(make_entry(2048)))
