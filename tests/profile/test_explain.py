@@ -58,15 +58,6 @@ def test_without_swizzle_it_is_bank_conflicts() -> None:
     )
 
 
-def test_without_eager_loading_it_is_the_long_scoreboard() -> None:
-    found = of(SWIZZLED, EAGER)
-    assert found.findings[0].family == "global and local memory"
-    assert found.findings[0].cause == "global loads are waited for"
-    assert found.findings[0].evidence[0].metric == metrics.stall_metric("long_scoreboard")
-    assert "stall: long scoreboard 1.4 against 0.35" in found.sentences[1]
-    assert not any("conflict" in s or "spill" in s.lower() for s in found.sentences)
-
-
 def test_staged_tiles_cost_shared_memory_traffic_with_more_warps() -> None:
     found = of(TILES, EAGER)
     assert found.findings[0].cause == "more shared-memory traffic"
@@ -143,51 +134,44 @@ def made(
     return Measurement(subject, WORKLOAD, "ncu", (seconds,), counters)
 
 
-def test_spills_are_named_whether_they_stall_or_only_add_instructions() -> None:
-    """What loading whole blocks at 128 rows does: fragments that no register is left for."""
-    spills = {"LOCAL_LOADS": 4e8, "LOCAL_STORES": 1e8, "INSTRUCTIONS": 2.5e9}
-    stalling = made("slow", 2e7, {"long_scoreboard": 4.0}, **spills)
-    found = explain_pair(stalling, made("fast"))
-    assert found.findings[0].cause == "register spills to local memory"
-    assert "local loads (spills) 400 million against 0" in found.sentences[1]
-    issuing = made("slow", 1.25e7, **spills)
-    found = explain_pair(issuing, made("fast"))
-    assert found.findings[0].cause == "register spills, as more instructions"
-
-
-@pytest.mark.parametrize(("accesses", "spills"), [(1.4e8, False), (1.6e8, True)])
-def test_spills_are_the_cause_from_a_share_of_the_additional_instructions(
-    accesses: float, spills: bool
-) -> None:
-    """Of 500 million more, three tenths are 150 million."""
-    slow = made("slow", 1.25e7, LOCAL_LOADS=accesses, INSTRUCTIONS=2.5e9)
-    cause = explain_pair(slow, made("fast", INSTRUCTIONS=2e9)).findings[0].cause
-    assert cause == ("register spills, as more instructions" if spills else "more instructions")
-
-
-def test_local_accesses_that_are_no_more_for_each_instruction_are_no_spills() -> None:
-    slow = made("slow", 2e7, {"long_scoreboard": 4.0}, LOCAL_LOADS=1.2e8, INSTRUCTIONS=2.5e9)
-    fast = made("fast", LOCAL_LOADS=1e8, INSTRUCTIONS=2e9)
-    assert explain_pair(slow, fast).findings[0].cause == "global loads are waited for"
+Counters = dict[str, float]
+LONG, SHORT = {"long_scoreboard": 4.0}, {"short_scoreboard": 4.0}
+MORE = {"INSTRUCTIONS": 2.5e9}  # 500 million more, of which three tenths are 150 million
+TRAFFIC = {"SHARED_WAVEFRONTS": 2e9}  # a twentieth is a hundred million
 
 
 @pytest.mark.parametrize(
-    ("slow", "fast", "cause"),
+    ("cycles", "stalls", "slow", "fast", "cause"),
     [
-        (9e7, 0.0, "more shared-memory traffic"),
-        (11e7, 0.0, "bank conflicts in shared memory"),
-        (9e8 + 9e7, 9e8, "more shared-memory traffic"),
-        (9e8 + 11e7, 9e8, "bank conflicts in shared memory"),
+        (2e7, LONG, {"LOCAL_LOADS": 5e8, **MORE}, {}, "register spills to local memory"),
+        (
+            2e7,
+            LONG,
+            {"LOCAL_LOADS": 1.2e8, **MORE},
+            {"LOCAL_LOADS": 1e8},
+            "global loads are waited for",
+        ),
+        (2e7, LONG, {"DRAM_READ": 9e9}, {"DRAM_READ": 1e9}, "more DRAM traffic"),
+        (1.25e7, {}, {"LOCAL_STORES": 1.6e8, **MORE}, {}, "register spills, as more instructions"),
+        (1.25e7, {}, {"LOCAL_LOADS": 1.4e8, **MORE}, {}, "more instructions"),
+        (2e7, SHORT, {"SHARED_CONFLICTS": 9e7, **TRAFFIC}, {}, "more shared-memory traffic"),
+        (2e7, SHORT, {"SHARED_CONFLICTS": 11e7, **TRAFFIC}, {}, "bank conflicts in shared memory"),
+        (
+            *(2e7, SHORT, {"SHARED_CONFLICTS": 9.9e8, **TRAFFIC}, {"SHARED_CONFLICTS": 9e8}),
+            "more shared-memory traffic",
+        ),
+        (2e7, {"barrier": 4.0}, {}, {}, "warps wait for each other at barriers"),
     ],
 )
-def test_conflicts_are_the_cause_from_a_share_of_the_slow_kernels_traffic(
-    slow: float, fast: float, cause: str
+def test_a_cause_is_what_the_counters_say_of_the_stalls(
+    cycles: float,
+    stalls: dict[str, float],
+    slow: dict[str, float],
+    fast: dict[str, float],
+    cause: str,
 ) -> None:
-    """A twentieth of two thousand million are a hundred million more than the fast one has."""
-    stalls = {"short_scoreboard": 4.0}
-    more = made("slow", 2e7, stalls, SHARED_CONFLICTS=slow, SHARED_WAVEFRONTS=2e9)
-    less = made("fast", SHARED_CONFLICTS=fast, SHARED_WAVEFRONTS=1e9)
-    assert explain_pair(more, less).findings[0].cause == cause
+    found = explain_pair(made("slow", cycles, stalls, **slow), made("fast", **fast))
+    assert found.findings[0].cause == cause
 
 
 def test_a_kernel_takes_the_median_of_its_samples() -> None:
@@ -210,14 +194,6 @@ def test_a_clock_that_decides_is_said_to() -> None:
     assert found.findings
     assert all(f.share == pytest.approx(f.cycles / 1e6, rel=1e-9) for f in found.findings)
     assert "at 0.833 times the clock" in found.sentences[0]
-
-
-def test_barriers_and_dram_have_sentences_of_their_own() -> None:
-    found = explain_pair(made("slow", 2e7, {"barrier": 4.0}), made("fast"))
-    assert found.findings[0].cause == "warps wait for each other at barriers"
-    slow = made("slow", 2e7, {"long_scoreboard": 4.0}, DRAM_READ=9e9)
-    found = explain_pair(slow, made("fast", DRAM_READ=1e9))
-    assert found.findings[0].cause == "more DRAM traffic"
 
 
 def test_what_cannot_be_compared_is_one_line() -> None:

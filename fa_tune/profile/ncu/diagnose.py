@@ -28,10 +28,6 @@ class Diagnosis:
     fatal: bool
     error: type[FaTuneError]
 
-    def exception(self) -> FaTuneError:
-        """The error to raise."""
-        return self.error(self.message)
-
 
 @dataclass(frozen=True)
 class _Rule:

@@ -22,13 +22,6 @@ from fa_tune.profile.ncu.command import find_ncu
 from fa_tune.profile.ncu.launches import NO_PROCESS, Launch, MetricValue, Missing, Profile
 from fa_tune.profile.ncu.metrics import checked
 
-# Under the name base that the CSV readers see as well.
-_NAME_BASES = {
-    "demangled": "NameBase_DEMANGLED",
-    "mangled": "NameBase_MANGLED",
-    "function": "NameBase_FUNCTION",
-}
-
 
 def find_module(folders: Sequence[Path] | None = None) -> Any | None:
     """The `ncu_report` module if it can be imported, else None.
@@ -65,12 +58,10 @@ def extras_folders(root: Path = Path("/opt/nvidia/nsight-compute")) -> list[Path
     return [folder for i in installs if (folder := i / "extras" / "python").is_dir()]
 
 
-def read_report(
-    path: str | Path, *, module: Any | None = None, names: str = "demangled"
-) -> Profile:
+def read_report(path: str | Path, *, module: Any | None = None) -> Profile:
     """The launches of a report, in base units, as the CSV readers give them.
 
-    `names` is `demangled`, `mangled` or `function`.  A report does not say which process a
+    Names are demangled.  A report does not say which process a
     launch belongs to: process_id is NO_PROCESS, launches are numbered in the report's order.
     Raises ToolMissing without the module and ProfileFormatError for a file it cannot load.
     """
@@ -86,10 +77,7 @@ def read_report(
         raise ProfileFormatError(f"{path}: ncu_report cannot load it: {error}") from error
     if report is None:
         raise ProfileFormatError(f"{path}: ncu_report cannot load it")
-    launches = tuple(
-        _launch(action, number, module, names, path)
-        for number, action in enumerate(_actions(report))
-    )
+    launches = tuple(_launch(a, number, module, path) for number, a in enumerate(_actions(report)))
     if not launches:
         raise ProfileFormatError(f"{path}: a report without launches")
     return Profile("report", launches)
@@ -102,7 +90,7 @@ def _actions(report: Any) -> Iterator[Any]:
             yield part.action_by_idx(a)
 
 
-def _launch(action: Any, number: int, module: Any, names: str, path: str | Path) -> Launch:
+def _launch(action: Any, number: int, module: Any, path: str | Path) -> Launch:
     metrics = dict(_metrics(action, path))
     major, minor = (
         _integer(metrics, f"device__attribute_compute_capability_{part}")
@@ -112,7 +100,7 @@ def _launch(action: Any, number: int, module: Any, names: str, path: str | Path)
     return Launch(
         NO_PROCESS,
         number,
-        _name(action, module, names),
+        _name(action, module),
         _dimensions(metrics, "launch__block_dim"),
         _dimensions(metrics, "launch__grid_dim"),
         "" if device is None else str(device),
@@ -121,11 +109,10 @@ def _launch(action: Any, number: int, module: Any, names: str, path: str | Path)
     )
 
 
-def _name(action: Any, module: Any, names: str) -> str:
-    base = _NAME_BASES[names]
+def _name(action: Any, module: Any) -> str:
     for owner in (getattr(module, "IAction", None), module, action):
-        if owner is not None and hasattr(owner, base):
-            return str(action.name(getattr(owner, base)))
+        if (base := getattr(owner, "NameBase_DEMANGLED", None)) is not None:
+            return str(action.name(base))
     return str(action.name())
 
 

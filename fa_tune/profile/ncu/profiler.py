@@ -200,7 +200,7 @@ class NcuProfiler:
         if found is not None and found.fatal and (hopeless or not item_failed):
             if issubclass(found.error, NoUsableVariant) and not _began(end):
                 return end, []  # no kernel, because the program did not get that far
-            raise found.exception()
+            raise found.error(found.message)
         return end, self._launches(log, cut_off=item_failed or end.was_killed)
 
     def _run_below(

@@ -60,8 +60,7 @@ def test_each_failure_is_recognised_in_its_log(
     assert "\n" not in diagnosis.message
     assert all(word in diagnosis.message for word in ADVICE.get(name, ()))
     if error is not None:
-        assert type(diagnosis.exception()) is error
-        assert str(diagnosis.exception()) == diagnosis.message
+        assert diagnosis.error is error
 
 
 def test_every_recorded_log_is_in_the_table() -> None:

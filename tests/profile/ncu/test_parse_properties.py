@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fa_tune.core.errors import ProfileFormatError
@@ -105,17 +105,3 @@ def test_garbage_is_refused_in_one_line(data: str | bytes) -> None:
     refusal = read_or_refusal(data)
     assert isinstance(refusal, str), "a text without a header has no launches"
     assert "\n" not in refusal
-
-
-PAGE = details(
-    (identity(0), [(CLI, "gpu__time_duration.sum", "us", "1,234.50")]),
-    (identity(1), [(CLI, "gpu__time_duration.sum", "us", "2,345.50")]),
-)
-
-
-@settings(deadline=None, max_examples=200)
-@example(479, 30, "\n")  # a row of two lines that ends before the metric's name
-@given(st.integers(0, len(PAGE)), st.integers(0, 30), st.text(max_size=5))
-def test_damage_never_ends_in_a_traceback(start: int, length: int, replacement: str) -> None:
-    damaged = PAGE[:start] + replacement + PAGE[start + length :]
-    read_or_refusal(damaged)
