@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, make_dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from fa_tune.core.errors import InvalidConfig
@@ -22,12 +22,12 @@ class WorkloadParts(_Fields):  # type: ignore[misc]
     """A workload whose parts may be unknown (None), by their names in tables: `seq_len` is that
     of the queries.  The fields are those of `Workload`."""
 
-    @property
+    @cached_property
     def missing(self) -> tuple[str, ...]:
         """Names of the unknown parts that have no usual value."""
         return tuple(part for part in _NEEDED if getattr(self, part) is None)
 
-    @property
+    @cached_property
     def workload(self) -> Workload | None:
         """The workload, with usual values for what nobody states; None if a part that has none is
         unknown, or if the parts make no workload."""

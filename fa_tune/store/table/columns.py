@@ -123,6 +123,7 @@ def _scaled(name: str, ncu_name: str = "") -> Kind:
     """A number shown in the unit `name`, held in that unit's base; shifted in decimal, so
     that a value written and read back is the same value.  `ncu_name`: how ncu spells it."""
     unit = units.parse_unit(ncu_name or name)
+    shift = (Decimal(unit.multiplier) / unit.divisor).adjusted()  # all of these are powers of ten
 
     def scaled(value: Decimal) -> Decimal:
         return value * unit.divisor / unit.multiplier
@@ -132,7 +133,8 @@ def _scaled(name: str, ncu_name: str = "") -> Kind:
 
     def parse(cell: str) -> float:
         _number(cell)
-        return units.to_base(Decimal(cell), ncu_name or name).value
+        digits, _, power = cell.lower().partition("e")
+        return float(f"{digits}e{int(power or 0) + shift}")  # rounded once
 
     def show(value: float, decimals: int) -> str:
         return units.format_fixed(float(scaled(Decimal(value))), decimals)
