@@ -4,7 +4,7 @@ a config needs of a device."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.model import Rejected
@@ -13,9 +13,19 @@ ConfigT = TypeVar("ConfigT")
 Rule = tuple[str, str, Callable[[ConfigT], bool]]  # name, sentence, test
 
 
+# Of all families.
+_OF_ALL: tuple[Rule[Any], ...] = (
+    (
+        "elements_of_16_bits",
+        "tensor cores are given elements of 16 bits",
+        lambda c: c.dtype.size_bytes == 2,
+    ),
+)
+
+
 def broken_rule(config: ConfigT, rules: Iterable[Rule[ConfigT]]) -> Rejected | None:
-    """The first of `rules` that `config` does not keep, or None."""
-    for name, sentence, holds in rules:
+    """The first of all families' rules and of `rules` that `config` does not keep, or None."""
+    for name, sentence, holds in (*_OF_ALL, *rules):
         if not holds(config):
             return Rejected(name, sentence)
     return None

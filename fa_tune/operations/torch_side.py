@@ -35,7 +35,8 @@ class Judged:
     def errors(self, out: torch.Tensor) -> Figures:
         """How far an output is off, beyond what is open; NaN if an element was never written, or
         is NaN.  −inf is right where it must come out.  A row is what the last dimension holds."""
-        excess = (out.double() - self.exact).abs_().sub_(self.open).clamp_(min=0)
+        out = out.double()
+        excess = (out - self.exact).abs_().sub_(self.open).clamp_(min=0)
         infinite = self.exact.isinf()
         excess = torch.where(infinite & (out == self.exact), 0.0, excess)
         of_rows = excess.square().mean(-1)

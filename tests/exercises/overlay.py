@@ -13,20 +13,28 @@ from pathlib import Path
 from tests.project_files import ROOT
 
 Edit = tuple[str, str]  # what stands there, and what takes its place
+SOURCES = ("csrc", "kernels", "pyproject.toml", "tests/project_files.py")
 
 
 def run(
     folder: Path,
     script: str,
     *,
-    new: Mapping[str, str],
+    new: Mapping[str, str] | None = None,
     edits: Mapping[str, Sequence[Edit]] | None = None,
+    copied: Sequence[str] = (),
 ) -> str:
-    """What a script prints that runs with the package as changed: `new` files, which no path may
-    have yet, and `edits` of existing ones.  Fails if the script does."""
-    copied = folder / "fa_tune"
-    shutil.copytree(ROOT / "fa_tune", copied, ignore=shutil.ignore_patterns("__pycache__"))
-    for path, text in new.items():
+    """What a script prints that runs with the package, and what else is `copied`, as changed: `new`
+    files, which no path may have yet, and `edits` of existing ones.  Fails if the script does."""
+    for path in ("fa_tune", *copied):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / path).is_dir():
+            shutil.copytree(
+                ROOT / path, folder / path, ignore=shutil.ignore_patterns("__pycache__")
+            )
+        else:
+            shutil.copy(ROOT / path, folder / path)
+    for path, text in (new or {}).items():
         file = folder / path
         assert not file.exists(), path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -47,3 +55,15 @@ def run(
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def changed(folder: Path) -> set[str]:
+    """The existing files that are other ones in a copy, those that were generated included."""
+    files = (file.relative_to(folder) for file in folder.rglob("*") if file.is_file())
+    return {
+        str(name)
+        for name in files
+        if (ROOT / name).is_file()
+        and name.suffix != ".pyc"
+        and (ROOT / name).read_bytes() != (folder / name).read_bytes()
+    }

@@ -214,10 +214,10 @@ def _forward_part(
     del weights
     score_open = _score_open(q, k, w.scale, hidden) + _change_open(w, slopes, part.rows)
     u = score_open[..., None].clamp(max=80).to(precise)
-    highest, lowest = v.amax(-2, keepdim=True), v.amin(-2, keepdim=True)
+    highest, lowest = exact_v.amax(-2, keepdim=True), exact_v.amin(-2, keepdim=True)
     if sink is not None:  # a key whose value is 0
         highest, lowest = highest.clamp(min=0), lowest.clamp(max=0)
-    value_range = (highest - lowest).to(precise)
+    value_range = (highest - lowest).to(v.dtype).to(precise)
     most = (others * u.exp()).clamp_(max=1) * value_range
     bound = torch.minimum(torch.expm1(u) * spread, most)
     cut = o.abs() * (w.seq_len_kv / ADDED_AT_ONCE * 2.0**-25)
