@@ -141,7 +141,7 @@ def _sampled(
 @dataclass(frozen=True)
 class MeasuredSpace:
     """The attempts at one workload, by subject, with the default's median in each chunk, and how
-    many chunks were measured twice and scaled (`lab.drift`)."""
+    many chunks were measured twice and scaled (`corrected`)."""
 
     attempts: Mapping[str, Attempt]
     default_s: tuple[float, ...]

@@ -228,7 +228,7 @@ def keep_in_registry(
                 if a.outcome not in (Outcome.OK, Outcome.NOT_RECORDED)
                 and not is_reference(a.subject)
             }
-            entries.append(Found(entry, others, failed - {entry.chosen} - others.keys()))
+            entries.append(Found(entry, others, failed))
     return registry_file.put(path, entries)
 
 

@@ -55,10 +55,14 @@ def time(subject: str, _: Workload) -> float:
 
 
 def result(
-    workload: Workload = WORKLOAD, *, runs: int = 3, beside: tuple[str, ...] = ("fa2", "cudnn")
+    workload: Workload = WORKLOAD,
+    *,
+    runs: int = 3,
+    beside: tuple[str, ...] = ("fa2", "cudnn"),
+    **failures: Any,
 ) -> WorkloadResult:
     plan = MeasurePlan(workload, fakes.artifacts(N), beside, runs=runs)
-    attempts = list(FakeProfiler(time).measure(plan, lambda _: None))
+    attempts = list(FakeProfiler(time, **failures).measure(plan, lambda _: None))
     crashed = Attempt("sm80:x", workload.key, Outcome.CRASHED, "an illegal\naddress")
     prepared = PreparedWorkload(workload, plan.artifacts, (crashed,), {})
     return decide_one(MeasuredWorkload(prepared, tuple(attempts), (DEFAULT,)), TieBreak())
@@ -219,6 +223,19 @@ def test_a_replay_does_not_replace_a_measurement(
     (said,) = outputs.keep_in_registry(registry, search_result(result()), replay(tmp_path))
     assert "kept the measured entry" in said
     assert store.load(registry).entries == (entry,)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.NOT_RECORDED])
+def test_an_entry_gives_way_where_its_choice_failed_not_where_nobody_tried_it(
+    kept: Callable[..., Entry], tmp_path: Path, outcome: Outcome
+) -> None:
+    kept()
+    later = result(failures={BEST: (outcome, "so it ended")})
+    registry = tmp_path / "sub" / "registry.json"
+    measured = fakes.selected(FakeProfiler())
+    refused = outputs.keep_in_registry(registry, search_result(later), measured)
+    (entry,) = store.load(registry).entries
+    assert (entry.chosen.key == BEST) is (outcome is Outcome.NOT_RECORDED) is bool(refused)
 
 
 def test_what_could_not_be_decided_is_not_kept(tmp_path: Path) -> None:
