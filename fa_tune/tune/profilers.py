@@ -8,13 +8,11 @@ from pathlib import Path
 
 from fa_tune import libraries
 from fa_tune.core.errors import GpusLost, InvalidConfig, ToolMissing
-from fa_tune.core.model import DeviceInfo, is_users
+from fa_tune.core.model import is_users
 from fa_tune.core.options import MeasureOptions, Progress
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config
-from fa_tune.profile.base import Profiler
-from fa_tune.profile.events import of_regime
-from fa_tune.profile.ncu.profiler import ncu_profiler
+from fa_tune.tune.fleet.ray_actor import make_profiler
 from fa_tune.tune.fleet.ray_cluster import remote_profiler
 from fa_tune.tune.replayed import replay
 from fa_tune.tune.session import Machine, ProfilerSelection, Session, Tally
@@ -40,7 +38,7 @@ def choose_profiler(
         name = "replay"
     if name == "auto":
         try:
-            return _with_ncu(options, machine, export)
+            return _measuring("ncu", options, machine, export)
         except ToolMissing as error:
             progress.warn(f"{error}; timing with CUDA events instead")
             name = "events"
@@ -48,10 +46,8 @@ def choose_profiler(
         if any(map(is_users, options.references)):
             raise ToolMissing("--with runs kernels on a GPU; recordings hold none of a user's")
         return replay(machine, progress, wanted, configs, options)
-    if name == "ncu":
-        return _with_ncu(options, machine, export)
-    if name == "events":
-        return _with_events(options, machine)
+    if name in _DOES:
+        return _measuring(name, options, machine, export)
     raise InvalidConfig(f"unknown profiler {name!r}")
 
 
@@ -63,41 +59,27 @@ def fall_back(session: Session, error: ToolMissing) -> Session:
     if not may or isinstance(error, GpusLost):
         raise error
     session.progress.warn(f"{error}; timing with CUDA events instead")
-    selection = _with_events(session.measure, session.machine)
+    selection = _measuring("events", session.measure, session.machine)
     return dataclasses.replace(session, selection=selection, tally=Tally())
 
 
-def _with_events(options: MeasureOptions, machine: Machine) -> ProfilerSelection:
-    device = machine.require_device("events times kernels on one; --profiler replay needs none")
-    profiler = _of_cluster("events", options, machine) or of_regime(options.regime)
-    return _measuring(profiler, device, options, machine, "")
-
-
-def _with_ncu(options: MeasureOptions, machine: Machine, export: Path | None) -> ProfilerSelection:
-    device = machine.require_device("ncu profiles kernels on one; --profiler replay needs none")
-    profiler = _of_cluster("ncu", options, machine) or ncu_profiler(
-        ncu=machine.options.ncu,
-        metric_list=options.metrics,
-        clock_control=options.clock_control,
-        cache_control=options.cache_control,
-        export=export,
-    )
-    return _measuring(profiler, device, options, machine, f" under ncu {profiler.version}")
-
-
-def _of_cluster(method: str, options: MeasureOptions, machine: Machine) -> Profiler | None:
-    """The profiler of a cluster's GPUs; None for GPUs of this machine."""
-    if machine.options.ray is None:
-        return None
-    return remote_profiler(machine.pool.gpus, options, machine.options.ncu, method)
+_DOES = {"ncu": "profiles", "events": "times"}
 
 
 def _measuring(
-    profiler: Profiler, device: DeviceInfo, options: MeasureOptions, machine: Machine, how: str
+    method: str, options: MeasureOptions, machine: Machine, export: Path | None = None
 ) -> ProfilerSelection:
-    """A profiler that measures, with the GPUs in words."""
-    place = "this machine's" if machine.options.ray is None else "the cluster's"
+    """The profiler `method` of this machine's GPUs, or of the cluster's."""
+    device = machine.require_device(
+        f"{method} {_DOES[method]} kernels on one; --profiler replay needs none"
+    )
+    options, ncu = dataclasses.replace(options, profiler=method), machine.options.ncu
+    if machine.options.ray is None:
+        place, profiler = "this machine's", make_profiler(options, ncu, export)
+    else:
+        place, profiler = "the cluster's", remote_profiler(machine.pool.gpus, options, ncu)
     n = len(machine.pool.gpus)
-    count = f"{n} x " if n > 1 else ""
-    source = f"measured on {place} {count}{device.name}{how}"
+    source = f"measured on {place} {f'{n} x ' if n > 1 else ''}{device.name}"
+    if method == "ncu":
+        source += f" under ncu {profiler.version}"
     return ProfilerSelection(profiler, device, source, inputs=options.inputs)

@@ -26,7 +26,7 @@ from fa_tune.core.model import Attempt, DeviceInfo
 from fa_tune.core.options import MeasureOptions
 from fa_tune.profile.base import Capabilities, MeasurePlan, Profiler
 from fa_tune.profile.events import of_regime
-from fa_tune.profile.ncu.profiler import NcuProfiler
+from fa_tune.profile.ncu.profiler import ncu_profiler
 from fa_tune.workers.child import worker_environment
 from fa_tune.workers.prefork import PREFORK, Prefork
 from fa_tune.workers.supervisor import ItemResult, run_items
@@ -78,16 +78,19 @@ def package_sources() -> str:
     return total.hexdigest()[:12]
 
 
-def make_profiler(options: MeasureOptions, ncu: Path | None) -> Profiler:
+def make_profiler(
+    options: MeasureOptions, ncu: Path | None, export: Path | None = None
+) -> Profiler:
     """`options.profiler`, ncu or events, on this machine; raises ToolMissing."""
-    if options.profiler == "ncu":
-        return NcuProfiler(
-            ncu=ncu,
-            metric_list=options.metrics,
-            clock_control=options.clock_control,
-            cache_control=options.cache_control,
-        )
-    return of_regime(options.regime)
+    if options.profiler == "events":
+        return of_regime(options.regime)
+    return ncu_profiler(
+        ncu=ncu,
+        metric_list=options.metrics,
+        clock_control=options.clock_control,
+        cache_control=options.cache_control,
+        export=export,
+    )
 
 
 class RemoteGpu:

@@ -39,13 +39,6 @@ POLL_S = 0.2
 RESTARTS = 2  # of an actor; what it was at is done again elsewhere
 
 
-class ActorLost(Interrupted):
-    """An actor died, and with it what it was at; another may have taken its place."""
-
-    def __init__(self, label: str, why: str) -> None:
-        super().__init__(f"the worker on {label} died: {why}", (), "")
-
-
 def ray_gpus(address: str, progress: Progress) -> tuple[RayGpu, ...]:
     """Each GPU of a cluster: the one at `address`, or for `auto` the one that
     runs here (RAY_ADDRESS is heeded), or else a new one of this machine alone.
@@ -216,7 +209,8 @@ class RayGpu(WorkerGpu):
                 raise cause from None
             raise
         except exceptions.RayError as error:
-            raise ActorLost(self.label, _line(error)) from None
+            died = f"the worker on {self.label} died: {_line(error)}"
+            raise Interrupted(died, (), "") from None  # another may have taken its place
 
 
 @dataclass(frozen=True)
@@ -256,17 +250,16 @@ class RemoteProfiler(ProfilerFacts):
 
 
 def remote_profiler(
-    given: Sequence[WorkerGpu], options: MeasureOptions, ncu: Path | None, method: str
+    given: Sequence[WorkerGpu], options: MeasureOptions, ncu: Path | None
 ) -> RemoteProfiler:
-    """The profiler `method` of all GPUs, which are RayGpus; raises ToolMissing where one has
-    none, InvalidConfig where they have different ones."""
+    """The profiler `options.profiler` of all GPUs, which are RayGpus; raises ToolMissing where one
+    has none, InvalidConfig where they have different ones."""
     gpus = [gpu for gpu in given if isinstance(gpu, RayGpu)]
-    wanted = dataclasses.replace(options, profiler=method)
-    facts = [gpu.facts(wanted, ncu) for gpu in gpus]
+    facts = [gpu.facts(options, ncu) for gpu in gpus]
     for gpu, found in zip(gpus, facts, strict=True):
         if found != facts[0]:
             raise InvalidConfig(
-                f"{gpus[0].label} has {method} {facts[0].version} and {gpu.label} "
+                f"{gpus[0].label} has {found.method} {facts[0].version} and {gpu.label} "
                 f"{found.version}: measurements would differ; install the same"
             )
-    return RemoteProfiler(**vars(facts[0]), options=wanted, ncu=ncu, gpu=gpus[0])
+    return RemoteProfiler(**vars(facts[0]), options=options, ncu=ncu, gpu=gpus[0])
