@@ -73,7 +73,8 @@ assert right.correct, right.reason
 assert not verified("mine.py:wrong").correct
 for family in families.all_families():
     config = family.default_config(128, DType.E5M2)
-    assert family.constraints(config, parse_arch("sm_90")).constraint == "elements_of_16_bits", family.name
+    found = family.constraints(config, parse_arch("sm_90"))
+    assert found.constraint == "elements_of_16_bits", family.name
 
 # A row of 16 elements is a chunk of 16 bytes: strides of 16 reach every row, those of 8 none.
 Path("check.cpp").write_text('''

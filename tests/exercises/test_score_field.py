@@ -15,9 +15,10 @@ EDITS = {
     "fa_tune/core/workload.py": [
         (
             "    d_head_v: int = _field(",
-            '    tilt: float | None = _field(\n        Effect.DETAIL, float, default=None, key="tilt", '
-            'label="tilt {:g}", short="tilt {:g}",\n        help="Add N j to the scores of key j.", '
-            "examples=(0.02, -0.1), special=True,\n    )\n    d_head_v: int = _field(",
+            "    tilt: float | None = _field(\n"
+            '        Effect.DETAIL, float, default=None, key="tilt", label="tilt {:g}",\n'
+            '        help="Add N j to the scores of key j.", examples=(0.02, -0.1), special=True,\n'
+            "    )\n    d_head_v: int = _field(",
         )
     ],
     "fa_tune/operations/traits.py": [
@@ -47,8 +48,8 @@ EDITS = {
     ],
     "csrc/core/problem.cpp": [
         (
-            "           plan.hook == problem.score_hook;",
-            "           plan.hook == problem.score_hook && (plan.tilt != 0) == (problem.tilt != 0);",
+            "plan.hook == problem.score_hook;",
+            "plan.hook == problem.score_hook && (plan.tilt != 0) == (problem.tilt != 0);",
         ),
         (
             '    if (p.alibi != 0) key += "_alibi";',
