@@ -17,6 +17,7 @@ import codecs
 import errno
 import fcntl
 import importlib
+import json
 import os
 import re
 import signal
@@ -259,9 +260,7 @@ def _say_what_the_terminal_cannot_show() -> None:
 def _escaped(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass").hex()
-    escaped = "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))
-    return escaped, error.end
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
 @click.group(

@@ -97,10 +97,3 @@ def score_tensors(
                 tensor = tensor.contiguous()
         found.append(tensor)
     return found[0], found[1]
-
-
-def check_lse(lse: torch.Tensor, workload: Workload) -> None:
-    """Raise InvalidConfig where a log-sum-exp has no room in `lse`."""
-    shape = (workload.batch, workload.heads, workload.seq_len_q)
-    if tuple(lse.shape) != shape or str(lse.dtype) != "torch.float32" or not lse.is_contiguous():
-        raise InvalidConfig(f"lse must be fp32 {shape}, contiguous, not {tuple(lse.shape)}")

@@ -7,6 +7,8 @@ import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from fa_tune.report.wrap import folded
+
 _GAP = "  "
 _FURTHER = " " * 6  # before what does not fit on the first line of a row
 
@@ -53,11 +55,11 @@ class Legend:
         out: list[str] = []
         for part in self.by_family(after):
             if part.shared:
-                out += _folded(f"{part.family}, all with ", part.shared, width)
+                out += _lines(f"{part.family}, all with ", part.shared, width)
             more = "+ " if part.shared else ""
             for number, (head, own) in part.configs.items():
                 if part.family:
-                    out += _folded(f"  #{number} {head}{f': {more}' if own else ''}", own, width)
+                    out += _lines(f"  #{number} {head}{f': {more}' if own else ''}", own, width)
                 else:
                     out += textwrap.wrap(f"  #{number} {head}", width, subsequent_indent=_FURTHER)
         return out
@@ -93,16 +95,8 @@ def _parted(config: str) -> tuple[str, list[str]]:
     return f"{head.removesuffix(')')})", words.strip().split("+") if words.strip() else []
 
 
-def _folded(begin: str, words: Sequence[str], width: int) -> list[str]:
-    """Words joined by `+`, in lines that fit."""
-    lines, line = [], begin
-    for i, word in enumerate(words):
-        piece = word + ("+" if i + 1 < len(words) else "")
-        if len(line) + len(piece) > width and line.strip():
-            lines.append(line.rstrip())
-            line = " " * 6
-        line += piece
-    return [*lines, line]
+def _lines(begin: str, words: Sequence[str], width: int) -> list[str]:
+    return folded(begin + "+".join(words), width, further=_FURTHER).splitlines()
 
 
 def fitted(

@@ -12,7 +12,7 @@ from fa_tune.core.workload_parts import PARTS
 from fa_tune.profile.ncu.launches import Profile
 from fa_tune.profile.ncu.parse import parse_ncu_csv, profile_of
 from fa_tune.report.from_ncu import rows_from_launches
-from fa_tune.store.table.checks import implausible
+from fa_tune.store.table.checks import implausible, named
 from fa_tune.store.table.columns import BY_FIELD
 from fa_tune.store.table.partial_workload import PartialWorkload
 from fa_tune.store.table.read_csv import looks_like_ours, parse_rows, text_of
@@ -129,7 +129,7 @@ def _rows_of_ours(text: str, where: str, stated: Stated, note: Note) -> list[Row
     parsed = parse_rows(text, where, on_note=note)
     for row in parsed:
         if wrong := implausible(row):
-            raise ProfileFormatError(f"{where}: {row.kernel}: {wrong}")
+            raise ProfileFormatError(f"{where}: {named(row, wrong)}")
     rows = [row for row in parsed if _is_of(stated, PartialWorkload.of(row))]
     if parsed and not rows:
         note(f"{where}: {_none_selected(stated, [PartialWorkload.of(row) for row in parsed])}")

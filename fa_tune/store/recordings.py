@@ -41,7 +41,7 @@ from fa_tune.core.model import (
 from fa_tune.core.workload import Workload
 from fa_tune.libraries import LABELS
 from fa_tune.store.shared_files import locked
-from fa_tune.store.table.checks import METHODS
+from fa_tune.store.table.checks import METHODS, named
 from fa_tune.store.table.columns import COUNTERS
 from fa_tune.store.table.from_attempts import CYCLES, rows_from_attempts
 from fa_tune.store.table.read_csv import parse_rows, text_of
@@ -175,7 +175,7 @@ def _with_table(path: Path, meta: Meta, only: Collection[tuple[str, str]] = ()) 
     attempts = []
     for row in parse_rows(text_of(data, path), str(path), only=only):
         if wrong := _row_contradiction(row, meta):
-            raise ProfileFormatError(f"{path}: {row.kernel}: {wrong}")
+            raise ProfileFormatError(f"{path}: {named(row, wrong)}")
         attempts.append(_attempt(row, meta))
     try:
         decided = {key: _canonical(found) for key, found in meta.decided.items()}

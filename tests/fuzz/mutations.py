@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Sequence
 
 CHARACTERS = " \t\n\r,;:|+-_/.(){}[]<>\"'`=%#\\0123456789abexABENX\u00a0\u0664\u2502\u00e9\0"
+_VALUE = re.compile(r'"[^"\n]*"|[^\s,:{}\[\]"]+')
 
 
 def mutants(
@@ -24,7 +26,7 @@ def _changed(text: str, rng: random.Random, pieces: Sequence[str]) -> str:
     place = rng.randrange(len(text) + 1)
     end = min(len(text), place + rng.choice((1, 1, 1, 2, 4, 12, 40)))
     character = rng.choice(CHARACTERS)
-    match rng.randrange(10 if pieces else 8):
+    match rng.randrange(11 if pieces else 8):
         case 0:
             return text[:place] + text[end:]
         case 1:
@@ -49,5 +51,7 @@ def _changed(text: str, rng: random.Random, pieces: Sequence[str]) -> str:
             return text[:other] + text[place:end] + text[other:]
         case 8:
             return text[:place] + rng.choice(pieces) + text[place:]
+        case 9 if value := _VALUE.search(text, place):
+            return text[: value.start()] + rng.choice(pieces) + text[value.end() :]
         case _:
             return text + rng.choice("+ ,;|/-\t") + rng.choice(pieces)

@@ -26,6 +26,13 @@ from tests.store.test_journal import OLD
 PROFILES = ROOT / "profiles" / "nvidia_h200"
 REGISTRY = Path(__file__).parents[1] / "store" / "registry" / "data" / "schema-4.json"
 NUMBERS = ("1e400", "-1", "NaN", "0", "1e-400", "Infinity", "null", "true", '"', "{}", "[]", ",")
+NUMBERS += (
+    "9" * 400,
+    "1e-99999999999999999999",
+    "[" * 99 + "]" * 99,
+    '"9999-12-31T23:59:59-14:00"',
+)
+NUMBERS += ('"\\u001b[2J"', '"b900000000_h16_kv16_q1_k4096_d128_fp16_full_page16"', "=1+1")
 
 
 def _changed(text: str, count: int, name: str, pieces: tuple[str, ...] = NUMBERS) -> list[str]:

@@ -19,6 +19,11 @@ _ROUNDED = 1e-6  # figures that were written with fewer digits
 _BY_HAND = 0.05  # those of tables without samples, whose times may have three digits
 
 
+def named(row: Row, what: str) -> str:
+    """What is said of a row, in one line that begins with its kernel."""
+    return f"{' '.join(row.kernel.split())}: {what}"
+
+
 def contradiction(row: Row) -> str | None:
     """What in a row cannot be true; None if nothing."""
     return next(_contradictions(row), None)

@@ -16,7 +16,7 @@ from fa_tune.core.model import REFERENCE_FAMILY, Outcome
 from fa_tune.core.workload_parts import PARTS
 from fa_tune.families.kernel_names import identify
 from fa_tune.libraries import LABELS
-from fa_tune.store.table.checks import contradiction
+from fa_tune.store.table.checks import contradiction, named
 from fa_tune.store.table.columns import BY_HEADING, DERIVED_COLUMNS, TEXT, Column, unguarded
 from fa_tune.store.table.partial_workload import PartialWorkload, adopted
 from fa_tune.store.table.rows import Row
@@ -106,13 +106,13 @@ class _Reader:
         seen: dict[tuple[object, ...], int] = {}
         for line, row in rows:
             if wrong := contradiction(row):
-                raise self.fail(line, f"{row.kernel}: {wrong}")
+                raise self.fail(line, named(row, wrong))
             # Only of a whole workload is it known that two rows are of the same problem.
             if row.family and not row.missing and row.outcome is Outcome.OK:
                 parts = (getattr(row, part) for part in PARTS)
                 before = seen.setdefault((row.kernel, row.method, row.inputs, *parts), line)
                 if before != line:
-                    raise self.fail(line, f"{row.kernel}: line {before} has it already")
+                    raise self.fail(line, named(row, f"line {before} has it already"))
             yield row
 
     def rows(self, text: str) -> Iterator[tuple[int, Row]]:
