@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -87,16 +87,26 @@ def gradients_of_packed_batches() -> None:
                 )
                 q, seed = draw(200, 4, d_head, dtype=dtype), draw(200, 4, d_v, dtype=dtype)
                 k, v = (draw(140, 2, d, dtype=dtype) for d in (d_head, d_v))
-
-                def plain(*t: Any, traits: Traits = traits) -> Any:
-                    one = traits._replace(sink=t[3] if len(t) > 3 else None)
-                    return packed_reference(*t[:3], lengths, one)
-
-                def ours(*t: Any, traits: Traits = traits) -> Any:
-                    one = traits._replace(sink=t[3] if len(t) > 3 else None)
-                    return packed_attention(*t[:3], lengths, one)[0]
-
+                plain, ours = packed_runs(lengths, traits)
                 check_gradients((q, k, v, *sink), plain, ours, seed, (d_v, traits, name))
+
+
+Run = Callable[..., torch.Tensor]
+
+
+def packed_runs(lengths: Lengths, traits: Traits) -> tuple[Run, Run]:
+    """The reference and ours, as functions of Q, K, V and a sink if there is one."""
+
+    def given(*t: Any) -> Traits:
+        return traits._replace(sink=t[3] if len(t) > 3 else None)
+
+    def plain(*t: Any) -> torch.Tensor:
+        return packed_reference(*t[:3], lengths, given(*t))
+
+    def ours(*t: Any) -> torch.Tensor:
+        return packed_attention(*t[:3], lengths, given(*t))[0]
+
+    return plain, ours
 
 
 def gradients_elsewhere() -> None:
@@ -161,13 +171,7 @@ def packed_score_hooks() -> None:
         for number, hook in enumerate(HOOKS):
             causal = (number >= len(HOOKS) // 2) == late
             traits = Traits(causal, score_hook=hook)
-
-            def plain(*t: Any, traits: Traits = traits) -> Any:
-                return packed_reference(*t, lengths, traits)
-
-            def ours(*t: Any, traits: Traits = traits) -> Any:
-                return packed_attention(*t, lengths, traits)[0]
-
+            plain, ours = packed_runs(lengths, traits)
             check_gradients((q, k, v), plain, ours, seed, (d_head, traits))
             right, torchs = plain(*(t.double() for t in (q, k, v))), plain(q, k, v)
             found, limit = ours(q, k, v), 2 * (torchs - right).abs().max() + 1e-3

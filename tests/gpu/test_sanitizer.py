@@ -67,6 +67,7 @@ MEMCHECK_OPTIONS = {
     "--report-api-errors": "no",  # torch asks for things that a driver need not have
 }
 SUMMARIES = {
+    "memcheck": "ERROR SUMMARY: 0 errors",
     "racecheck": "RACECHECK SUMMARY: 0 hazards",
     "synccheck": "ERROR SUMMARY: 0 errors",
     "initcheck": "ERROR SUMMARY: 0 errors",
@@ -151,14 +152,14 @@ def cost(artifact: Artifact) -> float:
 
 
 def run_parts(
-    tool: str, handler: str, artifacts: Sequence[Artifact], folder: Path, summary: str
+    tool: str, handler: str, artifacts: Sequence[Artifact], folder: Path
 ) -> dict[str, ItemResult]:
-    """The artifacts shared out among workers that run at the same time: most of what a tool
-    adds is work of the processor.  All must be clean; returns what they found by item."""
+    """The artifacts shared out among workers of launch_child that run at the same time: most of
+    what a tool adds is work of the processor.  All must be clean; what they found by item."""
 
     def check(number: int, part: Sequence[Artifact]) -> dict[str, ItemResult]:
-        end, log = run(tool, handler, part, folder / str(number))
-        assert_clean(end, log, len(part), summary)
+        end, log = run(tool, f"tests.gpu.launch_child:{handler}", part, folder / str(number))
+        assert_clean(end, log, len(part), SUMMARIES[tool])
         return dict(end.results)
 
     found: dict[str, ItemResult] = {}
@@ -191,25 +192,19 @@ def sample(family: KernelFamily, arch: str) -> list[BuildRequest]:
     return list(dict.fromkeys([*pairs, *fast]))
 
 
-def test_memcheck_of_every_code_path(
-    family: KernelFamily, built: Built, arch: str, tmp_path: Path
+@pytest.mark.parametrize("tool", SUMMARIES)
+def test_every_code_path(
+    family: KernelFamily, built: Built, arch: str, tmp_path: Path, tool: str
 ) -> None:
-    """The results are looked at as well, by the product's own check."""
+    """Under memcheck the results are looked at as well, by the product's own check."""
     artifacts = built(sample(family, arch))
-    handler = "tests.gpu.launch_child:judge"
-    found = run_parts("memcheck", handler, artifacts, tmp_path, "ERROR SUMMARY: 0 errors")
+    if tool != "memcheck":
+        run_parts(tool, "handle", artifacts, tmp_path)
+        return
+    found = run_parts(tool, "judge", artifacts, tmp_path)
     verdicts = {key: codec.load(Verdict, r.value) for key, r in found.items() if r.value}
     assert {key: v.reason for key, v in verdicts.items() if not v.correct} == {}
     assert len(verdicts) == len(artifacts)
-
-
-@pytest.mark.parametrize("tool", SUMMARIES)
-def test_other_tools_on_every_code_path(
-    family: KernelFamily, built: Built, arch: str, tmp_path: Path, tool: str
-) -> None:
-    artifacts = built(sample(family, arch))
-    handler = "tests.gpu.launch_child:handle"
-    run_parts(tool, handler, artifacts, tmp_path, SUMMARIES[tool])
 
 
 def masked(family: KernelFamily, arch: str) -> list[BuildRequest]:
@@ -237,17 +232,14 @@ def _computes(config: Config, workload: Workload) -> bool:
     return True
 
 
-@pytest.mark.parametrize("tool", ["memcheck", *SUMMARIES])
+@pytest.mark.parametrize("tool", SUMMARIES)
 def test_masks_hooks_and_packed_batches(
     family: KernelFamily, built: Built, arch: str, tmp_path: Path, tool: str
 ) -> None:
-    artifacts = built(masked(family, arch))
-    handler = "tests.gpu.launch_child:handle"
-    summary = SUMMARIES.get(tool, "ERROR SUMMARY: 0 errors")
-    run_parts(tool, handler, artifacts, tmp_path, summary)
+    run_parts(tool, "handle", built(masked(family, arch)), tmp_path)
 
 
-@pytest.mark.parametrize("tool", ["memcheck", *SUMMARIES])
+@pytest.mark.parametrize("tool", SUMMARIES)
 def test_parts_that_many_combine(built: Built, arch: str, tmp_path: Path, tool: str) -> None:
     """Of small workloads a tile has too few for that."""
     family, limits = families.get("decode"), parse_arch(arch)
@@ -260,9 +252,7 @@ def test_parts_that_many_combine(built: Built, arch: str, tmp_path: Path, tool: 
             if family.constraints(c, limits) is None
         ]
     )
-    handler = "tests.gpu.launch_child:handle_few_heads"
-    summary = SUMMARIES.get(tool, "ERROR SUMMARY: 0 errors")
-    run_parts(tool, handler, artifacts, tmp_path, summary)
+    run_parts(tool, "handle_few_heads", artifacts, tmp_path)
 
 
 def test_memcheck_would_find_something(built: Built, arch: str, tmp_path: Path) -> None:
