@@ -40,14 +40,18 @@ def tests_of(changed: set[str], tests: dict[str, str]) -> set[str]:
     return found | set(REPOSITORY) if changed - found else found
 
 
+def test_files() -> dict[str, str]:
+    """Text of every test file by its path, those of GPUs left out."""
+    paths = (path for path in Path("tests").rglob("test_*.py") if path.parts[1] != "gpu")
+    return {str(path): path.read_text(encoding="utf-8") for path in paths}
+
+
 def main() -> None:
-    """Print the test files, those of GPUs left out."""
+    """Print the test files."""
     bases = (git("merge-base", "HEAD", branch) for branch in ("main", "origin/main"))
     (base,) = next(filter(None, bases), ["HEAD"])
     changed = {*git("diff", "--name-only", base), *git("ls-files", "-o", "--exclude-standard")}
-    paths = [path for path in Path("tests").rglob("test_*.py") if path.parts[1] != "gpu"]
-    tests = {str(path): path.read_text(encoding="utf-8") for path in paths}
-    print("\n".join(sorted(tests_of(changed, tests))))
+    print("\n".join(sorted(tests_of(changed, test_files()))))
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ PURPOSES: dict[str, tuple[str, ...]] = {
     "test": ("test",),
     "dev": ("dev",),
     "lowest": ("test",),  # at the lower bounds
+    "mutants": ("test", "mutants"),
 }
 OLDEST_CUDA, NEWEST_CUDA = 12, 13  # a newer driver runs what is built for the newest
 CUPY = ("cupy-cuda12x", "cupy-cuda13x", "cupy")  # any serves where one is asked for
@@ -185,7 +186,7 @@ def complete(folder: Path, purpose: str, host: str) -> None:
     pip = _pip(host)
     _install(pip, wanted, limits, folder / ".fa-tune/pip.log")
 
-    if cuda is None and purpose in ("test", "dev") and "torch" not in visible:
+    if cuda is None and purpose in ("test", "dev", "mutants") and "torch" not in visible:
         (torch,) = requirements(["reference"])[-1:]
         if reason := _why_not_small(pip, torch):
             say(f"leaving out {torch}: {reason}; tests against it are skipped")
