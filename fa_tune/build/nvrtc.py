@@ -196,7 +196,7 @@ def require_arch(arch: str) -> None:
         )
 
 
-INSTALL = "install fa-tune with the extra cuda13, cuda12 or, without a GPU, cpu"
+INSTALL = "in a clone of fa-tune: pip install '.[cpu]', with a GPU '.[cuda13]' or '.[cuda12]'"
 
 
 @cache

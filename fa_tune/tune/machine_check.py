@@ -178,7 +178,7 @@ def _package(name: str, why: str, *, needed: bool) -> Check:
     ]
     if found:
         return Check(name, True, found[0])
-    fix = "install fa-tune with the extra cuda13 or cuda12"
+    fix = "in a clone of fa-tune: pip install '.[cuda13]', or cuda12 for a driver of CUDA 12"
     return Check(name, False if needed else None, f"not installed ({why})", fix)
 
 

@@ -106,9 +106,7 @@ def _connected(address: str) -> Any:
     try:
         import ray  # an extra, and seconds to load
     except ImportError:
-        raise ToolMissing(
-            "--ray needs the package ray; install fa-tune with the extra ray"
-        ) from None
+        raise ToolMissing("--ray needs the package ray: pip install 'ray>=2.60'") from None
     if ray.is_initialized():
         return ray
     settings: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
