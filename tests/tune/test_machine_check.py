@@ -218,24 +218,20 @@ def test_a_damaged_recording_hinders_where_there_is_no_gpu(world: World, with_gp
     assert "x.meta.json" in check.detail
 
 
-@pytest.mark.parametrize("text", ["{", '{"schema": "other"}', "\0"])
-def test_a_damaged_registry_needs_attention(world: World, text: str) -> None:
-    path = registry_path(None)
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *(("registry", text) for text in ("{", '{"schema": "other"}', "\0")),
+        ("journal", "no journal\nat all\n"),
+    ],
+)
+def test_a_damaged_file_needs_attention_and_is_left(world: World, name: str, text: str) -> None:
+    journal = world.folder / "cache" / "journal.sqlite"
+    path = {"registry": registry_path(None), "journal": journal}[name]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-    found = doctor(world)["registry"]
+    found = doctor(world)[name]
     assert found.ok is False
     assert str(path) in found.detail
     assert found.fix
     assert path.read_text() == text
-
-
-def test_a_damaged_journal_needs_attention(world: World) -> None:
-    path = world.folder / "cache" / "journal.sqlite"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("no journal\nat all\n")
-    found = doctor(world)["journal"]
-    assert found.ok is False
-    assert str(path) in found.detail
-    assert found.fix
-    assert path.read_text() == "no journal\nat all\n"

@@ -130,15 +130,6 @@ def test_warnings_of_the_profiler_are_passed_on(world: World) -> None:
     assert search(world).warnings == ("two metrics are missing",)
 
 
-def test_the_table_is_written(world: World) -> None:
-    path = world.folder / "out" / "table.csv"
-    search(world, 1024, csv=path)
-    rows = read_rows(path)
-    assert [row.kernel for row in rows] == [
-        "FA2", "cuDNN", *(Variant.from_key(s).config for s in (FAST, DEFAULT, SLOW, OTHER)),
-    ]  # fmt: skip
-
-
 def test_the_default_is_measured_to_the_end_however_slow(world: World) -> None:
     taken = {a.subject: a.measurement for a in search(world).attempts}
     n_samples = {subject: len(m.samples_s) for subject, m in taken.items() if m is not None}
