@@ -259,7 +259,7 @@ def test_ncu_that_turns_out_unable_is_replaced_by_events_if_the_choice_was_ours(
     """Forbidden counters show only at the first launch, maybe after another day's good ones."""
     search(world, 512)
     events = FakeProfiler(known_times, method="events", default_runs=5)
-    monkeypatch.setattr(profilers, "of_regime", lambda regime: events)
+    monkeypatch.setattr(profilers, "make_profiler", lambda *_: events)
     world.profiler = FakeProfiler(error=ToolMissing("counters are restricted"))
     result = search(world, 512, 1024)
     assert world.progress.warnings == ["counters are restricted; timing with CUDA events instead"]
