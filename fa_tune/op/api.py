@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from fa_tune.core import hooks
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.tensors import workload_of
 from fa_tune.core.workload import Workload
-from fa_tune.op import autograd, state
-from fa_tune.op.autograd import is_transformed
+from fa_tune.op import autograd, odd_heads, state
+from fa_tune.op.autograd import innermost, is_transformed
 from fa_tune.op.chooser import Choice
-from fa_tune.op.fallback_warning import tell
-from fa_tune.op.flash2 import MOST_D_HEAD
 from fa_tune.op.library import room_for_lse, room_for_out
 from fa_tune.op.native import translated
-from fa_tune.op.operands import WHOLE_D_HEAD, note_written
+from fa_tune.op.operands import note_written
 from fa_tune.op.precision import autocast
 from fa_tune.op.traits import Traits, of_heads
 
@@ -30,7 +27,6 @@ _SCORED = (_ops.scored_fwd.default, _ops.scored_fwd_lse.default, _ops.scored_fwd
 _HOOKED = (_ops.hooked_fwd.default, _ops.hooked_fwd_lse.default, _ops.hooked_fwd_out.default)
 Window = tuple[int | None, int | None]
 _EVERY: Window = (None, None)
-_odd_heads: set[tuple[torch.Size, torch.Size]] = set()  # of Q and V, that no kernel has
 
 
 def attention(
@@ -74,10 +70,10 @@ def attention(
         _refuse_others(q=q, k=k, v=v)
     if torch.is_autocast_enabled("cuda"):
         q, k, v = autocast(q, k, v)
-    if is_odd := bool(_odd_heads) and (q.shape[-1:], v.shape[-1:]) in _odd_heads:
+    if is_odd := bool(odd_heads.known) and odd_heads.has(q, v):
         d_v, room, out = v.shape[-1], out, None
-        softmax_scale = 1 / math.sqrt(q.shape[-1]) if softmax_scale is None else softmax_scale
-        q, k, v = _filled_up(q, k, v)
+        softmax_scale = odd_heads.scale(q, softmax_scale)
+        q, k, v = odd_heads.filled_up(q, k, v)
     traits: tuple[Any, ...] = (causal, bottom_right, softmax_scale)
     wants_grad = q.requires_grad or k.requires_grad or v.requires_grad
     forward, forward_lse, forward_out = _PLAIN
@@ -96,8 +92,11 @@ def attention(
         scores = (*window, sink, softcap, alibi_slopes, score_hook)
         traits = (causal, bottom_right, softmax_scale, *scores)
         autograd.check_hook(score_hook, wants_grad=wants_grad)
+    hidden = forward_ad._current_level >= 0 or innermost() is not None
     try:
-        if (wants_grad and torch.is_grad_enabled()) or is_transformed(q, k, v, sink, alibi_slopes):
+        if (wants_grad and torch.is_grad_enabled()) or (
+            hidden and is_transformed(q, k, v, sink, alibi_slopes)
+        ):
             if out is not None or lse is not None:
                 raise InvalidConfig("out and lse carry no gradient: leave them out, or detach")
             made, rows = autograd.attention(q, k, v, return_lse, *traits)
@@ -112,7 +111,7 @@ def attention(
             note_written(out, lse)
     except (RuntimeError, NoUsableVariant) as error:
         refusal = translated(error) if isinstance(error, RuntimeError) else error
-        if not _found_odd(refusal, q, v):
+        if not odd_heads.found(refusal, q, v):
             raise refusal from None
         return attention(
             *(q, k, v),
@@ -131,24 +130,6 @@ def attention(
     if is_odd:
         made = made[..., :d_v] if room is None else room.copy_(made[..., :d_v])
     return (made, rows) if return_lse else made
-
-
-def _found_odd(refusal: Exception, q: Tensor, v: Tensor) -> bool:
-    """Whether no kernel has the head dimensions, and columns of zeros help; from now on known."""
-    heads = d_head, d_v = q.shape[-1:], v.shape[-1:]
-    wide, odd = max(*d_head, *d_v), any(d % WHOLE_D_HEAD for d in (*d_head, *d_v))
-    if not (isinstance(refusal, NoUsableVariant) and odd and wide <= MOST_D_HEAD):
-        return False
-    _odd_heads.add(heads)
-    tell("attention", f"a head dimension of {d_head[0]}, {d_v[0]} for V", how="adds zeros")
-    return True
-
-
-def _filled_up(*three: Tensor) -> Iterator[Tensor]:
-    """With columns of zeros, which leave scores and outputs as they are."""
-    wide = max(t.shape[-1] for t in three)
-    wide += -wide % WHOLE_D_HEAD
-    return (torch.nn.functional.pad(t, (0, wide - t.shape[-1])) for t in three)
 
 
 def prepare(

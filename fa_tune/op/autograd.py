@@ -16,7 +16,7 @@ from fa_tune.op.operands import Done, Lengths
 from fa_tune.op.traits import PLAIN_FIELDS, Traits
 
 _ops = torch.ops.fa_tune
-_innermost = torch._C._functorch.peek_interpreter_stack  # of torch.func's
+innermost = torch._C._functorch.peek_interpreter_stack  # function of torch.func
 _ALL = len(Traits._fields)
 # By how many lengths and traits are given.
 _FORWARD = {
@@ -46,7 +46,7 @@ def attention(
 
 def is_transformed(*tensors: Tensor | None) -> bool:
     """Whether a derivative may be taken that does not show in `requires_grad`: in forward mode, or
-    by a function of torch.func."""
+    by a function of torch.func.  False where `innermost()` is None and no level is entered."""
     return _is_dual(*tensors) if forward_ad._current_level >= 0 else _has_wrappers()
 
 
@@ -59,7 +59,7 @@ def _is_dual(*tensors: Tensor | None) -> bool:
 
 def _has_wrappers() -> bool:
     """Whether tensors may have others in them, of a function of torch.func."""
-    return _innermost() is not None and not torch.compiler.is_compiling()
+    return innermost() is not None and not torch.compiler.is_compiling()
 
 
 class _Attention(torch.autograd.Function):  # type: ignore[misc]

@@ -21,7 +21,6 @@ from fa_tune.core.workload import MAX_SOFTCAP, MIN_SOFTCAP
 from fa_tune.op import products
 from fa_tune.op.api import attention
 from fa_tune.op.fallback_warning import tell
-from fa_tune.op.flash2 import MOST_D_HEAD
 from fa_tune.op.flash_fallback import (
     DENSE,
     EVERY,
@@ -37,12 +36,11 @@ from fa_tune.op.flash_fallback import (
     refuse,
     suits_flash2,
 )
-from fa_tune.op.operands import HALF, WHOLE_D_HEAD, Lengths
+from fa_tune.op.operands import HALF, Lengths
 from fa_tune.op.packed import packed_attention
 from fa_tune.op.precision import without_autocast
 from fa_tune.op.refusals import Refusals
 
-_WHOLE = 8  # of which head dimensions are multiples in torch's FlashAttention 2
 _refusals = Refusals()
 
 
@@ -153,11 +151,6 @@ def dense(
     if suits_flash2(q, v, options, q.shape[0], (q.shape[1], k.shape[1])):
         tell("flash_attn_func", reason)
         return by_flash2(q, k, v, options)
-    if (wide := _wider(q, v, options)) is not None:
-        options, d_v = options.with_scale_of(q.shape[3]), v.shape[3]
-        q, k, v = (_widened(t, wide) for t in (q, k, v))
-        out, lse = dense(q, k, v, options, wants_lse)
-        return out[..., :d_v], lse
     _tell("flash_attn_func", reason, options)
     return products.forward(q, k, v, traits, dropout_p=options.dropout_p)
 
@@ -180,11 +173,6 @@ def _varlen(
     if suits_flash2(q, v, options, batch, longest):
         tell("flash_attn_varlen_func", reason)
         return by_flash2(q, k, v, options, lengths)
-    if (wide := _wider(q, v, options)) is not None:
-        options, d_v = options.with_scale_of(q.shape[2]), v.shape[2]
-        q, k, v = (_widened(t, wide) for t in (q, k, v))
-        out, lse = _varlen(q, k, v, options, lengths, wants_lse)
-        return out[..., :d_v], lse
     _tell("flash_attn_varlen_func", reason, options)
     _check_lengths(lengths, q, k)
     return products.packed_forward(q, k, v, lengths, traits, dropout_p=options.dropout_p)
@@ -215,29 +203,11 @@ def why_not_ours(q: Tensor, k: Tensor, v: Tensor, options: Options) -> str:
         return f"{q.dtype} is neither fp16 nor bf16"
     if 0 in q.shape or 0 in k.shape:
         return "there is nothing to attend to"
-    if any(t.shape[-1] % _WHOLE for t in (q, v)):
-        return f"a head dimension that is no multiple of {_WHOLE}"
     if not options.scales_up:
         return "a scale that is not positive"
     if options.softcap > 0 and not MIN_SOFTCAP <= options.softcap <= MAX_SOFTCAP:
         return f"a soft cap of {options.softcap:g}"
     return ""
-
-
-def _wider(q: Tensor, v: Tensor, options: Options) -> int | None:
-    """The head dimension to which columns of zeros bring a problem that a kernel then computes."""
-    wide = max(q.shape[-1], v.shape[-1])
-    if not q.is_cuda or q.dtype not in HALF or wide > MOST_D_HEAD or 0 in (*q.shape, *v.shape):
-        return None
-    if options.dropout_p > 0 and not options.traits.masks_only:
-        return None
-    step = _WHOLE if options.dropout_p > 0 else WHOLE_D_HEAD
-    wide += -wide % step
-    return None if q.shape[-1] == v.shape[-1] == wide else wide
-
-
-def _widened(tensor: Tensor, d_head: int) -> Tensor:
-    return torch.nn.functional.pad(tensor, (0, d_head - tensor.shape[-1]))
 
 
 def _check_lengths(lengths: Lengths, q: Tensor, k: Tensor) -> None:

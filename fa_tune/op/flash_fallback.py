@@ -4,7 +4,7 @@ torch's FlashAttention 2, or matrix products."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NoReturn
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import MAX_SCALE, MIN_SCALE
-from fa_tune.op import flash2
+from fa_tune.op import flash2, odd_heads
 from fa_tune.op.operands import HALF, Lengths, with_whole_rows
 from fa_tune.op.traits import Traits
 
@@ -56,10 +56,6 @@ class Options:
     def scales_up(self) -> bool:
         """Whether a greater product is a greater score, as kernels take for granted."""
         return self.scale is None or MIN_SCALE <= self.scale <= MAX_SCALE
-
-    def with_scale_of(self, d_head: int) -> Options:
-        """With the scale that is usual for a head dimension, unless there is another."""
-        return self if self.scale is not None else replace(self, scale=1 / math.sqrt(d_head))
 
 
 def check_options(options: Options, batch: int, q: Tensor) -> None:
@@ -173,8 +169,7 @@ def suits_flash2(
         and batch <= flash2.MOST_SEQUENCES
         and flash2.reads(traits.window_left, right, *longest)
         and q.dtype in HALF
-        and q.shape[-1] % 8 == 0
-        and q.shape[-1] == v.shape[-1] <= flash2.MOST_D_HEAD
+        and max(q.shape[-1], v.shape[-1]) <= flash2.MOST_D_HEAD
         and traits.masks_only
         and options.scales_up
         and q.numel() > 0
@@ -185,8 +180,11 @@ def suits_flash2(
 def by_flash2(
     q: Tensor, k: Tensor, v: Tensor, options: Options, lengths: Lengths | None = None
 ) -> tuple[Tensor, Tensor]:
-    """out and the log-sum-exp by torch's FlashAttention 2."""
-    traits = options.traits
+    """out and the log-sum-exp by torch's FlashAttention 2, which takes one head dimension, of whole
+    eights."""
+    traits, d_v = options.traits, v.shape[-1]
+    scale = odd_heads.scale(q, traits.scale)
+    q, k, v = odd_heads.filled_up(q, k, v, step=8)
     left, right = traits.window_left, 0 if traits.causal else traits.window_right
     windowed = left is not None or (right is not None and not traits.causal)
     if lengths is not None:  # it takes 1 for a promise that each sequence has one query
@@ -195,8 +193,8 @@ def by_flash2(
         *(with_whole_rows(t) for t in (q, k, v)),
         *(lengths or (None, None, q.shape[1], k.shape[1])),
         *(options.dropout_p, traits.causal, False),
-        scale=traits.scale,
+        scale=scale,
         window_size_left=left if windowed else None,
         window_size_right=right if windowed else None,
     )
-    return found[0], found[1]
+    return found[0][..., :d_v], found[1]

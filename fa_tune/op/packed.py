@@ -6,7 +6,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fa_tune.op import autograd, state  # noqa: F401  state has the operators' implementation
+from fa_tune.core.errors import NoUsableVariant
+from fa_tune.op import autograd, odd_heads, state  # noqa: F401  state has the implementation
 from fa_tune.op.native import translated
 from fa_tune.op.operands import Lengths
 from fa_tune.op.traits import Traits, of_heads
@@ -28,6 +29,12 @@ def packed_attention(
     """Attention of q [total_q, heads, d_head] to k and v [total_kv, kv_heads, d_head] and, where it
     is wanted, its log-sum-exp, fp32 [heads, total_q].  Masks are aligned with the end of each
     sequence.  Gradients flow as from `attention`.  Raises as `attention`."""
+    if odd_heads.known and odd_heads.has(q, v):
+        traits = traits._replace(scale=odd_heads.scale(q, traits.scale))
+        d_v = v.shape[-1]
+        q, k, v = odd_heads.filled_up(q, k, v)
+        out, lse = packed_attention(q, k, v, lengths, traits, return_lse=return_lse)
+        return out[..., :d_v], lse
     sink, slopes = traits.tensors
     if sink is not None:
         traits = traits._replace(sink=of_heads(sink, "sink"))
@@ -48,5 +55,8 @@ def packed_attention(
             out, lse = forward_lse(q, k, v, *given)
             return out, lse
         return forward(q, k, v, *given), None
-    except RuntimeError as error:
-        raise translated(error) from None
+    except (RuntimeError, NoUsableVariant) as error:
+        refusal = translated(error) if isinstance(error, RuntimeError) else error
+        if not odd_heads.found(refusal, q, v):
+            raise refusal from None
+    return packed_attention(q, k, v, lengths, traits, return_lse=return_lse)

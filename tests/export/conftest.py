@@ -75,7 +75,7 @@ def compiled_cache(
         host_compiler()
     except ToolMissing as error:
         pytest.skip(str(error))
-    return kept_folder(request, tmp_path_factory, "exports")
+    return kept_folder(request, tmp_path_factory, "artifacts")
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ from fa_tune.op import (
     backward,
     flash2,
     flash_attn_with_kvcache,
+    odd_heads,
 )
 from fa_tune.op.backward import Mask, of_torch
 from fa_tune.op.operands import Done, Lengths
@@ -41,6 +42,7 @@ HOOK = register(
 SCORES = {
     "masks": Traits(True),
     "all": Traits(True, scale=0.4, window_left=4, softcap=1.5),
+    "window": Traits(window_left=2, window_right=1),
     "hook": Traits(window_left=3, window_right=2, score_hook=HOOK),
 }
 
@@ -262,7 +264,7 @@ def test_head_dimensions_that_no_kernel_has_are_filled_up(
         return forward(*given)
 
     monkeypatch.setattr(api, "_PLAIN", (None, refuses, *others))
-    monkeypatch.setattr(api, "_odd_heads", set())
+    monkeypatch.setattr(odd_heads, "known", set())
     with pytest.warns(FallbackWarning, match="zeros"):
         attention(q, k, v, causal=True, return_lse=True)
     with warnings.catch_warnings():

@@ -229,9 +229,10 @@ def test_scales_that_no_kernel_takes_are_matrix_products(scale: float) -> None:
         (40, 40, torch.float16, 2, True),
         (256, 256, torch.bfloat16, 65535, True),
         (256, 256, torch.bfloat16, 65536, False),
-        (44, 44, torch.float16, 2, False),
+        (44, 44, torch.float16, 2, True),
         (264, 264, torch.float16, 2, False),
-        (64, 32, torch.float16, 2, False),
+        (64, 20, torch.float16, 2, True),
+        (64, 264, torch.float16, 2, False),
         (64, 64, torch.float32, 2, False),
     ],
 )
@@ -241,6 +242,27 @@ def test_flash_attention_2_is_asked_for_what_it_takes(
     with FakeTensorMode():
         q, v = (torch.empty(2, 8, 4, d, dtype=dtype, device="cuda") for d in (d_head, d_v))
         assert suits_flash2(q, v, Options(causal=True), batch, (8, 8)) is takes
+
+
+@pytest.mark.parametrize(("d_head", "d_v"), [(64, 64), (20, 20), (64, 20), (20, 64)])
+def test_flash_attention_2_gets_one_head_dimension_of_whole_eights(
+    d_head: int, d_v: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+
+    def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any, **others: Any) -> Any:
+        given.update(others, dims={t.shape[-1] for t in (q, k, v)})
+        return twins.fwd_lse(q, k, v, True, False, others["scale"])
+
+    monkeypatch.setattr(flash_fallback, "flash2_forward", forward)
+    q, k, v = draw(2, 5, 4, d_head), draw(2, 5, 2, d_head), draw(2, 5, 2, d_v)
+    out, lse = flash_fallback.by_flash2(q, k, v, Options(causal=True))
+    (wide,) = given["dims"]
+    assert wide % 8 == 0
+    right = twins.fwd_lse(q, k, v, True)
+    assert out.shape == right[0].shape
+    assert torch.allclose(out, right[0], atol=1e-5)
+    assert torch.allclose(lse, right[1], atol=1e-5)
 
 
 def test_meta_tensors_get_shapes() -> None:

@@ -205,36 +205,6 @@ def test_autocast_changes_no_gradient_by_products() -> None:
         assert torch.equal(one, other)
 
 
-def test_score_hooks_have_gradients_by_their_function_in_torch() -> None:
-    torch.manual_seed(0)
-    text = "__device__ float score_hook(float s, int b, int h, int q, int k) { return /* %s */ s; }"
-    named = register(
-        text % "one",
-        lambda s, batch, head, query, key: s * s / (2 + batch + head) - 0.1 * (query - key).abs(),
-    )
-    q, seed = (draw(2, 9, 4, 8, dtype=torch.float64) for _ in "qg")
-    k, v = draw(2, 7, 2, 8, dtype=torch.float64), draw(2, 7, 2, 8, dtype=torch.float64)
-    slopes = torch.rand(4)
-    for causal, window in ((True, (None, None)), (False, (3, 2))):
-        traits = Traits(causal, False, None, *window, score_hook=named)
-
-        def plain(*t: torch.Tensor, traits: Traits = traits) -> torch.Tensor:
-            return twins.defined(*t[:3], traits._replace(alibi_slopes=t[3]))[0]
-
-        def ours(*t: torch.Tensor, causal: bool = causal, window: Any = window) -> Any:
-            more = {"alibi_slopes": t[3], "score_hook": named}
-            return attention(*t[:3], causal=causal, window=window, **more)
-
-        given = (q, k, v, slopes)
-        assert torch.allclose(ours(*given), plain(*given))
-        for mine, exact in zip(grads(ours, given, seed), grads(plain, given, seed), strict=True):
-            assert torch.allclose(mine.double(), exact.double(), atol=2e-5)
-    torch.library.opcheck(torch.ops.fa_tune.hooked_fwd_lse.default, (q, k, v, *traits))
-    without = register(text % "two")
-    with pytest.raises(InvalidConfig, match="without its torch function"):
-        attention(q.requires_grad_(), k, v, score_hook=without)
-
-
 class Nothing(TorchDispatchMode):
     """Does as without it."""
 
@@ -312,53 +282,6 @@ def test_a_score_hook_needs_its_torch_function_for_gradients_alone() -> None:
         assert torch.allclose(found[1], plain[1] + 1, atol=1e-6)
         leaf = q.requires_grad_()
         assert attention(leaf, leaf, leaf, score_hook=without).shape == q.shape
-
-
-@pytest.mark.parametrize("scores", ["masks", "window", "sink", "softcap", "alibi", "hook"])
-def test_gradients_of_packed_batches(scores: str) -> None:
-    """The sequences' own, one of them without queries and one without keys."""
-    torch.manual_seed(0)
-    cum_q, cum_kv = (torch.tensor(c).int() for c in ([0, 5, 5, 8, 10], [0, 7, 10, 10, 13]))
-    lengths = Lengths(cum_q, cum_kv, 5, 7)
-    q, seed = (draw(10, 4, 8, dtype=torch.float64) for _ in "qg")
-    k, v = draw(13, 2, 8, dtype=torch.float64), draw(13, 2, 8, dtype=torch.float64)
-    more = {
-        "sink": torch.randn(4) if scores == "sink" else None,
-        "alibi_slopes": torch.rand(4, 4) if scores == "alibi" else None,
-    }
-    names = [name for name, tensor in more.items() if tensor is not None]
-    tensors = (q, k, v, *(more[name] for name in names))
-    traits = Traits(True, softcap=1.5 if scores == "softcap" else None)
-    if scores == "window":
-        traits = Traits(window_left=2, window_right=1)
-    if scores == "hook":
-        traits = Traits(
-            score_hook=register(
-                "__device__ float score_hook(float s, int b, int h, int q, int k) { return s; }",
-                lambda s, batch, head, query, key: s * s / (2 + batch + head) - 0.1 * (query - key),
-            )
-        )
-
-    def ours(*given: Any) -> Any:
-        own = dict(zip(names, given[3:], strict=True))
-        return packed_attention(*given[:3], lengths, traits._replace(**own))[0]
-
-    def plain(*given: Any) -> Any:
-        outs = []
-        for i in range(4):
-            rows, keys = slice(cum_q[i], cum_q[i + 1]), slice(cum_kv[i], cum_kv[i + 1])
-            own = dict(zip(names, given[3:], strict=True))
-            if "alibi_slopes" in own:
-                own["alibi_slopes"] = own["alibi_slopes"][[i]]
-            parts = (given[0][None, rows], given[1][None, keys], given[2][None, keys])
-            one = traits._replace(bottom_right=True, **own)
-            if rows.start < rows.stop:
-                outs.append(twins.defined(*parts, one, i)[0][0])
-        return torch.cat(outs)
-
-    found, right = grads(ours, tensors, seed), grads(plain, tensors, seed)
-    for mine, exact in zip(found, right, strict=True):
-        assert torch.allclose(mine.double(), exact.double(), atol=2e-5)
 
 
 def test_packed_schemas_and_fakes_are_true() -> None:
