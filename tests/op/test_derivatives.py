@@ -15,6 +15,7 @@ if not TYPE_CHECKING:
 import torch
 from torch.autograd import forward_ad
 
+from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.hooks import register
 from fa_tune.op import (
     FallbackWarning,
@@ -24,6 +25,7 @@ from fa_tune.op import (
     flash2,
     flash_attn_with_kvcache,
     odd_heads,
+    packed,
 )
 from fa_tune.op.backward import Mask, of_torch
 from fa_tune.op.operands import Done, Lengths
@@ -105,7 +107,8 @@ def check(found: Any, right: Any) -> None:
     assert len(found) == len(right)
     for mine, exact in zip(found, right, strict=True):
         assert mine is not None
-        assert torch.allclose(mine.double(), exact.double(), atol=2e-5)
+        near = 4e-3 if mine.dtype == torch.half else 2e-5
+        assert torch.allclose(mine.double(), exact.double(), atol=near)
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -278,3 +281,19 @@ def test_head_dimensions_that_no_kernel_has_are_filled_up(
             assert torch.allclose(one, other, atol=1e-3)
     for mine, other in zip(gradients_of(q, k, v, seed), gradients, strict=True):
         assert torch.allclose(mine, other, atol=4e-3)
+
+
+def test_head_dimensions_of_packed_batches_are_filled_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = draw(9, 4, 40).half(), draw(13, 2, 40).half(), draw(13, 2, 20).half()
+    right = packed_attention(q, k, v, LENGTHS, Traits(True), return_lse=True)
+    forward = packed._SCORED[1]
+
+    def refuses(*given: torch.Tensor) -> Any:
+        if given[0].shape[-1] % 32 or given[2].shape[-1] % 32:
+            raise NoUsableVariant("no kernel runs it")
+        return forward(*given)
+
+    monkeypatch.setattr(packed, "_SCORED", (None, refuses))
+    monkeypatch.setattr(odd_heads, "known", set())
+    for _ in range(2):
+        check(packed_attention(q, k, v, LENGTHS, Traits(True), return_lse=True), right)
