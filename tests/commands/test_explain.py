@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import statistics
 from pathlib import Path
 from types import SimpleNamespace
@@ -88,7 +89,10 @@ def test_two_configs(console: Console) -> None:
     assert done.status == 0, done.err
     assert ratio(PLAIN, SWIZZLED) > 5
     assert f"{PLAIN} {times(PLAIN, SWIZZLED)} {SWIZZLED}" in done.out
-    assert "Bank conflicts in shared memory: 9" in done.out
+    text = " ".join(done.out.split())
+    most = re.search(r"Bank conflicts in shared memory: ([\d.]+) million of the ([\d.]+) mil", text)
+    assert most
+    assert 0.9 < float(most[1]) / float(most[2]) <= 1
     assert "Rank correlation with time over these 8 configs" in done.out
     assert "ladder_explain.json" in done.out.splitlines()[-1]
 

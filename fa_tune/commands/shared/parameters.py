@@ -99,18 +99,20 @@ def names(
     value: Callable[[str], Any] = str,
     *,
     alone: str = "",
+    also: Mapping[str, str] = {},
     former: Mapping[str, str] = {},
 ) -> Listed:
-    """Some of a few names, `fa2,cudnn`; the word `alone` stands for none of them, and `former`
-    names have what to take in their place."""
+    """Some of a few names, `fa2,cudnn`; the word `alone` stands for none of them, `also` are other
+    names for some, and `former` names have what to take in their place."""
     known = [*allowed, *([alone] if alone else [])]
 
     def read(word: str) -> Any:
         if instead := former.get(word.lower()):
             raise InvalidConfig(f"{word!r} is gone; take {instead!r}")
-        if word.lower() not in allowed:
+        name = also.get(word.lower(), word.lower())
+        if name not in allowed:
             raise InvalidConfig(f"{word[:40]!r} is not one of {', '.join(known)}")
-        return value(word.lower())
+        return value(name)
 
     return Listed("names", read, ",".join(allowed), allowed, alone)
 
@@ -242,7 +244,7 @@ _SETS = ("fast", "wide", "tune", "prog", "prog-all", "all", "64,32", "64,64", "1
 
 GPU_NUMBERS = Read("numbers", _gpu_numbers)  # `0,1,3` as a tuple, or `all`
 DTYPE = Read("dtype", _dtype, _DTYPES)
-DTYPES = names((*_DTYPES, *_ALSO_DTYPES), _dtype)
+DTYPES = names(_DTYPES, _dtype, also=_ALSO_DTYPES)
 # Without a name, those that can run.
 FAMILIES = Listed("families", _family, ",".join(family_names()), family_names(), ALL_FAMILIES)
 INPUT = Read("inputs", _input, _INPUT_NAMES)  # `peaked:3` as an InputSpec, a path as absolute
