@@ -138,12 +138,12 @@ class FaTuneGroup(HelpfulGroup):
         return named + click.Command.shell_complete(self, ctx, incomplete)
 
     def make_context(self, *args: Any, **settings: Any) -> click.Context:
-        """As click does; a closed pipe is told apart."""
+        """Context as click makes it; a closed pipe is told apart."""
         with _reader_may_leave():
             return super().make_context(*args, **settings)
 
     def invoke(self, ctx: click.Context) -> object:
-        """As click does; a closed pipe is told apart."""
+        """Result of the command; a closed pipe is told apart."""
         with _reader_may_leave():
             return super().invoke(ctx)
 

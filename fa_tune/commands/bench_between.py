@@ -99,8 +99,8 @@ def _sentences(found: Sequence[Losses], singles: Sequence[Single]) -> list[str]:
     texts = []
     if rule:
         more = sum(lost > MOST for lost in rule)
-        told = f"more than {100 * MOST:g} % on {more} of {len(rule)}"
-        texts.append(f"The rule loses {_figures(rule)}; {told}.")
+        often = f"more than {100 * MOST:g} % on {more} of {len(rule)}"
+        texts.append(f"The rule loses {_figures(rule)}; {often}.")
     for name, label in (("nearest", "The nearest workload's config"), ("default", "The default")):
         lost = [f for loss in found if (f := getattr(loss, name)) is not None]
         if lost:

@@ -175,9 +175,9 @@ def command(
         return
     if form in ("text", "markdown"):
         known, missing = conditions(sources)
-        told = "; ".join(f"{FACTS[name]} {known[name]}" for name in NEEDED if name in known)
-        if told:
-            say(f"{told}\n")
+        facts = "; ".join(f"{FACTS[name]} {known[name]}" for name in NEEDED if name in known)
+        if facts:
+            say(f"{facts}\n")
         if missing:
             said.note(missing)
     if form == "text":

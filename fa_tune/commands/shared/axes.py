@@ -65,7 +65,7 @@ def expanded(
 
 
 def device_limits(machine: MachineOptions) -> ArchLimits:
-    """Those of the architecture asked for, of this machine's GPU, or of the default one."""
+    """Limits of the architecture requested, of this machine's GPU, or of the default one."""
     return devices.limits_for(machine.arch, devices.find_device(machine.device))
 
 

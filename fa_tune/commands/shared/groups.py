@@ -27,7 +27,7 @@ class HelpfulGroup(click.Group):
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does; without any argument, say what there is."""
+        """Arguments as click reads them; without any, the help is shown."""
         if not args and not ctx.resilient_parsing:
             click.echo(ctx.get_help(), err=True)
             ctx.exit(2)
@@ -38,7 +38,7 @@ class HelpfulGroup(click.Group):
         return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> object:
-        """As click does, with other suggestions for an unknown option."""
+        """Result of the command; an unknown option is answered by what is meant."""
         try:
             return super().invoke(ctx)
         except click.NoSuchOption as error:
@@ -49,7 +49,7 @@ class HelpfulGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with a suggestion for an unknown name."""
+        """Command by its name, with a suggestion for an unknown one."""
         name = args[0]
         if self.get_command(ctx, name) is None and not ctx.resilient_parsing:
             known = self.list_commands(ctx)

@@ -1,4 +1,4 @@
-"""The mask of one workload, by either of its two ways to be told."""
+"""The mask of one workload, by either of its two ways to be named."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def mask_options(what: str, **settings: Any) -> Decorator[Any]:
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
-        def told(*args: Any, mask: str | None, **values: Any) -> Any:
+        def with_mask(*args: Any, mask: str | None, **values: Any) -> Any:
             return command(*args, **{**values, **_parts(mask, values)})
 
-        decorated: Callable[..., Any] = told
+        decorated: Callable[..., Any] = with_mask
         decorated = option(
             "--mask",
             "mask",

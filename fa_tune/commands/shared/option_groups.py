@@ -326,7 +326,7 @@ def _group(
 
 
 def gathered(keyword: str, kind: Callable[..., Any], names: Iterable[str]) -> Decorator[Any]:
-    """Those of the values that have one of these names, as one argument of the command."""
+    """Values that have one of these names, as one argument of the command."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)

@@ -71,8 +71,8 @@ def data_dependence(figures: Sequence[OnInputs], chosen_on: str) -> list[str]:
 
 
 def _on_inputs(entry: Entry) -> list[str]:
-    if told := data_dependence(entry.on_inputs, entry.inputs):
-        return told
+    if texts := data_dependence(entry.on_inputs, entry.inputs):
+        return texts
     if others := len(entry.per_inputs.keys() - {entry.inputs}):
         kinds = "another kind of inputs" if others == 1 else f"{others} other kinds of inputs"
         return [f"It was measured on {kinds} at other moments, so what they cost is not known."]
@@ -102,8 +102,8 @@ def _times(entry: Entry) -> list[str]:
             continue
         label = label_of(key)
         parts.append(f"it runs at {1.0 / ratio.value:.2f} times the speed of {label}")
-    told = [f"{text}; {'; '.join(parts)}." if parts else f"{text}."]
-    return told if rate is None else [*told, rate.sentence]
+    texts = [f"{text}; {'; '.join(parts)}." if parts else f"{text}."]
+    return texts if rate is None else [*texts, rate.sentence]
 
 
 def _confirmed(entry: Entry) -> list[str]:

@@ -85,15 +85,15 @@ def show_entries(entries: Sequence[Entry], *, wide: bool) -> None:
         say(wrapped(title, width))
         say("\n".join(fitted(headings, rows, width, left=headings[:2], spare=_SPARE)))
         say()
-    told = []
+    texts = []
     for entry in entries:
         named = [entry.chosen, *entry.tie_set]
         named += [entry.default] if entry.default is not None else []
         text = entry_prose(entry, workload_text(entry.workload))
-        told.append(legend.numbered(text, list(dict.fromkeys(v.key for v in named))))
+        texts.append(legend.numbered(text, list(dict.fromkeys(v.key for v in named))))
     say(wrapped(_KEY, width))
     say("\n".join(legend.lines(width)))
-    for text in told:
+    for text in texts:
         say()
         say(wrapped(text, width))
     say()
@@ -190,18 +190,18 @@ def workload_text(w: Workload) -> str:
 
 
 def target_of(
-    registry: Registry, asked: str | None, workload: Workload, method: str | None
+    registry: Registry, requested: str | None, workload: Workload, method: str | None
 ) -> Target:
-    """The GPU to look up for: the one asked for, this machine's, the only one in the registry, or
+    """The GPU to look up for: the one requested, this machine's, the only one in the registry, or
     the only one with an entry of the workload.  The driver is None where the model is not this
     machine's.  Raises InvalidConfig where several have one, or none of several."""
     device = devices.find_device()
-    if device is not None and asked in (None, device.name):
+    if device is not None and requested in (None, device.name):
         return Target(
             device.name, method=method, driver=device.driver, multiprocessors=device.multiprocessors
         )
-    if asked is not None:
-        return Target(asked, method=method)
+    if requested is not None:
+        return Target(requested, method=method)
     held = sorted({entry.gpu.name for entry in registry.entries})
     if len(held) == 1:
         return Target(held[0], method=method)

@@ -43,16 +43,16 @@ def show_rows(rows: Sequence[Row], limit: int | None, *, wide: bool, summed_up: 
             say(line)
         say()
     subjects = list(dict.fromkeys(_subject(row) for row in rows if not row.is_reference))
-    told = []
+    texts = []
     for summary in summarise(rows) if summed_up else ():
         own = [_subject(summary.winner)] if summary.winner is not None else []
-        told.append(legend.numbered(" ".join(sentences(summary)), own))
+        texts.append(legend.numbered(" ".join(sentences(summary)), own))
     if subjects:
         starred = any(best(members) is not None for members in grouped(rows).values())
         say(wrapped(STARRED_KEY if starred else KEY, width))
         for line in legend.lines(width):
             say(line)
-    for i, text in enumerate(told):
+    for i, text in enumerate(texts):
         say(("" if i else "\n") + wrapped(text, width))
     return legend
 
@@ -85,8 +85,8 @@ def _table(rows: Sequence[Row], legend: Legend, limit: int, width: int) -> list[
     if hidden:
         which = f", {failed} of them without a result" if failed else ""
         lines.append(f"  … {len(hidden)} more{which} (--limit, --wide)")
-    told = (f"{', '.join(dict.fromkeys(names))}: {reason}" for reason, names in why.items())
-    return [*lines, *(wrapped(text, width) for text in told)]
+    texts = (f"{', '.join(dict.fromkeys(names))}: {reason}" for reason, names in why.items())
+    return [*lines, *(wrapped(text, width) for text in texts)]
 
 
 def gigabytes(bytes_per_s: float | None) -> str:

@@ -116,7 +116,7 @@ def _name(subject: str) -> str:
 
 def check_users(attempts: Iterable[Attempt]) -> None:
     """Raise NoUsableVariant for a user's kernel that is wrong or failed; one that has no call for a
-    workload was told like a library's."""
+    workload was noted like a library's."""
     for a in attempts:
         if is_users(a.subject) and a.outcome not in (Outcome.OK, Outcome.REJECTED):
             place, how = user_place(a.subject), a.outcome.replace("_", " ")
