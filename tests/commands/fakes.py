@@ -75,7 +75,7 @@ def attempts(w: Workload | None = None) -> tuple[Attempt, ...]:
 
 
 def resources(registers: int = 200) -> Resources:
-    return Resources(registers, 0, 0, 0, 0, 49152, 128, 2)
+    return Resources(registers, 0, 0, 0, 1024, 48128, 128, 2)
 
 
 def workload_result(seq_len: int = 4096) -> WorkloadResult:

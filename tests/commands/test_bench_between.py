@@ -34,6 +34,12 @@ def test_the_command_says_what_each_loses(folder: Path, console: Console) -> Non
         decode(keys).key for keys in (1024, 4096, 16384)
     ]
     assert told["losses"][1]["rule"] == pytest.approx(0.0)
+    rows = [line.split("|")[1:-1] for line in done.out.splitlines() if " s1x" in line]
+    for row, loss in zip(rows, told["losses"], strict=True):
+        shown = [loss[name] for name in ("rule", "nearest", "default", "single")]
+        assert [float(cell) for cell in row[1:] if cell.strip()] == pytest.approx(
+            [100 * lost for lost in shown if lost is not None], abs=0.05
+        )
 
 
 def test_without_such_recordings_there_is_nothing_to_check(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -297,9 +298,20 @@ def test_merge_of_a_damaged_or_missing_file_writes_nothing(
     assert not (tmp_path / "c.json").exists()
 
 
-def test_ratio_keys_may_be_subjects() -> None:
-    odd = dataclasses.replace(entry(), ratio_to_references={"ref:cudnn": Ratio(1.25, None)})
-    assert "|    0.80 |" in entry_table([odd])
+def test_ratio_keys_may_be_subjects_and_the_fastest_counts() -> None:
+    odd = dataclasses.replace(
+        entry(),
+        ratio_to_references={"fa2": Ratio(0.5, None), "ref:cudnn": Ratio(1.25, None)},
+        per_inputs={
+            "normal": InputFigures(5e-3, Ratio(0.5, None)),
+            "falling": InputFigures(6e-3, Ratio(0.8, None)),
+        },
+    )
+    table = entry_table([odd]).splitlines()
+    cells = [[cell.strip() for cell in table[i].strip("|").split("|")] for i in (1, 3)]
+    shown = dict(zip(*cells, strict=True))
+    assert (shown["x FA2"], shown["x cuDNN"], shown["x best"]) == ("2.00", "0.80", "0.80")
+    assert shown["x default at worst"] == "1.25 (falling)"
 
 
 # Against the default ----------------------------------------------------------------------------
@@ -330,9 +342,14 @@ def test_check_says_how_many_are_slower_than_the_default(console: Console, regis
 
 
 @pytest.mark.usefixtures("wide_terminal")
-def test_check_of_recordings_and_of_nothing(console: Console, registry: Path) -> None:
-    folder = str(profiles_dir() / "nvidia_h200")
-    done = console("registry", "check", "--recordings", folder, "--method", "ncu")
+def test_check_of_recordings_and_of_nothing(
+    console: Console, registry: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "profiles" / "nvidia_h200"
+    folder.mkdir(parents=True)
+    for path in (profiles_dir() / "nvidia_h200").glob("fast_ncu.*"):
+        shutil.copy(path, folder)
+    done = console("registry", "check", "--recordings", str(folder), "--method", "ncu")
     assert done.status == 0
     assert re.search(r"^Slower than the default .*: 0 of \d+ choices", done.out.splitlines()[-1])
     nothing = console("registry", "check", "--gpu", "NVIDIA Z")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fa_tune.commands.views.row_table import gigabytes
 from fa_tune.core.inputs import TRAINED, InputSpec
 from fa_tune.core.model import Attempt, Rejected, Variant
 from fa_tune.core.options import Progress, SearchOptions
@@ -75,10 +76,12 @@ def test_bench_for_programs(console: Console, bench: list[SearchOptions]) -> Non
 
 
 def test_one_sample_has_no_deviation(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = (fakes.attempt(fakes.key(fakes.FAST), (5.0,)),)
+    found = fakes.attempt(fakes.key(fakes.FAST), (5.0,)), fakes.attempt("ref:fa2", (5.0, 7.0))
     monkeypatch.setattr("fa_tune.tune.single.bench", lambda *_: fakes.profile_result(found))
     assert _cells(console("bench", "--wide").out, fakes.FAST)[5] == ""
-    assert json.loads(console("bench", "--json").out)["timings"][0]["sd_s"] is None
+    deviations = [t["sd_s"] for t in json.loads(console("bench", "--json").out)["timings"]]
+    assert deviations == [None, pytest.approx(2**0.5 * 1e-3)]
+    assert gigabytes(4.89e12) == "4890"
 
 
 class Run:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fa_tune.commands.views.verdicts import check_users
 from fa_tune.core import hooks
+from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.inputs import BUILT_IN, InputSpec
 from fa_tune.core.model import Outcome, Rejected, Variant, Verdict
 from fa_tune.core.options import MachineOptions, Progress, WorkloadOptions
@@ -186,3 +188,28 @@ def test_an_interruption_leaves_the_verdicts_that_are_finished(
     done = console("verify")
     assert (done.status, done.lines[-1]) == (130, "interrupted")
     assert "1 of 1 right" in done.out
+
+
+def test_the_case_that_is_nearest_its_limit_is_shown(console: Console, verify: Verify) -> None:
+    cases = (*fakes.verdict(1e-4).cases, *fakes.verdict(1.8e-3).cases, *fakes.verdict(5e-4).cases)
+    verify.report = fakes.verify_report(**{fakes.key(fakes.FAST): Verdict(True, cases)})
+    assert "90 %" in console("verify").out
+
+
+@pytest.mark.parametrize(
+    ("outcome", "says"),
+    [
+        (Outcome.COMPILE_FAILED, "does not compile on"),
+        (Outcome.CRASHED, "crashed on"),
+        (Outcome.REJECTED, ""),
+        (Outcome.OK, ""),
+    ],
+)
+def test_a_users_kernel_that_fails_is_named(outcome: Outcome, says: str) -> None:
+    theirs = [fakes.failed("user:mine.cu:k", outcome, "why")]
+    theirs.append(fakes.failed(fakes.key(fakes.FAST), Outcome.CRASHED, "ours is no user's"))
+    if not says:
+        check_users(theirs)
+        return
+    with pytest.raises(NoUsableVariant, match=f"--with mine.cu:k: {says} .*: why"):
+        check_users(theirs)
