@@ -51,7 +51,10 @@ PAGES = {
     ),
 }  # fmt: skip
 ROW = PAGES["raw"].splitlines()[3]
-PIECES = ('"', '","', ",", '"0",', "\n", "\r", ROW + "\n", '"0","455"', "us", "1,234", "e400", "-5")
+PIECES = (
+    *('"', '","', ",", '"0",', "\n", "\r", ROW + "\n", '"0","455"', "us", "1,234", "e400", "-5"),
+    *("168.5", "1_0", "%", "byte", "9" * 30, '"gpu__time_duration.sum",', '"us",'),
+)
 
 
 def _read(text: str) -> tuple[dict[tuple[int, int], tuple[str, dict[str, float]]], bool] | None:
@@ -113,3 +116,5 @@ def test_report_never_ends_in_a_traceback(page: str) -> None:
         except FaTuneError:
             continue
         assert rows
+        assert all(row.duration_s is None or 0 < row.duration_s <= 86400 for row in rows)
+        assert all(row.registers is None or row.registers % 1 == 0 <= row.registers for row in rows)
