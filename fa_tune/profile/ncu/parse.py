@@ -93,18 +93,21 @@ def parse_ncu_csv(text: str | bytes, *, decimal: str | None = None) -> Profile:
     if not text.strip("\ufeff \t\r\n\0"):
         raise ProfileFormatError("the file is empty: ncu printed nothing, or was killed")
     log = read_log(text)
-    failed = _failure(text)
+    tables = [table for table in log.tables if not table.is_empty]
+    # A page is long, and what it holds says nothing of a failure.
+    failed = _failure("\n".join(log.diagnostics) if tables else text)
+    if failed and not tables:
+        raise ProfileFormatError(f"no launches in it: {failed}")
     if not log.tables:
-        raise ProfileFormatError(_no_launches(failed) if failed else _no_table(text))
+        raise ProfileFormatError(_no_table(text))
     for table in log.tables:
         _check_form(table)
     forms = {"raw" if t.is_raw else "details" for t in log.tables}
     if len(forms) > 1:
         raise ProfileFormatError("a details page and a raw page in one file; split them")
-    tables = [table for table in log.tables if not table.is_empty]
     if not tables:
         raise ProfileFormatError(
-            _no_launches(failed or "a header only; ncu was stopped before the first")
+            "no launches in it: a header only; ncu was stopped before the first"
         )
     form = forms.pop()
     style = decide_style(
@@ -168,10 +171,6 @@ def _failure(text: str) -> str | None:
     if diagnosis is None or not diagnosis.fatal:
         return None
     return _HOW_ELSE.sub("", diagnosis.message)
-
-
-def _no_launches(why: str) -> str:
-    return f"no launches in it: {why}"
 
 
 def _no_table(text: str) -> str:
