@@ -33,7 +33,6 @@ _WHO = "attention of Transformers"
 _NOT_OURS = ("position_bias", "cache", "sinks")
 _REFUSED = ("block_indices",)  # instead of a mask
 _DEVICES = ("cuda",)
-_WHOLE = 8  # elements of the 16 bytes that kernels copy at once
 _refusals = Refusals()
 
 
@@ -263,9 +262,6 @@ def _reason(
         return f"the tensors are on the {query.device.type}"
     if query.dtype not in HALF:
         return f"{query.dtype} is neither fp16 nor bf16"
-    if query.shape[3] % _WHOLE or value.shape[3] % _WHOLE:
-        # The operator's own refusal has addresses in it, which are others in every call.
-        return f"a head dimension that is no multiple of {_WHOLE}"
     if key.shape[:3] != value.shape[:3]:
         return "K and V differ in batch, heads or length"
     return ""

@@ -15,6 +15,7 @@ import torch
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.op import api, attention, explain, prepare
+from fa_tune.op.precision import autocast
 
 NO_ARGUMENTS: dict[str, dict[str, Any]] = {
     "window as a number": {"window": 5},
@@ -67,3 +68,12 @@ def test_a_backward_pass_that_needs_what_was_overwritten_is_refused(
         loss.backward()
     with torch.inference_mode():
         attention(q, q, q, out=torch.empty_like(q))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_autocast_casts_what_it_casts_for_torchs_attention(dtype: torch.dtype) -> None:
+    q = torch.zeros(1, 2, 4, 8, dtype=dtype)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = torch.nn.functional.scaled_dot_product_attention(q, q, q).dtype
+        found, whole = autocast(q, torch.zeros(2, dtype=torch.int32))
+    assert (found.dtype, whole.dtype) == (expected, torch.int32)

@@ -35,7 +35,7 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return ours(q, k, v, **problem)
 
     monkeypatch.setattr(transformers_attention, "_DEVICES", ("cpu",))
-    monkeypatch.setattr(transformers_attention, "_DTYPES", (torch.float32,))
+    monkeypatch.setattr(transformers_attention, "HALF", (torch.float32,))
     monkeypatch.setattr(transformers_attention, "attention", counted)
     calls.clear()
     register_transformers()
@@ -190,7 +190,7 @@ def test_gradients_reach_the_weights(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["llama", "mistral", "gemma"])
 def test_autocast_leaves_attention_ours(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rotary embedding in fp32 makes fp32 of queries and keys."""
-    monkeypatch.setattr(transformers_attention, "_DTYPES", (torch.bfloat16,))
+    monkeypatch.setattr(transformers_attention, "HALF", (torch.bfloat16,))
     model = tiny_models.make(kind)
     given = tiny_models.prompts("cpu", padded=False)
     found = []
@@ -228,19 +228,6 @@ def test_sinks_of_each_query_and_a_bias(hidden: bool) -> None:
         found, _ = transformers_attention.attend(module, q, k, v, given, **asked)
     assert torch.allclose(found, expected, atol=1e-5)
     assert not calls
-
-
-def test_head_dimensions_without_whole_rows_are_told_once() -> None:
-    module = SimpleNamespace(is_causal=True, num_key_value_groups=1, training=False)
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        for n in (5, 6, 7):
-            q = torch.randn(2, 4, n, 12)
-            found, _ = transformers_attention.attend(module, q, q, q, None)
-            expected = torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
-            assert torch.allclose(found, expected.transpose(1, 2), atol=1e-5)
-    assert not calls
-    assert len(told) == 1
 
 
 def test_keys_that_are_hidden_without_a_mask_are_refused() -> None:
