@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fa_tune.build import cache
 from fa_tune.build.cache import (
@@ -96,14 +94,19 @@ def test_every_part_of_the_key_counts(field: str) -> None:
     assert dataclasses.replace(KEY, **change).digest != KEY.digest
 
 
-@given(st.lists(st.text(), min_size=1), st.data())
-def test_options_that_are_split_differently_are_different(
-    options: list[str], data: st.DataObject
-) -> None:
-    cut = data.draw(st.integers(0, len(options[0])))
-    split = (options[0][:cut], options[0][cut:], *options[1:])
-    keys = [dataclasses.replace(KEY, options=o) for o in (tuple(options), split)]
-    assert keys[0].digest != keys[1].digest
+@pytest.mark.parametrize(
+    "moved",
+    [
+        {"nvrtc": "13.0.88s", "arch": "m_90"},
+        {"arch": "sm_90k", "name_expression": "<1>"},
+        {"options": ("--gpu-architecture=sm_90-", "std=c++20")},
+        {"options": ("--gpu-architecture=sm_90-std=c++20",)},
+        {"options": (*KEY.options, KEY.nvrtc), "nvrtc": ""},
+    ],
+)
+def test_parts_of_the_key_do_not_run_together(moved: dict[str, Any]) -> None:
+    assert dataclasses.replace(KEY, **moved).digest != KEY.digest
+    assert source_sha256({"a": "bc"}) != source_sha256({"ab": "c"})
 
 
 def test_the_source_hash_sees_names_and_texts_but_not_order() -> None:
@@ -313,6 +316,25 @@ def test_prune_by_size_takes_the_longest_unused_first(store: ArtifactStore) -> N
     assert removed == StoreSize(2, 2 * per_entry)
     assert [store.get(_key(n)) is not None for n in range(4)] == [False, False, True, True]
     assert store.prune(larger_than_bytes=2 * per_entry) == StoreSize(0, 0)
+
+
+def test_an_entry_half_removed_is_absent_not_damaged(
+    store: ArtifactStore, warnings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put(KEY, GOOD, CUBIN)
+    removed: list[Path] = []
+
+    def once(path: Path) -> None:
+        if removed:
+            raise StorageError("stopped here")
+        removed.append(path)
+        path.unlink()
+
+    monkeypatch.setattr(cache, "_remove", once)
+    with pytest.raises(StorageError):
+        store.prune(larger_than_bytes=0)
+    assert store.get(KEY) is None
+    assert not warnings
 
 
 def test_prune_sweeps_up_after_dead_writers_but_not_live_ones(store: ArtifactStore) -> None:

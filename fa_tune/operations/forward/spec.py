@@ -195,7 +195,7 @@ def keys_seen(workload: Workload) -> int:
     if not w.uneven:
         return w.batch * most_keys_seen(w)
     # Each sequence is aligned by its own end.
-    return sum(_keys_of(w, q, kv, kv - q) for q, kv in w.members if q)
+    return sum(_keys_of(w, q, kv, kv - q) for q, kv in w.members)
 
 
 def most_keys_seen(workload: Workload) -> int:

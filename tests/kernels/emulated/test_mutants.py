@@ -286,7 +286,7 @@ def test_kernels_that_lack_nothing_are_right(short_form: str, libraries: Path) -
     mutants = [m for m in MUTANTS.values() if m.short_form == short_form]
     workloads = list(dict.fromkeys(_workload(kernel, m) for m in mutants))
     assert workloads
-    assert not judge_on(kernel, workloads, repeats=8).findings
+    assert not judge_on(kernel, workloads, repeats=4).findings
 
 
 @pytest.mark.parametrize("name", MUTANTS)

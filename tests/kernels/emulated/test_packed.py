@@ -181,9 +181,9 @@ def test_no_neighbour_reaches_a_row(short_form: str, traits: str, libraries: Pat
     kernel = build_changed(short_form, traits, libraries)
     for number in range(len(BATCHES)):
         problem = _problem(kernel, Traits.parse(traits), number)
-        for schedule in islice(schedules(number), 2):
-            out, lse = kernel.launch(problem, schedule)
-            assert not faults(problem, out, lse), f"{problem.workload.key}, {schedule}"
+        schedule = next(islice(schedules(number), number % 4, None))  # of all units in turn
+        out, lse = kernel.launch(problem, schedule)
+        assert not faults(problem, out, lse), f"{problem.workload.key}, {schedule}"
 
 
 def _first_fault(kernel: Emulated, traits: str) -> str:
