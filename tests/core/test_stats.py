@@ -6,12 +6,15 @@ import math
 import random
 import statistics
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fa_tune.core.stats import (
     Interval,
+    Ratio,
+    is_tied,
     median,
     median_bounds,
     median_interval,
@@ -63,15 +66,23 @@ def test_the_interval_depends_on_the_values_alone(
     assert median_interval(values) == median_interval(shuffled)
 
 
-def test_another_seed_moves_the_interval_a_little() -> None:
-    rng = random.Random(3)
-    values = [rng.gauss(1.0, 0.01) for _ in range(50)]
-    a, b = median_interval(values, seed=1), median_interval(values, seed=2)
-    assert a is not None
-    assert b is not None
-    assert a != b
-    assert a.low == pytest.approx(b.low, abs=0.002)
-    assert a.high == pytest.approx(b.high, abs=0.002)
+@pytest.mark.parametrize("seed", [3, 20240229])
+def test_the_interval_is_of_the_percentiles_of_resampled_medians(seed: int) -> None:
+    values = sorted(random.Random(1).gauss(1.0, 0.1) for _ in range(24))
+    draws = np.random.default_rng(seed).integers(0, 24, size=(2000, 24))
+    medians = sorted(statistics.median(values[i] for i in draw) for draw in draws.tolist())
+    steps = statistics.quantiles(medians, n=40, method="inclusive")
+    expected = pytest.approx((steps[0], steps[-1]), rel=1e-12)
+    assert median_interval(values, seed=seed) == expected
+    assert paired_ratio(values, [1.0] * 24, seed=seed).interval == expected
+
+
+def test_ends_of_an_interval_and_of_a_tie_are_in_it() -> None:
+    assert [Interval(1.0, 2.0).contains(value) for value in (0.99, 1.0, 2.0, 2.01)] == [
+        *(False, True, True, False)
+    ]
+    ties = [is_tied(Ratio(value, None), tie=0.25) for value in (0.74, 0.75, 1.25, 1.26)]
+    assert ties == [False, True, True, False]
 
 
 def test_the_interval_covers_the_true_median_about_as_often_as_it_says() -> None:

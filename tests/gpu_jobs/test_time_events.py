@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 import statistics
-import time
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -265,10 +264,10 @@ def test_rounds_begin_when_the_load_is_felt(
     class Limited(FakeSubject):
         def sample(self) -> float:
             launches[0] += 1
-            time.sleep(0.001)
             return float(self.time) * (1.0 if launches[0] <= 20 else 1.15)
 
     monkeypatch.setattr(time_events, "Subject", Limited)
+    monkeypatch.setattr(time_events.time, "monotonic", lambda: 0.001 * launches[0])
     monkeypatch.setattr(time_events, "SETTLE_S", 0.1)
     report = run({"a": 1.0, "b": 1.0}, runs=5, baseline="a", keep=["a"])
     assert set(report.results["a"]["samples_s"]) == set(report.results["b"]["samples_s"]) == {1.15}
