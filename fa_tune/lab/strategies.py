@@ -142,7 +142,7 @@ def headline(recorded: RecordedWorkload, default: str = TOLD) -> str:
     ran = [t for t in times if t is not None]
     best = min(ran)
     text = f"{recorded.name}: {len(times)} configs, {len(ran)} ran, the best takes "
-    text += f"{1e3 * best:#.4g} ms"
+    text += f"{1e3 * best:#.4g}".rstrip(".") + " ms"
     start = [times[i] for i in recorded.space.start] if default != HIDDEN else []
     if start and start[0] is not None:
         text += f"; the default, measured first, reaches {100 * best / start[0]:.1f} % of it"
