@@ -32,7 +32,7 @@ from fa_tune.op.flash_fallback import (
     refuse,
 )
 from fa_tune.op.kv_cache import E4M3, Cache, attend, check_new_places, pages_suit
-from fa_tune.op.operands import WHOLE_D_HEAD, with_whole_rows
+from fa_tune.op.operands import WHOLE_D_HEAD
 from fa_tune.op.refusals import Refusals
 from fa_tune.op.state import operators
 
@@ -152,7 +152,7 @@ def _checked(
     new = _new_keys(given.new_k, given.new_v, given.lengths)
     if q.dtype == E4M3:
         raise InvalidConfig("Q must have elements of 16 bits or more; beside e4m3 caches, too")
-    q = with_whole_rows(q)
+    q = _with_rows(q)
     options = Options(
         requested.causal,
         requested.softmax_scale,
@@ -171,6 +171,11 @@ def _checked(
     if k_cache.dtype != E4M3 and not (given.k_scale is None and given.v_scale is None):
         raise InvalidConfig(f"k_descale and v_descale are of caches of {E4M3}, not {k_cache.dtype}")
     return q, new, options
+
+
+def _with_rows(tensor: Tensor) -> Tensor:
+    """The same, copied where a row is not in one piece."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def _appends(
@@ -202,7 +207,7 @@ def _new_keys(
             raise InvalidConfig(f"{name} must be a tensor {DENSE}, not {text}")
     if lengths is None:
         raise InvalidConfig("k and v have no place in the cache without cache_seqlens")
-    return with_whole_rows(k), with_whole_rows(v)
+    return _with_rows(k), _with_rows(v)
 
 
 def _are_copies(new: tuple[Tensor, Tensor], given: Given) -> bool:
