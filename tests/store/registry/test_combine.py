@@ -72,7 +72,7 @@ def test_the_same_choice_of_fewer_keeps_what_is_known_of_the_others(make_entry: 
 
 def test_a_tied_choice_of_fewer_does_not_unseat_the_choice_of_many(make_entry: MakeEntry) -> None:
     wide = searched(make_entry, A, {B: 1.001, C: 1.2}, B).entry
-    narrow = searched(make_entry, E, {A: 1.002}, A)
+    narrow = searched(make_entry, E, {A: 1.002, D: 1.2}, A)
     kept, why = combined(wide, narrow)
     assert kept.chosen == A
     assert kept.median_s == wide.median_s
@@ -80,6 +80,7 @@ def test_a_tied_choice_of_fewer_does_not_unseat_the_choice_of_many(make_entry: M
     known = {r.variant: r.ratio.value for r in kept.runners_up}
     assert known[E] == pytest.approx(1 / 1.002)
     assert known[C] == 1.2
+    assert known[D] == pytest.approx(1.2 / 1.002)
     assert set(kept.tie_set) == {A, B, E}
 
 

@@ -23,6 +23,11 @@ MakeEntry = Callable[..., Entry]
     [
         ({}, {"verdict": None, "n": 500, "recorded_at": "2030-01-01T00:00:00+00:00"}),
         ({"n": 6}, {"n": 5, "interval_s": (6.31e-3, 6.32e-3)}),
+        # The wider in seconds is the narrower for its time.
+        (
+            {"median_s": 6e-3, "interval_s": (5.94e-3, 6.06e-3)},
+            {"median_s": 3e-3, "interval_s": (2.955e-3, 3.045e-3), "source": "measured"},
+        ),
         ({"interval_s": (6.31e-3, 6.32e-3)}, {"recorded_at": "2030-01-01T00:00:00+00:00"}),
         ({}, {"interval_s": None, "recorded_at": "2030-01-01T00:00:00+00:00"}),
         ({"recorded_at": "2026-01-03T00:00:00"}, {"source": "measured"}),
