@@ -183,46 +183,27 @@ def format_fixed(value: float, decimals: int) -> str:
     return f"{value:.{decimals}f}"
 
 
-def format_bytes(size_bytes: float) -> str:
-    """`1.082 GB`, `512 B`; kilo is 1000."""
-    return _scaled(size_bytes, "B")
-
-
 def format_bytes_per_second(rate: float) -> str:
     """`522.1 GB/s`."""
     return _scaled(rate, "B/s")
 
 
-def format_hertz(frequency_hz: float) -> str:
-    """`1.765 GHz`."""
-    return _scaled(frequency_hz, "Hz")
-
-
-def format_percent(percent: float) -> str:
-    """`84.1 %`."""
-    return f"{percent:.1f} %"
-
-
-def format_count(value: float) -> str:
-    """`18,743,296`; a fraction keeps four significant digits."""
-    if value == round(value) and abs(value) < 1e15:
-        return f"{value:,.0f}"
-    return f"{value:,.1f}" if abs(value) >= 1000 else _short(value)
-
-
 def format_quantity(quantity: Quantity) -> str:
-    """Any quantity in base units, the way the functions above show it; a count is followed
-    by its own unit."""
-    formats = {
-        SECOND: format_seconds,
-        HERTZ: format_hertz,
-        BYTE: format_bytes,
-        BYTE_PER_SECOND: format_bytes_per_second,
-        PERCENT: format_percent,
-    }
-    if quantity.unit in formats:
-        return formats[quantity.unit](quantity.value)
-    return f"{format_count(quantity.value)} {quantity.unit}".rstrip()
+    """Any quantity in base units: `1.082 GB` (kilo is 1000), `1.765 GHz`, `84.1 %`; a count is
+    followed by its own unit, `18,743,296 inst`, and a fraction keeps four significant digits."""
+    value, unit = quantity.value, quantity.unit
+    if unit == SECOND:
+        return format_seconds(value)
+    if unit in _SCALED:
+        return _scaled(value, _SCALED[unit])
+    if unit == PERCENT:
+        return f"{value:.1f} %"
+    whole = value == round(value) and abs(value) < 1e15
+    count = f"{value:,.{0 if whole else 1}f}" if whole or abs(value) >= 1000 else _short(value)
+    return f"{count} {unit}".rstrip()
+
+
+_SCALED = {HERTZ: "Hz", BYTE: "B", BYTE_PER_SECOND: "B/s"}
 
 
 def _scaled(value: float, unit: str) -> str:

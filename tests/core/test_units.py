@@ -11,12 +11,8 @@ from hypothesis import strategies as st
 from fa_tune.core.errors import ProfileFormatError, UnknownUnit
 from fa_tune.core.model import Quantity
 from fa_tune.core.units import (
-    format_bytes,
     format_bytes_per_second,
-    format_count,
     format_fixed,
-    format_hertz,
-    format_percent,
     format_quantity,
     format_seconds,
     parse_unit,
@@ -148,14 +144,14 @@ def test_seconds_for_people(seconds: float, text: str) -> None:
 
 
 def test_the_other_quantities_for_people() -> None:
-    assert format_bytes(1_082_348_916) == "1.082 GB"
-    assert format_bytes(512) == "512 B"
+    assert format_quantity(Quantity(1_082_348_916, "byte")) == "1.082 GB"
+    assert format_quantity(Quantity(512, "byte")) == "512 B"
     assert format_bytes_per_second(522_067_199_584.06) == "522.1 GB/s"
-    assert format_hertz(1_764_804_248.31) == "1.765 GHz"
-    assert format_percent(84.13) == "84.1 %"
-    assert format_count(18_743_296) == "18,743,296"
-    assert format_count(849_828.42) == "849,828.4"
-    assert format_count(0.948) == "0.948"
+    assert format_quantity(Quantity(1_764_804_248.31, "hz")) == "1.765 GHz"
+    assert format_quantity(Quantity(84.13, "%")) == "84.1 %"
+    assert format_quantity(Quantity(18_743_296, "inst")) == "18,743,296 inst"
+    assert format_quantity(Quantity(849_828.42, "inst")) == "849,828.4 inst"
+    assert format_quantity(Quantity(0.948, "inst")) == "0.948 inst"
     assert format_quantity(Quantity(4.9e-4, "s")) == "490 µs"
     assert format_quantity(Quantity(128, "register/thread")) == "128 register/thread"
     assert format_quantity(Quantity(7.76, "")) == "7.76"

@@ -6,7 +6,7 @@ can merge in any order, any number of times, and end with the same file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -55,13 +55,12 @@ def merge_registries(*registries: Registry) -> Registry:
 
     Results of different methods have different keys: both stay, neither is preferred here.
     """
-    best: dict[tuple[object, ...], Entry] = {}
-    for registry in registries:
-        for entry in registry.entries:
-            present = best.get(entry.key)
-            if present is None or evidence(entry) > evidence(present):
-                best[entry.key] = entry
-    return Registry.of(list(best.values()))
+    return Registry.of(list({entry.key: entry for entry in _by_evidence(registries)}.values()))
+
+
+def _by_evidence(registries: Iterable[Registry]) -> list[Entry]:
+    """All entries, the best-supported last."""
+    return sorted((entry for r in registries for entry in r.entries), key=evidence)
 
 
 @dataclass(frozen=True)
@@ -82,13 +81,8 @@ def conflicts(*registries: Registry) -> tuple[Conflict, ...]:
     """Every entry that `merge` drops although it names another variant than what it keeps, each
     such variant once, with the best of its evidence; in the order of the keys."""
     kept = {entry.key: entry for entry in merge_registries(*registries).entries}
-    others: dict[tuple[object, ...], Entry] = {}
-    for registry in registries:
-        for entry in registry.entries:
-            if entry.chosen != kept[entry.key].chosen:
-                known = others.get((entry.key, entry.chosen))
-                if known is None or evidence(entry) > evidence(known):
-                    others[entry.key, entry.chosen] = entry
+    others = {(entry.key, entry.chosen): entry for entry in _by_evidence(registries)}
+    others = {about: e for about, e in others.items() if e.chosen != kept[e.key].chosen}
     found = (_conflict(kept[entry.key], entry) for entry in others.values())
     return tuple(sorted(found, key=lambda c: (c.kept.key, c.dropped.chosen.key)))
 
@@ -108,9 +102,9 @@ def _conflict(kept: Entry, dropped: Entry) -> Conflict:
 
 def _why(kept: Entry, dropped: Entry) -> str:
     """The first field of the evidence in which they differ, in words."""
-    better, worse = evidence(kept), evidence(dropped)
-    first = next(n for n in Evidence._fields if getattr(better, n) != getattr(worse, n))
-    words: Mapping[str, str] = {
+    pairs = zip(Evidence._fields, evidence(kept), evidence(dropped), strict=True)
+    first = next(name for name, better, worse in pairs if better != worse)
+    words = {
         "verified": "it was verified",
         "n": f"{kept.n} samples against {dropped.n}",
         "narrowness": "its interval is narrower",
@@ -118,4 +112,4 @@ def _why(kept: Entry, dropped: Entry) -> str:
         "measured": "it was measured here and the other replayed",
         "text": "the two are equally well supported",
     }
-    return words.get(first, first)
+    return words[first]
