@@ -202,7 +202,7 @@ class Journal:
                     yield self._connection(held, writing=do == "write")
             except sqlite3.OperationalError as error:
                 raise OSError(None, f"{error}") from None
-            except sqlite3.DatabaseError as error:
+            except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # its words of names in it
                 raise self._damage(error) from None
 
     def _connection(

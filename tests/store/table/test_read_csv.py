@@ -385,5 +385,9 @@ def test_what_is_of_no_config_or_does_not_follow_is_implausible(
 ) -> None:
     row = replace(SOUND, dtype=DType.FP16, d_head=128, **WHOLE)  # type: ignore[arg-type]
     (row,) = completed([row])
+    assert row.matmul_tflops is not None
+    by_hand = replace(row, samples_s=None)  # a table's times may have three digits
+    assert implausible(replace(by_hand, matmul_tflops=row.matmul_tflops * 1.04)) is None
+    assert implausible(replace(by_hand, matmul_tflops=row.matmul_tflops * 1.06)) is not None
     found = implausible(replace(row, **wrong))
     assert found is None if said is None else said in str(found)
