@@ -49,6 +49,7 @@ def test_unknown_arch_lists_the_known(text: str) -> None:
         ("sm_90", 32, 16, 0, 32),  # CTA slots
         ("sm_86", 32, 16, 0, 16),
         ("sm_90", 33, 255, 0, 4),  # a started warp is a whole warp
+        ("sm_90", 32, 200, 0, 8),  # two warps for each quarter of the registers, not ten for all
     ],
 )
 def test_ctas_per_sm(arch: str, threads: int, registers: int, smem_bytes: int, ctas: int) -> None:
