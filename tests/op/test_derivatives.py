@@ -297,3 +297,15 @@ def test_head_dimensions_of_packed_batches_are_filled_up(monkeypatch: pytest.Mon
     monkeypatch.setattr(odd_heads, "known", set())
     for _ in range(2):
         check(packed_attention(q, k, v, LENGTHS, Traits(True), return_lse=True), right)
+
+
+@pytest.mark.parametrize("d_v", [8, 16])
+def test_half_precision_takes_the_gradient_of_the_log_sum_exp_to_16_bits(d_v: int) -> None:
+    """Kernels subtract it with the sum of output times gradient, in fp32."""
+    q, k = draw(2, 5, 4, 16).bfloat16(), draw(2, 7, 2, 16).bfloat16()
+    v, out, grad = (draw(2, n, h, d_v).bfloat16() for n, h in ((7, 2), (5, 4), (5, 4)))
+    of_lse = draw(2, 4, 5).float()
+    alike, _ = backward._of_one_d_head(Done(grad, q, k, v, out, of_lse, of_lse), Mask())
+    found = (alike.grad_out.double() * alike.out.double()).sum(-1)
+    expected = (grad.double() * out.double()).sum(-1) - of_lse.double().transpose(1, 2)
+    assert torch.allclose(found, expected, rtol=0, atol=2**-14)
