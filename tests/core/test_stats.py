@@ -68,7 +68,8 @@ def test_the_interval_depends_on_the_values_alone(
 
 @pytest.mark.parametrize("seed", [3, 20240229])
 def test_the_interval_is_of_the_percentiles_of_resampled_medians(seed: int) -> None:
-    values = sorted(random.Random(1).gauss(1.0, 0.1) for _ in range(24))
+    rng = random.Random(1)
+    values = sorted(rng.gauss(1.0, 0.1) for _ in range(24))
     draws = np.random.default_rng(seed).integers(0, 24, size=(2000, 24))
     medians = sorted(statistics.median(values[i] for i in draw) for draw in draws.tolist())
     steps = statistics.quantiles(medians, n=40, method="inclusive")
