@@ -33,13 +33,10 @@ def test_a_search_is_refused_without_compiling(
 
 
 @pytest.mark.usefixtures("known_kernels")
-@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
-def test_the_method_does_not_hang_on_the_dtype(
-    console: Console, tmp_path: Path, dtype: str
-) -> None:
-    asked = ("search", "--seq-lens", "1024,4096", "--json", "--registry", str(tmp_path / "r.json"))
-    both = console(*asked)
-    one = console(*asked, "--dtype", dtype)
+def test_the_method_does_not_hang_on_the_dtype(console: Console, tmp_path: Path) -> None:
+    search = ("search", "--seq-lens", "4096", "--json", "--registry", str(tmp_path / "r.json"))
+    both = console(*search)
+    one = console(*search, "--dtype", "bf16")
     assert both.status == one.status == 0
     assert json.loads(both.out)["method"] == json.loads(one.out)["method"]
 
