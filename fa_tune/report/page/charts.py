@@ -14,7 +14,8 @@ import altair as alt
 
 from fa_tune.core.roofline import ROOFS, Roof
 from fa_tune.profile.explain import REASONS
-from fa_tune.report.page.figures import MEMORY, UNITS, Records
+from fa_tune.report.page.counted import MEMORY, UNITS
+from fa_tune.report.page.figures import Records
 from fa_tune.report.page.picture import Spec
 
 ROW_PIXELS = 20

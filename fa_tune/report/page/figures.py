@@ -10,33 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fa_tune.core.errors import FaTuneError
-from fa_tune.core.model import BARE_READ_LABEL, Measurement, Quantity, Variant, is_reference
+from fa_tune.core.model import BARE_READ_LABEL, Measurement, Variant, is_reference
 from fa_tune.core.roofline import ROOFS
 from fa_tune.core.stats import Ratio, comparable, is_tied, paired_ratio
-from fa_tune.core.units import format_quantity
 from fa_tune.core.workload import Workload
-from fa_tune.libraries import label_of
-from fa_tune.profile.explain import cycles_by_family, explain_pair
-from fa_tune.profile.ncu.metrics import (
-    DRAM_READ,
-    DRAM_WRITE,
-    ISSUE_ACTIVE,
-    METRICS,
-    TENSOR_PIPE,
-    XU_PIPE,
-    label,
-)
 from fa_tune.report.fitted import Legend
 from fa_tune.report.page.source import Source
-from fa_tune.store.table.from_attempts import rows_from_measurements
 from fa_tune.store.table.rows import Row, best, grouped, paces
 
 Records = list[dict[str, Any]]
 MS = 1e3
-# What may bound a kernel, and the counter of how busy it is.
-UNITS = {"tensor cores": TENSOR_PIPE, "exponentials": XU_PIPE, "issue slots": ISSUE_ACTIVE}
-MEMORY = "memory"
 MAX_TIED = 12  # of a workload, the fastest first
 MAX_COVERING = 10  # configs per family of workloads
 
@@ -311,38 +294,6 @@ def length_of(workload: Workload) -> str:
     return str(kv) if q == kv else f"{q} × {kv}"
 
 
-def counters(sources: Iterable[Source], numbers: Mapping[str, str]) -> Records:
-    """Time and counters of every profiled kernel: one record for each kernel and counter that is
-    not zero on all.  `share` is the value over the largest of its line."""
-    out: Records = []
-    for source in sources:
-        for measured in _profiled_by_workload(source).values():
-            of_kernels = [(m, {"time": _time(m)} | _labelled(m)) for m in measured if m.counters]
-            lines = dict.fromkeys(name for _, values in of_kernels for name in values)
-            for line in lines:
-                most = max(values[line].value for _, values in of_kernels if line in values)
-                out += [
-                    _of_kernel(m, numbers)
-                    | {
-                        "counter": line,
-                        "value": values[line].value,
-                        "shown": format_quantity(values[line]),
-                        "share": values[line].value / most,
-                    }
-                    for m, values in of_kernels
-                    if line in values and most > 0
-                ]
-    return out
-
-
-def _labelled(measured: Measurement) -> dict[str, Quantity]:
-    return {label(name): measured.counters[name] for name in METRICS if name in measured.counters}
-
-
-def _time(measurement: Measurement) -> Quantity:
-    return Quantity(statistics.median(measurement.samples_s), "s")
-
-
 def single_configs(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
     """What each config would lose that served all workloads of its kind: those of one source,
     method, head dimension and element type.  Only configs that were measured on all of them."""
@@ -397,96 +348,6 @@ def on_inputs(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
                 for figure, time in zip(told, times, strict=True)
             ]
     return out
-
-
-def busy(sources: Iterable[Source], numbers: Mapping[str, str]) -> Records:
-    """How busy each profiled kernel keeps what may bound it, in percent of the peak, by `UNITS`."""
-    return [
-        _of_kernel(measured, numbers) | shares
-        for source in sources
-        for several in _profiled_by_workload(source).values()
-        for measured in several
-        for shares in [_shares_of_peaks(measured, source.gpu)]
-        if shares
-    ]
-
-
-def _shares_of_peaks(measured: Measurement, gpu: str) -> dict[str, float]:
-    counters = measured.counters
-    found = {u: counters[name].value for u, name in UNITS.items() if name in counters}
-    if found and gpu in ROOFS and DRAM_READ in counters and DRAM_WRITE in counters:
-        rate = (counters[DRAM_READ].value + counters[DRAM_WRITE].value) / _time(measured).value
-        found[MEMORY] = 100 * rate / ROOFS[gpu].bytes_per_s
-    return found
-
-
-def waits(sources: Iterable[Source], numbers: Mapping[str, str]) -> Records:
-    """What the warps of each profiled kernel spend their cycles on, in percent, by `REASONS`."""
-    return [
-        _of_kernel(measured, numbers)
-        | {cause: 100 * cycles / sum(split.values()) for cause, cycles in split.items()}
-        for source in sources
-        for several in _profiled_by_workload(source).values()
-        for measured in several
-        for split in [cycles_by_family(measured)]
-        if split
-    ]
-
-
-def _label(measured: Measurement) -> str:
-    return str(rows_from_measurements([measured])[0].group)
-
-
-def _of_kernel(measured: Measurement, numbers: Mapping[str, str]) -> dict[str, str | float]:
-    name = _named(measured.subject)
-    return {
-        "workload": _label(measured),
-        "config": numbers.get(measured.subject, name),
-        "kernel": name,
-    }
-
-
-def explanations(sources: Iterable[Source], numbers: Mapping[str, str]) -> Records:
-    """Winner against runner-up on every workload that has counters of both: one record per kind
-    of cause, its cycles in percent of the winner's, so that they add up to what the runner-up
-    takes longer; below 0 where the runner-up spends fewer."""
-    out: Records = []
-    for source in sources:
-        for measured in _profiled_by_workload(source).values():
-            members = [m for m in measured if not is_reference(m.subject)]
-            members.sort(key=lambda m: statistics.median(m.samples_s))
-            if len(members) < 2:
-                continue
-            try:
-                pair = explain_pair(members[1], members[0], numbers)
-            except FaTuneError:
-                continue
-            out += [
-                {
-                    "workload": _label(members[0]),
-                    "winner": numbers[pair.fast],
-                    "runner_up": numbers[pair.slow],
-                    "cause": finding.cause,
-                    "more_percent": 100 * finding.share * abs(pair.cycle_ratio - 1),
-                    "sentences": "" if i else " ".join(pair.sentences),
-                }
-                for i, finding in enumerate(pair.findings)
-            ]
-    return out
-
-
-def _profiled_by_workload(source: Source) -> dict[str, list[Measurement]]:
-    """What was measured with counters, by workload: all by one method, the first."""
-    found: dict[str, list[Measurement]] = {}
-    for measured in source.profiled:
-        members = found.setdefault(measured.workload, [])
-        if not members or members[0].method == measured.method:
-            members.append(measured)
-    return found
-
-
-def _named(subject: str) -> str:
-    return label_of(Variant.from_key(subject).config)
 
 
 def differences(

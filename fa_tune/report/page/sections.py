@@ -11,7 +11,7 @@ from fa_tune.core.roofline import ROOFS
 from fa_tune.core.units import format_fixed
 from fa_tune.profile.explain import REASONS
 from fa_tune.report.fitted import FamilyPart
-from fa_tune.report.page import charts, figures
+from fa_tune.report.page import charts, counted, figures
 from fa_tune.report.page.figures import Records
 from fa_tune.report.page.headline import Headline, headline
 from fa_tune.report.page.picture import Spec
@@ -73,10 +73,10 @@ def contents_of(sources: Sequence[Source], against: Sequence[Source] = ()) -> Co
         "ties": figures.ties(places, numbers),
         "single": figures.single_configs(places, numbers),
         "inputs": figures.on_inputs(places, numbers),
-        "busy": figures.busy(sources, numbers),
-        "waits": figures.waits(sources, numbers),
-        "explained": figures.explanations(sources, numbers),
-        "counters": figures.counters(sources, numbers),
+        "busy": counted.busy(sources, numbers),
+        "waits": counted.waits(sources, numbers),
+        "explained": counted.explanations(sources, numbers),
+        "counters": counted.counters(sources, numbers),
         "differences": figures.differences(places, figures.places(against), numbers),
         "results": figures.results(places, numbers),
     }
@@ -163,7 +163,7 @@ _COLUMNS: dict[str, Column] = {
     "cause": ("cycles", None),
     "more_percent": ("more than the winner (%)", 1),
     "sentences": ("in words", None),
-    **{name: (f"{name} (%)", 1) for name in (*figures.UNITS, figures.MEMORY, *REASONS)},
+    **{name: (f"{name} (%)", 1) for name in (*counted.UNITS, counted.MEMORY, *REASONS)},
     "counter": ("counter", None),
     "shown": ("value", None),
     "share": ("of the largest", 2),
@@ -220,7 +220,7 @@ _PARTS = {
         "What bounds the kernels?",
         "How busy a kernel keeps each part of the GPU, in per cent of its peak: what is near 100 "
         "bounds it; where nothing is, it waits.",
-        _columns(["workload", "config", "kernel", *figures.UNITS, figures.MEMORY]),
+        _columns(["workload", "config", "kernel", *counted.UNITS, counted.MEMORY]),
         charts.busy,
     ),
     "waits": _Part(
