@@ -369,7 +369,7 @@ def _sentence(
         case Rule.ONLY_CANDIDATE:
             return f"{chosen} is the only candidate that was measured."
         case Rule.DEFAULT_IS_LEADER:
-            return f"{chosen} is the default, and no other config measured faster."
+            return f"{chosen} is the default, and no other config leads it by more than a tie."
         case Rule.DEFAULT_IS_TIED:
             return (
                 f"{chosen} stays: it is the default, and the measurements cannot tell it from "
