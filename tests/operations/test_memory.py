@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import random
-from dataclasses import replace
-
 import pytest
 
 from fa_tune.core.roofline import ROOFS
-from fa_tune.core.workload import DType, Workload
+from fa_tune.core.workload import Workload
 from fa_tune.operations.flops import moved_bytes
-from fa_tune.operations.forward.spec import keys_seen
 from fa_tune.operations.memory import memory_rate
 
 DECODE = Workload.from_key("b16_h64_kv8_q1_k8192_d128_bf16_full")
@@ -32,48 +28,6 @@ def test_only_the_keys_that_some_query_sees_are_read() -> None:
     queries_and_result = 2 * 2 * 4 * 8 * 128 * 2
     # The first query sees 100 keys, each of the others one more.
     assert moved_bytes(workload) == 2 * 2 * 103 * 2 * 128 * 2 + queries_and_result
-
-
-def test_a_window_counts_in_each_sequence_of_a_cache() -> None:
-    workload = Workload.from_key(
-        "b3_h8_kv2_q1_k700_d128_bf16_causal_br_left99_cache50+0+700_page16"
-    )
-    queries_and_result = 2 * 3 * 8 * 128 * 2
-    lengths, page_table = 3 * 4, 3 * 44 * 4
-    keys = 50 + 0 + 100
-    assert (
-        moved_bytes(workload) == 2 * keys * 2 * 128 * 2 + queries_and_result + lengths + page_table
-    )
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_keys_that_are_seen_are_those_of_any_query(seed: int) -> None:
-    dice = random.Random(seed)
-    q, kv = dice.randrange(1, 9), dice.randrange(1, 30)
-    workload = Workload(
-        *(2, 1, 1, q, kv, 64, DType.BF16),
-        causal=dice.random() < 0.5,
-        window_left=dice.choice((None, 0, 1, 5, 20)),
-        window_right=dice.choice((None, 0, 1, 5, 20)),
-        cache_lengths=dice.choice(("", f"{kv}+0+{kv // 2}")),
-    )
-    if workload.aligned and dice.random() < 0.5:
-        workload = replace(workload, bottom_right=True)
-    members = workload.members if workload.cached else [(q, kv)] * workload.batch
-    seen = 0
-    for n_q, n_kv in members:
-        diagonal = n_kv - n_q if workload.bottom_right or workload.cached else 0
-        right = 0 if workload.causal else workload.window_right
-        first, last = workload.window_left, right
-        seen += sum(
-            any(
-                (last is None or j <= i + diagonal + last)
-                and (first is None or j >= i + diagonal - first)
-                for i in range(n_q)
-            )
-            for j in range(n_kv)
-        )
-    assert keys_seen(workload) == seen
 
 
 def test_of_an_unknown_gpu_there_is_no_share() -> None:

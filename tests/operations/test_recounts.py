@@ -1,73 +1,153 @@
-"""Counts of work and bytes against a table of who sees whom, made pair by pair."""
+"""Counts of work, tensors and bytes against a table of who sees whom, made pair by pair."""
 
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
 
+from fa_tune.core import dtypes
+from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType, Workload
 from fa_tune.operations import flops
-from fa_tune.operations.forward.spec import Forward
+from fa_tune.operations.forward.spec import Forward, most_keys_seen
+from fa_tune.operations.traits import Traits
 
 
-def drawn(dice: random.Random) -> Workload:
-    """Windows, masks and lengths of any kind, and head dimensions that differ."""
-    n = dice.randint(1, 4)
-    kind = dice.choice(("dense", "packed", "cached"))
-    lengths = "+".join(str(dice.choice((0, 1, 7, dice.randint(2, 40)))) for _ in range(n - 1))
-    fields = {
-        "dense": {"bottom_right": True},
-        "packed": {"lengths": f"{lengths}+33" if n > 1 else "33"},
-        "cached": {"cache_lengths": f"{lengths}+33" if n > 1 else "33"},
-    }[kind]
-    window = {s: dice.choice((None, 0, 3, 20)) for s in ("window_left", "window_right")}
-    causal = dice.random() < 0.5
-    if causal:
-        window["window_right"] = None
-    if kind == "dense" and not causal and set(window.values()) == {None}:
-        fields = {}
-    q = dice.randint(1, 30) if kind != "packed" else 33
-    shape = (n, 4, 2, q, 33 if kind != "dense" else dice.randint(1, 40), 64, DType.BF16)
-    return Workload(*shape, causal=causal, d_head_v=dice.choice((0, 32, 96)), **window, **fields)
+def listed(dice: random.Random, n: int, whole: int) -> str:
+    """Lengths of n sequences, all of them multiples of `whole`; the first is not empty."""
+    drawn = (dice.choice((0, 1, 2, dice.randint(3, 30))) for _ in range(n - 1))
+    return "+".join(str(whole * length) for length in (dice.randint(1, 20), *drawn))
+
+
+def drawn(dice: random.Random, whole: tuple[int, int]) -> Workload:
+    """A small workload of any fields; lengths of queries and keys are multiples of `whole`."""
+    n, kv_heads = dice.randint(1, 3), dice.randint(1, 3)
+    q, kv = (w * dice.randint(1, 25) for w in whole)
+    fields: dict[str, Any] = {f: dice.random() < 0.3 for f in ("lse", "sink", "alibi", "kv_e4m3")}
+    fields["causal"] = dice.random() < 0.4
+    for side in ("window_left", "window_right"):
+        fields[side] = dice.choice((None, None, 0, 1, 3, 11))
+    fields |= dice.choice(({}, {}, {"softcap": 15.0}, {"score_hook": "0123456789abcdef"}))
+    kind = dice.choice(("dense", "packed", "unknown", "cached", "pages"))
+    if kind in ("packed", "unknown"):
+        del fields["kv_e4m3"]
+    if kind == "packed":
+        fields["lengths"] = "x".join(listed(dice, n, w) for w in whole)
+    elif kind == "unknown":
+        totals = (dice.randint(1, n * longest) for longest in (q, kv))
+        fields |= {"packed": True, **dict(zip(("total_q", "total_kv"), totals, strict=True))}
+    elif kind != "dense":
+        fields |= {"cache_lengths": listed(dice, n, whole[1]), "page_size": 16 * (kind == "pages")}
+    elif fields["causal"] or fields["alibi"] or fields["window_left"] is not None:
+        fields["bottom_right"] = dice.random() < 0.5
+    shape = (n, kv_heads * dice.randint(1, 3), kv_heads, q, kv, 64, dice.choice(list(DType)))
+    return Workload(*shape, d_head_v=dice.choice((0, 32, 96)), **fields)
+
+
+def table(w: Workload, q: int, kv: int) -> np.ndarray:
+    """Of a sequence: which query sees which key."""
+    diagonal = kv - q if w.uneven or w.bottom_right else 0
+    place = np.arange(kv)[None] - np.arange(q)[:, None] - diagonal
+    left, right = w.window_left, 0 if w.causal else w.window_right
+    return (place >= (-np.inf if left is None else -left)) & (
+        place <= (np.inf if right is None else right)
+    )
 
 
 def tables(w: Workload) -> list[np.ndarray]:
-    """Of each sequence: which query sees which key."""
-    found = []
-    for q, kv in w.members if w.uneven else [(w.seq_len_q, w.seq_len_kv)] * w.batch:
-        diagonal = kv - q if w.uneven or w.bottom_right else 0
-        place = np.arange(kv)[None] - np.arange(q)[:, None] - diagonal
-        seen = np.ones((q, kv), bool)
-        right = 0 if w.causal else w.window_right
-        if right is not None:
-            seen &= place <= right
-        if w.window_left is not None:
-            seen &= place >= -w.window_left
-        found.append(seen)
-    return found
+    """Of all sequences."""
+    members = w.members if w.uneven else [(w.seq_len_q, w.seq_len_kv)] * w.batch
+    return [table(w, q, kv) for q, kv in members]
 
 
-@pytest.mark.parametrize("seed", range(120))
-def test_counts_are_those_of_the_pairs(seed: int) -> None:
+BLOCKS = ((16, 8), (8, 16), (5, 7), (1, 1))
+CASES = pytest.mark.parametrize("seed", range(150))
+
+
+@CASES
+def test_work_is_that_of_the_pairs(seed: int) -> None:
     dice = random.Random(seed)
-    w = drawn(dice)
+    rows, columns = dice.choice(BLOCKS)
+    w = drawn(dice, dice.choice(((1, 1), (rows, columns), (rows, 1), (1, columns))))
     seen, times = tables(w), 1 if w.uneven else w.batch
-    pairs = sum(int(table.sum()) for table in seen)
+    pairs = sum(int(one.sum()) for one in seen)
     assert flops.unmasked_pairs(w) * times == pairs
-    assert flops.matmul_flop(w) == sum(2 * 4 * pairs * d for d in (w.d_head, w.d_v))
-    assert flops.attn_flop(w) == flops.matmul_flop(w) + 6 * 4 * pairs
-    rows, columns = dice.choice(((16, 8), (8, 16), (5, 7)))
-    tiles = 0
-    for table in seen:
-        for first in range(0, table.shape[0], rows):
-            some = table[first : first + rows].any(0)
-            # From the first key that is seen to the last: none in between is left out.
-            (keys,) = np.nonzero(some)
-            tiles += len({*range(keys[0] // columns, keys[-1] // columns + 1)}) if len(keys) else 0
+    assert flops.matmul_flop(w) == sum(2 * w.heads * pairs * d for d in (w.d_head, w.d_v))
+    assert flops.attn_flop(w) == flops.matmul_flop(w) + 6 * w.heads * pairs
+    tiles = sum(len({(i // rows, j // columns) for i, j in np.argwhere(one)}) for one in seen)
     assert flops.visited_tiles(w, rows, columns) * times == tiles
-    read = sum(int(table.any(0).sum()) if table.shape[0] else 0 for table in seen)
-    named = {tensor.name: tensor for tensor in Forward().tensors(w)}
-    for name, d in (("k", w.d_head), ("v", w.d_v)):
-        assert named[name].size_bytes - named[name].unread_bytes == read * 2 * d * 2, name
+    full = [one.shape for one in seen if one.size]
+    if any(q % rows or kv % columns for q, kv in full):
+        with pytest.raises(InvalidConfig, match="do not divide"):
+            flops.total_flop(w, rows, columns)
+        return
+    # Of a tile two products and the softmax: 4 for each score, then of each row its outputs and 4.
+    scores = rows * columns
+    of_tile = scores * 2 * (w.d_head + w.d_v) + scores * 4 + rows * (w.d_v + 4)
+    divisions = sum(q for q, _ in full) * w.d_v
+    assert flops.total_flop(w, rows, columns) == w.heads * (tiles * of_tile + divisions)
+
+
+@CASES
+def test_tensors_are_those_of_the_fields_and_keys_that_nobody_sees_are_not_read(seed: int) -> None:
+    w = drawn(random.Random(seed), (1, 1))
+    seen = [int(one.any(0).sum()) for one in tables(w)]
+    keys: tuple[int, ...] = (w.batch, w.seq_len_kv)
+    if w.packed:
+        keys = (1, w.total_kv)
+    elif w.page_size:  # and one that nobody owns for each sequence
+        keys = (sum(len(range(0, kv, 16)) + 1 for _, kv in w.members), 16)
+    q = (1, w.total_q) if w.packed else (w.batch, w.seq_len_q)
+    element = w.dtype.element
+    of_keys = dtypes.E4M3 if w.kv_e4m3 else element
+    # Of unknown lengths all are counted as the mean, rounded up.
+    read = min(sum(seen), keys[0] * keys[1]) * w.kv_heads * of_keys.size_bytes
+    rows, heads = q[0] * q[1] * w.heads, (w.batch, w.kv_heads)
+    size = element.size_bytes
+    expected = {
+        "q": ((*q, w.heads, 64), element, False, rows * 64 * size),
+        "k": ((*keys, w.kv_heads, 64), of_keys, False, read * 64),
+        "v": ((*keys, w.kv_heads, w.d_v), of_keys, False, read * w.d_v),
+        "o": ((*q, w.heads, w.d_v), element, True, rows * w.d_v * size),
+    }
+    pages = len(range(0, w.seq_len_kv, 16))
+    for there, names, shape, dtype in (
+        (w.lse, ["lse"], (q[0], w.heads, q[1]), dtypes.FP32),
+        (w.sink, ["sink"], (w.heads,), dtypes.FP32),
+        (w.alibi, ["alibi_slopes"], (w.batch, w.heads), dtypes.FP32),
+        (w.kv_e4m3, ["k_scale", "v_scale"], heads, dtypes.FP32),
+        (w.packed, ["cu_seqlens_q", "cu_seqlens_kv"], (w.batch + 1,), dtypes.INT32),
+        (w.cached, ["cache_seqlens"], (w.batch,), dtypes.INT32),
+        (w.page_size, ["page_table"], (w.batch, pages), dtypes.INT32),
+    ):
+        for name in names if there else ():
+            expected[name] = (shape, dtype, name == "lse", 4 * int(np.prod(shape)))
+    specs = Forward().tensors(w)
+    needed = {t.name: (t.shape, t.dtype, t.output, t.size_bytes - t.unread_bytes) for t in specs}
+    assert needed == expected
+    assert {t.name: t.tolerance for t in specs if t.tolerance} == ({"lse": 2e-5} if w.lse else {})
+    # The longest, as if one sequence were as long in both.
+    longest = table(w, w.seq_len_q, w.seq_len_kv)
+    assert most_keys_seen(w) == int(longest.any(0).sum())
+
+
+@CASES
+def test_traits_are_what_a_workload_uses(seed: int) -> None:
+    dice = random.Random(seed)
+    blocks = dice.choice(BLOCKS)
+    w = drawn(dice, dice.choice(((1, 1), blocks)))
+    lse = dice.random() < 0.5
+    assert Forward().traits(w, blocks, lse=lse) == Traits(
+        causal=w.causal or w.window_right is not None,
+        ragged=w.uneven or (w.seq_len_q % blocks[0], w.seq_len_kv % blocks[1]) != (0, 0),
+        lse=lse or w.lse,
+        window=w.window_left is not None,
+        sink=w.sink,
+        softcap=w.softcap is not None,
+        alibi=w.alibi,
+        hook=w.score_hook or "",
+        packed=w.packed,
+    )

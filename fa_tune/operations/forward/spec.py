@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from fa_tune.core.dtypes import E4M3, FP32, INT32
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import FORWARD, DType, Workload
@@ -80,7 +82,8 @@ class Forward:
         for row in range(rows):
             end = kv if last is None else min(kv, min((row + 1) * B_r, q) - 1 + last)
             start = 0 if first is None else max(0, row * B_r + first)
-            found += max(0, -(-max(0, end) // B_c) - start // B_c)
+            if start < end:
+                found += -(-end // B_c) - start // B_c
         return found
 
     def matmul_flop(self, workload: Workload) -> int:
@@ -190,12 +193,12 @@ def seen_from(workload: Workload) -> int | None:
 
 
 def keys_seen(workload: Workload) -> int:
-    """Keys of all sequences together that some query sees; without a mask, all of them."""
+    """Keys of all sequences together that some query sees."""
     w = workload
     if not w.uneven:
         return w.batch * most_keys_seen(w)
     # Each sequence is aligned by its own end.
-    return sum(_keys_of(w, q, kv, kv - q) for q, kv in w.members)
+    return sum(_keys_of(w, q, kv, kv - q) for q, kv in w.members if q)
 
 
 def most_keys_seen(workload: Workload) -> int:
@@ -216,9 +219,12 @@ def _keys_of(workload: Workload, q: int, kv: int, diagonal: int) -> int:
 
 def _keys_before(first: int, q: int, kv: int) -> int:
     """The sum over rows i < q of i + first, or of 0 or kv where that is beyond."""
-    blind = min(q, max(0, 1 - first))  # rows with 0
-    partial = max(0, min(q, kv - first + 1) - blind)
-    return partial * (2 * (blind + first) + partial - 1) // 2 + (q - blind - partial) * kv
+    return _up_to(first + q) - _up_to(first) - _up_to(first + q - kv) + _up_to(first - kv)
+
+
+def _up_to(n: int) -> int:
+    """The sum of the numbers from 0 up to n - 1."""
+    return math.comb(max(0, n), 2)
 
 
 def tile_softmax_flop(B_r: int, B_c: int, d_v: int) -> int:
