@@ -164,15 +164,15 @@ def _short_form(config: Config) -> str:
 
 
 def _say(text: str, indent: str = "") -> None:
-    """A line, for a reader folded where the terminal is too narrow; a program gets it whole."""
-    say(folded(text, terminal_width(), indent=indent) if sys.stdout.isatty() else indent + text)
+    say(folded(text, terminal_width(), indent=indent))
 
 
 def _show(
     arch: str, kept: Sequence[Config], rejected: Explained, of_tune: Explained, explain: bool
 ) -> None:
+    say_config = _say if explain or sys.stdout.isatty() else say  # a program gets them whole
     for config in kept:
-        _say(_short_form(config))
+        say_config(_short_form(config))
     total = len(kept) + len(rejected)
     say(f"\n{len(kept)} of {total} {'config' if total == 1 else 'configs'} can run on {arch}.")
     if rejected:

@@ -68,6 +68,18 @@ def test_axes_expand_around_the_default_config(console: Console) -> None:
     assert len({(c.B_c, c.swizzled, c.dtype, c.d_head) for c in configs}) == 1
 
 
+def test_an_explanation_fits_in_80_columns_in_a_file(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    done = console(*words("space --axis B_r=64,128 --axis n_warps=4,8 --arch sm_90 --explain"))
+    assert done.status == 0
+    assert max(map(len, done.out.splitlines())) <= 80
+    kept = _space(console, *words("--axis B_r=64,128 --axis n_warps=4,8 --arch sm_90"))["kept"]
+    assert kept
+    assert all("".join(config.split()) in "".join(done.out.split()) for config in kept)
+
+
 def test_axes_expand_around_a_named_config(console: Console) -> None:
     document = _space(
         console, "--kernels", fakes.SLOW, "--axis", "swizzled=off,on", "--axis", "dtype=bf16"

@@ -53,6 +53,13 @@ def _blocks(page: str, language: str) -> list[str]:
     return [text for found, text in FENCE.findall(_read(page)) if found == language]
 
 
+def _introduced(page: str) -> Iterator[tuple[str, str, str]]:
+    """(the paragraph before it, language, text) of each code block of a page."""
+    text = _read(page)
+    for block in FENCE.finditer(text):
+        yield text[: block.start()].rstrip().rpartition("\n\n")[2], block[1], block[2]
+
+
 def _between(page: str, marker: str) -> str:
     found = re.search(rf"<!-- {marker} -->\n(.*?)<!-- /{marker} -->", _read(page), re.DOTALL)
     assert found, f"{page} has no block between {marker} markers"
@@ -96,13 +103,23 @@ def test_named_files_exist(page: str) -> None:
     assert not missing, f"{page} names files that do not exist: {missing}"
 
 
+def stated_commands() -> Iterator[tuple[str, str, str]]:
+    """(page, what is said before it, command line) of every fa-tune or ./run line in a code block:
+    the paragraph before the block, and the comment before the line."""
+    for page in PAGES:
+        for before, language, text in _introduced(page):
+            comment = ""
+            for line in re.sub(r"\\\n\s*", "", text).splitlines() if language == "sh" else ():
+                if line.startswith("#"):
+                    comment = line
+                elif re.match(r"\s*(fa-tune|\./run)\b", line):
+                    yield page, f"{before} {comment}", line.strip()
+
+
 def commands() -> Iterator[tuple[str, str]]:
     """(page, command line) of every fa-tune or ./run line in a code block."""
-    for page in PAGES:
-        for text in _blocks(page, "sh"):
-            for line in re.sub(r"\\\n\s*", "", text).splitlines():
-                if re.match(r"\s*(fa-tune|\./run)\b", line):
-                    yield page, line.strip()
+    for page, _, line in stated_commands():
+        yield page, line
 
 
 def dry_parse(line: str) -> click.Context:
@@ -127,6 +144,7 @@ def test_commands_parse(
 ) -> None:
     for name in [n for n in os.environ if n.startswith("FA_TUNE_") or n == "KERNELS"]:
         monkeypatch.delenv(name)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     dry_parse(line)
 
@@ -202,11 +220,53 @@ def test_the_snippet_of_usage_reads_a_registry(tmp_path: Path) -> None:
     assert run() == f"{config}\n"
 
 
-def test_the_snippet_of_usage_makes_a_data_frame() -> None:
-    snippet, _ = _blocks("docs/usage.md", "python")
-    done = subprocess.run([sys.executable, "-c", snippet], cwd=ROOT, capture_output=True, text=True)
+PROGRAMS = {page: "\n".join(found) for page in PAGES if (found := _blocks(page, "python"))}
+PRINTED = {"docs/usage.md": "16384"}  # of the data frame
+
+
+def _says_gpu(page: str) -> bool:
+    """Whether the paragraph before the first python block of a page names a GPU."""
+    return "GPU" in next(said for said, language, _ in _introduced(page) if language == "python")
+
+
+@pytest.mark.parametrize("page", PROGRAMS)
+def test_python_of_a_page_has_only_names_that_the_page_makes(page: str) -> None:
+    pytest.importorskip("ruff")
+    ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821", "-"]
+    done = subprocess.run(ruff, input=PROGRAMS[page], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(p, marks=[pytest.mark.gpu] * _says_gpu(p)) for p in PROGRAMS]
+)
+def test_python_of_a_page_runs(page: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAMS[page]],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "FA_TUNE_REGISTRY": str(tmp_path / "r.json"),
+            "XDG_DATA_HOME": str(tmp_path),
+        },
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
-    assert "16384" in done.stdout
+    assert PRINTED.get(page, "") in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("needs", "word"),
+    [
+        (r" (bench|bench-decisions|record-space|run|verify) |--(devices|ray|with) ", "GPU"),
+        (r"file:|spaces import ", "own"),  # a file of the reader's
+    ],
+)
+def test_what_a_command_needs_is_said_before_it(needs: str, word: str) -> None:
+    said_before = {line: said for _, said, line in stated_commands() if re.search(needs, line)}
+    assert said_before
+    assert not [line for line, said in said_before.items() if word not in said]
 
 
 def test_kernel_page_has_every_trait() -> None:
