@@ -3,10 +3,10 @@
     mutants.py fa_tune/a/b.py [TESTS…]      by mutmut, in a copy of the checkout
     mutants.py csrc/core/x.cpp              operators, one by one, against tests/csrc
 
-TESTS default to those that mirror or import the module.  tests/mutants.toml has, by module, the
-score and the survivors that are accepted, each with its reason; one that is accepted and does not
-survive fails, as does one that survives and is not.  Changed words are no mutants: tests do not
-assert them.
+tests/mutants.toml has, by module, the tests, the score and the survivors that are accepted, each
+with its reason; one that is accepted and does not survive fails, as does one that survives and is
+not.  TESTS default to those named there, else to those that mirror or import the module.  Changed
+words are no mutants: tests do not assert them.
 """
 
 from __future__ import annotations
@@ -102,9 +102,11 @@ def of_cpp(source: str, copy: Path) -> tuple[int, list[Change]]:
 
 
 def tests_for(module: str) -> list[str]:
-    """The test files that mirror or import a module, and need no GPU."""
-    files = changed_tests.test_files()
-    return sorted(changed_tests.tests_of({module}, files) - set(changed_tests.REPOSITORY))
+    """The test files that mirror or import a module, and need no GPU.  Exercises run in another
+    interpreter, in which mutmut cannot count."""
+    found = changed_tests.tests_of({module}, changed_tests.test_files())
+    found -= set(changed_tests.REPOSITORY)
+    return sorted(path for path in found if not path.startswith("tests/exercises/"))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -113,17 +115,18 @@ def main(arguments: Sequence[str]) -> int:
         print("usage: ./check mutants FILE [TESTS…], a file of fa_tune/ or csrc/core/")
         return 2
     module, *tests = arguments
+    known = tomllib.loads(ACCEPTED.read_text(encoding="utf-8")).get(module, {})
+    tests = tests or known.get("tests", "").split() or tests_for(module)
     with tempfile.TemporaryDirectory() as folder:
         for path in changed_tests.git("ls-files", "-co", "--exclude-standard"):
             if Path(path).is_file():
                 Path(folder, path).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, Path(folder, path))
         if module.endswith(".py"):
-            total, alive = of_python(module, tests or tests_for(module), Path(folder))
+            total, alive = of_python(module, tests, Path(folder))
         else:
             total, alive = of_cpp(module, Path(folder))
     alive = [change for change in alive if not is_of_words(change)]
-    known = tomllib.loads(ACCEPTED.read_text(encoding="utf-8")).get(module, {})
     accepted = {(one["before"], one["after"]) for one in known.get("accepted", ())}
     print(f"{module}: {total - len(alive)} of {total} mutants are noticed")
     for title, changes in (

@@ -120,9 +120,8 @@ class StoppingRule:
             return
         best = _best({n: self._samples[n] for n in own})
         most, runs = MOST * self._runs, self._runs
-        self._next_look = max(counted + runs, runs * math.ceil(NEXT_LOOK * counted / runs))
-        if counted < most:
-            self._next_look = min(self._next_look, most)
+        later = max(counted + runs, runs * math.ceil(NEXT_LOOK * counted / runs))
+        self._next_look = min(later, most)
         if self._began_s is None:
             self._began_s = now_s
         late = counted >= STAGES[1] * self._runs

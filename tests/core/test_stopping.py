@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
+from fa_tune.core import stopping
 from fa_tune.core.stats import MARGIN, TIE
 from fa_tune.core.stopping import (
     ABANDON,
+    DOMINATED,
     MOST,
     SECONDS,
     STAGES,
@@ -46,7 +49,7 @@ def run(
         taken, runs, adaptive=adaptive, keep=keep, default=default, order=order, margin=margin
     )
     for i in range(1000):
-        number, active = rule.next_round(i * round_s)
+        number, active = rule.next_round(1000.0 + i * round_s)
         if not active:
             return taken, rule
         for name in active:
@@ -166,6 +169,10 @@ def test_a_default_that_surely_stays_ends_the_race_whatever_is_tied() -> None:
     near = {"default": 1.0, "a": 1.0 - MARGIN / 2}
     asked, _ = run(near, noise=0.004, keep=["default"], default="default", **half)
     assert counts(asked)["a"] == LIMIT, "the margin that is asked is the one that is given"
+    wide, _ = run(
+        {"default": 1.0, "a": 0.9}, noise=0.004, keep=["default"], default="default", margin=0.1
+    )
+    assert counts(wide)["a"] == LIMIT
 
 
 def test_whoever_may_beat_the_default_is_asked_about() -> None:
@@ -182,12 +189,81 @@ def test_a_preferred_one_that_may_be_no_faster_than_the_default_is_asked_about()
     assert undecided(samples, "default", ["b", "a"]) == {"a", "b"}
 
 
+# Each of these lies on a bound exactly.
+ON_BOUNDS: list[tuple[dict[str, list[float]], dict[str, Any], set[str]]] = [
+    ({"a": [1.0] * 5, "b": [1.0 + TIE] * 5}, {}, set()),
+    ({"a": [1.0] * 5, "b": [1.0 + TIE] * 5}, {"early": True}, {"a", "b"}),
+    ({"a": [1.0] * 5, "b": [1.0 + TIE] * 3 + [1.02] * 2}, {}, {"a", "b"}),
+    ({"a": [1.0 - TIE] * 5, "b": [1.0] * 5}, {"early": True}, {"a"}),
+    ({"a": [1.0] * 2, "b": [1.5] * 2}, {}, set()),
+    ({"default": [1.0] * 5, "a": [1.0 - MARGIN] * 5}, {"default": "default"}, {"default", "a"}),
+]
+
+
+@pytest.mark.parametrize(("samples", "how", "open_"), ON_BOUNDS)
+def test_bounds_belong_to_what_is_tied_and_to_what_is_no_gain(
+    samples: dict[str, list[float]], how: dict[str, Any], open_: set[str]
+) -> None:
+    assert undecided(samples, **how) == open_
+
+
+def test_a_tied_one_that_is_just_as_slow_as_the_default_is_passed_over() -> None:
+    """The default took part in two rounds, in which `even` was as slow."""
+    samples = {
+        "default": [1.0] * 2,
+        "even": [1.0] * 2 + [0.9] * 30,
+        "open": [0.9, 0.918] * 16,
+        "best": [0.9] * 32,
+    }
+    assert undecided(samples, "default", ["even", "best", "open"]) == frozenset()
+    assert undecided(samples, "default", ["even", "open", "best"]) == {"open", "best"}
+
+
+def test_at_the_bounds_of_being_left_out_one_stays() -> None:
+    rule = run({"a": 1.0, "b": 1.0 + DOMINATED, "c": 1.0 + TIE})[1]
+    reasons = StopReason.DECIDED, StopReason.NOT_TIED, StopReason.DECIDED
+    assert rule.stop_reasons == dict(zip("abc", reasons, strict=True))
+
+
+def test_looks_become_rarer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After five rounds and a fifth more, in fives, up to the most."""
+    looks: list[int] = []
+
+    def look(samples: Mapping[str, Sequence[float]], *_: object, **__: object) -> frozenset[str]:
+        looks.append(len(samples["a"]))
+        return frozenset("ab")
+
+    monkeypatch.setattr(stopping, "undecided", look)
+    taken, _ = run({"a": 1.0, "b": 1.0}, round_s=0.0)
+    expected = [RUNS]
+    while expected[-1] < MOST * RUNS:
+        fives = max(expected[-1] // 5 + 1, -(-6 * expected[-1] // 25))
+        expected.append(min(5 * fives, MOST * RUNS))
+    assert looks == expected
+    assert counts(taken) == {"a": MOST * RUNS, "b": MOST * RUNS}
+
+
+def test_a_default_that_is_not_kept_is_a_candidate_like_others() -> None:
+    times = {"winner": 0.98, "default": 0.99}
+    taken, _ = run(times, noise=0.001, default="default")
+    assert counts(taken)["default"] < LIMIT
+    kept, _ = run(times, noise=0.001, keep=["default"], default="default")
+    assert counts(kept)["default"] == LIMIT
+
+
 # Who goes on ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("time", "n"), [(ABANDON, RUNS), (ABANDON * 1.001, 1)])
 def test_three_times_the_leader_is_the_end(time: float, n: int) -> None:
     assert counts(run({"leader": 1.0, "slow": time})[0]) == {"leader": RUNS, "slow": n}
+
+
+def test_a_multiple_of_the_best_is_asked_up_to_the_last_of_the_first_rounds() -> None:
+    samples = {"a": [1.0] * 5, "b": [1.0, 1.0, 4.0, 4.0, 4.0]}
+    rule = StoppingRule(samples, RUNS)
+    rule.next_round()
+    assert rule.stop_reasons["b"] is StopReason.ABANDONED
 
 
 def test_references_and_whom_we_keep_go_on_however_slow() -> None:
@@ -248,6 +324,9 @@ def test_who_failed_is_forgotten() -> None:
     rule.drop("a")
     assert rule.next_round() == (1, [])
     assert rule.stop_reasons == {"b": StopReason.DECIDED}
+    rule.drop("b")
+    rule.drop("b")
+    assert (rule.active, rule.stop_reasons) == ([], {})
 
 
 def test_one_sample_has_no_interval_and_decides_nothing() -> None:

@@ -25,7 +25,7 @@ def listed(dice: random.Random, n: int, whole: int) -> str:
 def drawn(dice: random.Random, whole: tuple[int, int]) -> Workload:
     """A small workload of any fields; lengths of queries and keys are multiples of `whole`."""
     n, kv_heads = dice.randint(1, 3), dice.randint(1, 3)
-    q, kv = (w * dice.randint(1, 25) for w in whole)
+    q, kv = (w * dice.choice((dice.randint(1, 6), dice.randint(1, 25))) for w in whole)
     fields: dict[str, Any] = {f: dice.random() < 0.3 for f in ("lse", "sink", "alibi", "kv_e4m3")}
     fields["causal"] = dice.random() < 0.4
     for side in ("window_left", "window_right"):
@@ -63,7 +63,7 @@ def tables(w: Workload) -> list[np.ndarray]:
     return [table(w, q, kv) for q, kv in members]
 
 
-BLOCKS = ((16, 8), (8, 16), (5, 7), (1, 1))
+BLOCKS = ((16, 8), (8, 16), (5, 7), (2, 3), (3, 2), (1, 1))
 CASES = pytest.mark.parametrize("seed", range(150))
 
 
@@ -77,8 +77,10 @@ def test_work_is_that_of_the_pairs(seed: int) -> None:
     assert flops.unmasked_pairs(w) * times == pairs
     assert flops.matmul_flop(w) == sum(2 * w.heads * pairs * d for d in (w.d_head, w.d_v))
     assert flops.attn_flop(w) == flops.matmul_flop(w) + 6 * w.heads * pairs
-    tiles = sum(len({(i // rows, j // columns) for i, j in np.argwhere(one)}) for one in seen)
-    assert flops.visited_tiles(w, rows, columns) * times == tiles
+    for some in BLOCKS:
+        tiles = sum(len(np.unique(np.argwhere(one) // some, axis=0)) for one in seen)
+        assert flops.visited_tiles(w, *some) * times == tiles
+    tiles = flops.visited_tiles(w, rows, columns) * times
     full = [one.shape for one in seen if one.size]
     if any(q % rows or kv % columns for q, kv in full):
         with pytest.raises(InvalidConfig, match="do not divide"):

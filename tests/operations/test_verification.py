@@ -170,7 +170,7 @@ def test_shapes_are_awkward(traits: str, dtype: DType) -> None:
     cases = verification_workloads((64, 64), 64, dtype, traits)
     assert len(cases) >= 3
     assert {w.dtype for w in cases} == {dtype}
-    assert {w.d_head for w in cases} == {64}
+    assert {(w.d_head, w.d_v) for w in cases} == {(64, 64)}
     assert any(w.heads & (w.heads - 1) for w in cases), "a head count that is no power of two"
     assert any(1 < w.kv_heads < w.heads for w in cases), "grouped heads"
     assert any(w.kv_heads == 1 < w.heads for w in cases), "one key head for all"

@@ -218,8 +218,8 @@ def _keys_of(workload: Workload, q: int, kv: int, diagonal: int) -> int:
 
 
 def _keys_before(first: int, q: int, kv: int) -> int:
-    """The sum over rows i < q of i + first, or of 0 or kv where that is beyond."""
-    return _up_to(first + q) - _up_to(first) - _up_to(first + q - kv) + _up_to(first - kv)
+    """The sum over rows i < q of i + first, or of 0 or kv where that is beyond; first <= kv."""
+    return _up_to(first + q) - _up_to(first) - _up_to(first + q - kv)
 
 
 def _up_to(n: int) -> int:

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from fa_tune.core.workload import DType, Workload, benchmark_workload
-from fa_tune.store.registry.lookup import Match, NoMatch, Target, distance, find_match, matches
+from fa_tune.store.registry.lookup import (
+    Match,
+    NoMatch,
+    Target,
+    alike,
+    distance,
+    find_match,
+    in_order,
+    matches,
+    near_enough,
+)
 from fa_tune.store.registry.schema import Entry, Registry
 
 MakeEntry = Callable[..., Entry]
@@ -90,30 +103,10 @@ def test_the_explanation_lists_what_differs(registry: Registry) -> None:
     assert "(seq_len_q 4096 for 3000, seq_len_kv 4096 for 3000, batch 16 for 8" in match.explanation
 
 
-def test_the_same_work_in_another_split_is_near_but_not_exact(registry: Registry) -> None:
-    match = found(find_match(registry, H200, workload(1024, batch=8, heads=32, kv_heads=32)))
-    assert match.distance == 0.0
-    assert not match.exact
-
-
 def test_grouped_queries_are_a_distance(registry: Registry) -> None:
     assert distance(workload(1024), workload(1024, kv_heads=4)) == 2.0
     assert distance(workload(1024), workload(4096, batch=4)) == 2.0 + 2.0
     assert distance(workload(1024), workload(1024, seq_len_kv=4096)) == 1.0
-
-
-def test_all_matches_come_nearest_first(registry: Registry) -> None:
-    order = [m.entry.workload.seq_len_q for m in matches(registry, H200, workload(900, batch=16))]
-    assert order == [1024, 512, 4096, 16384]
-
-
-def test_equal_distances_end_the_same_way_in_any_registry(make_entry: MakeEntry) -> None:
-    entries = [make_entry(1024), make_entry(4096)]
-    picks = {
-        found(find_match(Registry.of(order), H200, workload(2048))).entry.workload.seq_len_q
-        for order in (entries, entries[::-1])
-    }
-    assert picks == {1024}
 
 
 def test_dtype_head_size_and_mask_must_agree(registry: Registry) -> None:
@@ -148,11 +141,6 @@ def test_methods_have_an_order_that_no_time_changes(make_entry: MakeEntry) -> No
     assert found(find_match(registry, by("events"), workload(4096))).entry.method == "events"
     reason = refusal(find_match(registry, by("wall"), workload(4096)))
     assert "no results by wall for NVIDIA H200, only by aaa, events, ncu" in reason
-
-
-def test_an_exact_entry_comes_before_a_preferred_method(make_entry: MakeEntry) -> None:
-    registry = Registry.of([make_entry(1024), make_entry(4096, method="events")])
-    assert found(find_match(registry, H200, workload(4096))).entry.method == "events"
 
 
 def test_another_driver_or_source_warns(make_entry: MakeEntry) -> None:
@@ -200,3 +188,78 @@ def test_alignment_and_log_sum_exp_decide_among_equally_near(make_entry: MakeEnt
     assert not match.exact
     assert match.entry.workload == dataclasses.replace(base, bottom_right=True)
     assert "(mask causal_br for causal)" in match.explanation
+
+
+def drawn(dice: random.Random) -> Workload:
+    """One of two kinds, with sizes that are powers of two, so that distances are exact."""
+    kv_heads = dice.choice((1, 2))
+    shape = (dice.choice((1, 2)), kv_heads * dice.choice((1, 2, 32)), kv_heads)
+    lengths = (dice.choice((1, 2, 64, 1024)), dice.choice((1024, 2048)))
+    details = {name: dice.random() < 0.3 for name in ("lse", "sink")}
+    if dice.random() < 0.2:
+        total = {"total_q": 2 ** dice.randint(8, 11), "total_kv": 4096}
+        return Workload(*shape, *lengths, 128, DType.FP16, packed=True, **total, **details)
+    scale, cached = dice.choice((None, 0.5)), dice.choice(("", "equal"))
+    return Workload(
+        *(*shape, *lengths, 128, DType.FP16), softmax_scale=scale, cache_lengths=cached, **details
+    )
+
+
+def factor(a: float, b: float) -> float:
+    """How many doublings apart two sizes are."""
+    return math.log2(max(a, b) / min(a, b))
+
+
+def far(a: Workload, b: Workload) -> tuple[float, float]:
+    """The distance of two workloads, and that of their lengths."""
+    lengths = (factor(a.seq_len_q, b.seq_len_q) + factor(a.seq_len_kv, b.seq_len_kv)) / 2
+    if a.decode_shape and b.decode_shape:
+        tiles, keys, rows = zip(
+            *((w.batch * w.kv_heads, w.seq_len_kv, max(16, w.rows_of_kv_head)) for w in (a, b)),
+            strict=True,
+        )
+        return factor(*tiles) + factor(*keys) + factor(*rows), lengths
+    calls = [w.heads * (w.total_q if w.packed else w.batch) for w in (a, b)]
+    return lengths + factor(*calls) + factor(*(w.heads / w.kv_heads for w in (a, b))), lengths
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_matches_are_in_the_order_of_their_definition(make_entry: MakeEntry, seed: int) -> None:
+    dice = random.Random(seed)
+    entries: dict[Any, Entry] = {}
+    for _ in range(60):
+        method = dice.choice(("ncu", "events", "aaa", "zzz"))
+        one = dataclasses.replace(make_entry(method=method), workload=drawn(dice))
+        entries[one.key] = one
+    registry, asked = Registry.of(list(entries.values())), drawn(dice)
+
+    def plain(w: Workload) -> Workload:
+        return dataclasses.replace(w, softmax_scale=None)
+
+    def order(e: Entry) -> tuple[Any, ...]:
+        return e.workload, ("ncu", "events", "aaa", "zzz").index(e.method)
+
+    def preference(e: Entry) -> tuple[Any, ...]:
+        w = e.workload
+        details = [getattr(w, n) != getattr(asked, n) for n in ("lse", "sink", "cache_lengths")]
+        away = tuple(round(x, 9) for x in far(w, asked))
+        other = plain(w) != plain(asked)
+        return other, w.decode_shape != asked.decode_shape, *away, *details, w != asked, order(e)
+
+    kind = [e for e in registry.entries if e.workload.packed == asked.packed]
+    found = matches(registry, H200, asked)
+    assert [m.entry for m in found] == sorted(kind, key=preference)
+    for match in found:
+        assert match.distance == pytest.approx(far(match.entry.workload, asked)[0], abs=1e-9)
+        assert match.exact is (plain(match.entry.workload) == plain(asked))
+    uneven = asked.cached and asked.batch > 1
+    same = [
+        m
+        for m in found
+        if m.entry.workload.decode_shape == asked.decode_shape
+        and (not uneven or m.entry.workload.cached)
+    ]
+    assert list(alike(found, asked)) == same
+    near = [m for m in same if not asked.decode_shape or m.distance < 1.01]
+    assert list(near_enough(found, asked)) == near
+    assert in_order(registry.entries) == sorted(registry.entries, key=order)
