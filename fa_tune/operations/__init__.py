@@ -1,20 +1,29 @@
 """What is computed: an operation owns its tensors, work, compile-time traits and verification, and
 has a torch side that makes inputs and what must come out.
 
-Adding one is a package beside `forward` with a class of `operations.base.Operation`, its
-`torch_side`, a line in `_OPERATIONS`, and a family that names it.
+Adding one is a package beside `forward`, found by itself, whose `spec` has the `OPERATION`
+(`operations.base`), with its `torch_side`, and a family that names it.
 """
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import Workload
 from fa_tune.operations.base import CheckCase, Operation
-from fa_tune.operations.forward.spec import Forward
 from fa_tune.operations.traits import Traits
 
 USUAL_BLOCKS = (128, 128)
-_OPERATIONS: dict[str, Operation] = {operation.name: operation for operation in (Forward(),)}
+
+
+def _found() -> list[Operation]:
+    packages = (module.name for module in pkgutil.iter_modules(__path__) if module.ispkg)
+    return [importlib.import_module(f"{__name__}.{name}.spec").OPERATION for name in packages]
+
+
+_OPERATIONS: dict[str, Operation] = {operation.name: operation for operation in _found()}
 
 
 def get(name: str) -> Operation:

@@ -154,6 +154,9 @@ class Forward:
         return reference_limits(reference, output, dtype)
 
 
+OPERATION = Forward()
+
+
 def sequences(workload: Workload) -> tuple[Workload, ...]:
     """The sequences of a packed batch or a cache that have queries and keys, each as a problem of
     its own; its masks and distances are aligned bottom-right."""

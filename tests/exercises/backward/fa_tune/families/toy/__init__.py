@@ -1,0 +1,1 @@
+"""A thread for each row."""
