@@ -225,8 +225,9 @@ def test_at_the_bounds_of_being_left_out_one_stays() -> None:
     assert rule.stop_reasons == dict(zip("abc", reasons, strict=True))
 
 
-def test_looks_become_rarer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After five rounds and a fifth more, in fives, up to the most."""
+@pytest.mark.parametrize("begun", [0, 7])
+def test_looks_become_rarer(monkeypatch: pytest.MonkeyPatch, begun: int) -> None:
+    """After five rounds and a fifth more, in fives, up to the most while seconds are left."""
     looks: list[int] = []
 
     def look(samples: Mapping[str, Sequence[float]], *_: object, **__: object) -> frozenset[str]:
@@ -234,21 +235,22 @@ def test_looks_become_rarer(monkeypatch: pytest.MonkeyPatch) -> None:
         return frozenset("ab")
 
     monkeypatch.setattr(stopping, "undecided", look)
-    taken, _ = run({"a": 1.0, "b": 1.0}, round_s=0.0)
-    expected = [RUNS]
-    while expected[-1] < MOST * RUNS:
-        fives = max(expected[-1] // 5 + 1, -(-6 * expected[-1] // 25))
-        expected.append(min(5 * fives, MOST * RUNS))
+    samples = {name: [1.0] * begun for name in "ab"}
+    run({"a": 1.0, "b": 1.0}, samples=samples, round_s=0.0)
+    expected = [max(RUNS, begun)]
+    while (last := expected[-1]) < MOST * RUNS:
+        expected.append(min(max(last + 5, 5 * -(-6 * last // 25)), MOST * RUNS))
     assert looks == expected
-    assert counts(taken) == {"a": MOST * RUNS, "b": MOST * RUNS}
+    late = next(n for n in expected if n >= LIMIT)
+    monkeypatch.setattr(stopping, "SECONDS", float(late - expected[0]))
+    taken, _ = run({"a": 1.0, "b": 1.0}, samples=samples, round_s=1.0)
+    assert counts(taken)["a"] == expected[expected.index(late) + 1], "they are just not over"
 
 
 def test_a_default_that_is_not_kept_is_a_candidate_like_others() -> None:
-    times = {"winner": 0.98, "default": 0.99}
-    taken, _ = run(times, noise=0.001, default="default")
-    assert counts(taken)["default"] < LIMIT
-    kept, _ = run(times, noise=0.001, keep=["default"], default="default")
-    assert counts(kept)["default"] == LIMIT
+    times = {"a": 1.0 - MARGIN, "default": 1.0}
+    assert counts(run(times, default="default")[0])["a"] == RUNS
+    assert counts(run(times, keep=["default"], default="default")[0])["a"] > RUNS
 
 
 # Who goes on ------------------------------------------------------------------------------------
