@@ -57,6 +57,14 @@ def run(
     return done.stdout
 
 
+def quick_compiler(folder: Path, cxx: str | None) -> str:
+    """A compiler that does not optimise, whatever it is told."""
+    quick = folder / "c++"  # the last option of a kind holds
+    quick.write_text(f'#!/bin/sh\nexec {cxx} "$@" -O0\n', encoding="utf-8")
+    quick.chmod(0o755)
+    return str(quick)
+
+
 def changed(folder: Path) -> set[str]:
     """The existing files that are other ones in a copy, those that were generated included."""
     files = (file.relative_to(folder) for file in folder.rglob("*") if file.is_file())

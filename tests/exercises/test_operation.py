@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.exercises.overlay import SOURCES, changed, run
+from tests.exercises.overlay import SOURCES, changed, quick_compiler, run
 from tests.kernels.emulated.emulation import compiler
 
 pytest.importorskip("torch", reason="torch is not installed: nobody computes anything")
@@ -116,10 +116,7 @@ torch.version.cuda = None
 def test_an_operation_with_kernels_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fast = tmp_path / "c++"  # the last option of a kind holds
-    fast.write_text(f'#!/bin/sh\nexec {compiler()} "$@" -O0\n', encoding="utf-8")
-    fast.chmod(0o755)
-    monkeypatch.setenv("CXX", str(fast))
+    monkeypatch.setenv("CXX", quick_compiler(tmp_path, compiler()))
     new = {
         str(file.relative_to(ADDED)): file.read_text(encoding="utf-8")
         for file in ADDED.rglob("*")

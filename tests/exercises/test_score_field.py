@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.exercises.overlay import SOURCES, changed, run
+from tests.exercises.overlay import SOURCES, changed, quick_compiler, run
 from tests.kernels.emulated.emulation import compiler
 
 pytest.importorskip("torch", reason="torch is not installed: nobody computes anything")
@@ -132,10 +132,7 @@ print("right")
 
 @pytest.mark.skipif(compiler() is None, reason="no C++ compiler that knows C++20 and fp16")
 def test_a_field_that_changes_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fast = tmp_path / "c++"  # the last option of a kind holds
-    fast.write_text(f'#!/bin/sh\nexec {compiler()} "$@" -O0\n', encoding="utf-8")
-    fast.chmod(0o755)
-    monkeypatch.setenv("CXX", str(fast))
+    monkeypatch.setenv("CXX", quick_compiler(tmp_path, compiler()))
     copied = (*SOURCES, "tests/described.py", "tests/tensors.py", "tests/gpu", "tests/kernels")
     assert run(tmp_path, SCRIPT, edits=EDITS, copied=copied) == "right\n"
     files = changed(tmp_path)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fa_tune import families, libraries, op
+from fa_tune.build.compile import build_ptx
 from fa_tune.build.native.call import problem_of, tensors_of
 from fa_tune.build.native.core import Core, DeviceFacts
 from fa_tune.build.native.library import core_library
@@ -58,6 +59,7 @@ assert family.constraints(config, H200) is None
 variant = families.variant(config)
 (name,) = family.name_expressions(config, "ragged")
 Path("host.cpp").write_text(HOST % name, encoding="utf-8")
+build_ptx(variant, "ragged", "compute_80")
 command = ["c++", "-std=c++20", "-O1", "-fPIC", "-shared", "-Ikernels", "host.cpp", "-o", "host.so"]
 subprocess.run(command, check=True)
 host = ctypes.CDLL("./host.so")
