@@ -7,6 +7,7 @@ methods can be looked at together; `METHODS` says which is taken where both woul
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -206,8 +207,7 @@ def _same_time(a: Workload, b: Workload) -> bool:
 
 def _differing_details(a: Workload, b: Workload) -> tuple[bool, ...]:
     """Whether they differ in each of the details, the weightier first."""
-    pairs = zip(a.values(Effect.DETAIL), b.values(Effect.DETAIL), strict=True)
-    return tuple(x != y for x, y in pairs)
+    return tuple(map(operator.ne, a.values(Effect.DETAIL), b.values(Effect.DETAIL)))
 
 
 def same_kind(a: Workload, b: Workload) -> bool:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from fa_tune.core.workload import DType, Workload, benchmark_workload
+from fa_tune.families.equal_sources import kind_of
+from fa_tune.store.registry import lookup
 from fa_tune.store.registry.lookup import (
     Match,
     NoMatch,
@@ -101,6 +103,8 @@ def test_few_rows_and_many_want_other_kernels(registry: Registry) -> None:
 def test_the_explanation_lists_what_differs(registry: Registry) -> None:
     match = found(find_match(registry, H200, workload(3000, batch=8, heads=32, kv_heads=32)))
     assert "(seq_len_q 4096 for 3000, seq_len_kv 4096 for 3000, batch 16 for 8" in match.explanation
+    match = found(find_match(registry, H200, workload(1024, window_left=7)))
+    assert match.explanation.endswith("(window_left none for 7)")
 
 
 def test_grouped_queries_are_a_distance(registry: Registry) -> None:
@@ -110,13 +114,15 @@ def test_grouped_queries_are_a_distance(registry: Registry) -> None:
 
 
 def test_dtype_head_size_and_mask_must_agree(registry: Registry) -> None:
-    for other in (
-        benchmark_workload(1024, 64, DType.FP16),
-        benchmark_workload(1024, 128, DType.BF16),
-        benchmark_workload(1024, 128, DType.FP16, causal=True),
+    for other, kind in (
+        (benchmark_workload(1024, 64, DType.FP16), "FP16 d_head 64 full"),
+        (benchmark_workload(1024, 128, DType.BF16), "BF16 d_head 128 full"),
+        (benchmark_workload(1024, 128, DType.FP16, causal=True), "FP16 d_head 128 causal"),
+        (workload(1024, lse=True, lengths="1024+1024"), "FP16 d_head 128 full packed"),  # type: ignore[arg-type]
     ):
         reason = refusal(find_match(registry, H200, other))
-        assert "only for FP16 d_head 128 full" in reason
+        assert f"nothing for {kind} on" in reason
+        assert "only for FP16 d_head 128 full; run" in reason
 
 
 def test_another_gpu_model_is_refused_with_the_reason(registry: Registry) -> None:
@@ -158,6 +164,18 @@ def test_another_driver_or_source_warns(make_entry: MakeEntry) -> None:
     assert "other kernel sources" in source
     (unrecorded,) = found(find_match(registry, newer, workload(1024))).warnings
     assert "an unrecorded driver" in unrecorded
+
+
+def test_sources_that_were_proven_equal_for_the_kind_do_not_warn(
+    make_entry: MakeEntry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = make_entry()
+    proven = ("sm80", entry.provenance.kernel_source_sha256, "0", [kind_of(entry.workload)])
+    monkeypatch.setattr(lookup, "equal", lambda *asked: asked == proven)
+    for source, warnings in (("0", 0), ("1", 1)):
+        here = Target(H200.gpu, kernel_source_sha256={"sm80": source})
+        match = found(find_match(Registry.of([entry]), here, entry.workload))
+        assert len(match.warnings) == warnings
 
 
 def test_the_scale_is_no_reason_to_search_again(registry: Registry) -> None:
@@ -227,11 +245,13 @@ def far(a: Workload, b: Workload) -> tuple[float, float]:
 def test_matches_are_in_the_order_of_their_definition(make_entry: MakeEntry, seed: int) -> None:
     dice = random.Random(seed)
     entries: dict[Any, Entry] = {}
-    for _ in range(60):
+    asked = drawn(dice)
+    exact = [dataclasses.replace(asked, softmax_scale=scale) for scale in (None, 0.5)]
+    for w in [drawn(dice) for _ in range(60)] + exact * (seed % 2):
         method = dice.choice(("ncu", "events", "aaa", "zzz"))
-        one = dataclasses.replace(make_entry(method=method), workload=drawn(dice))
+        one = dataclasses.replace(make_entry(method=method), workload=w)
         entries[one.key] = one
-    registry, asked = Registry.of(list(entries.values())), drawn(dice)
+    registry = Registry.of(list(entries.values()))
 
     def plain(w: Workload) -> Workload:
         return dataclasses.replace(w, softmax_scale=None)
