@@ -119,8 +119,10 @@ def test_all_equal_keeps_the_default() -> None:
 
 
 def test_an_interval_that_contains_one_is_a_tie_however_wide() -> None:
-    d = decide([m("a", 1.0, 1.0, 1.0), m("b", 1.2, 0.99, 1.3)], None)
-    assert set(d.tie_set) == {"a", "b"}
+    ms = [m("a", 1.0, 1.0, 1.0), m("b", 1.2, 0.99, 1.3)]
+    d = decide(ms, None, tie_break=lambda s: (s == "a",))
+    assert d.tie_set == ("b", "a")
+    assert d.chosen.subject == "a", "chosen is what is fast in any case"
 
 
 def test_a_small_difference_beyond_half_a_per_cent_is_no_tie_if_it_is_certain() -> None:
@@ -222,6 +224,9 @@ def test_who_may_be_chosen_beats_the_default_by_more_than_the_margin() -> None:
     found = decide(ms, DEFAULT)
     assert found.chosen.subject == "a"
     assert contenders(found, ms) == ("a", "b", "e")
+    ms = [steady("a", 0.9), steady("b", 0.901), steady("c", 0.902), steady(DEFAULT, 1.0)]
+    found = decide(ms, DEFAULT, tie_break=lambda s: (-ord(s[0]),))
+    assert contenders(found, ms) == ("c", "b", "a"), "the tied ones as they would be chosen"
 
 
 @pytest.mark.parametrize("value", [1.0, 1.0123, 2.5])
@@ -249,6 +254,12 @@ def test_ratios_are_compared_as_they_are() -> None:
     assert [s.subject for s in decide(given, None).standings] == ["a", "b"]
     times = [m("a", *(1.1,) * 4, *(0.9,) * 16), m("b", *(0.95,) * 4)]
     assert [s.subject for s in decide(times, None).standings] == ["b", "a"]
+    times = [
+        m("b", *(1.1,) * 4, *(0.9,) * 16),
+        m("c", *(1.2,) * 4, *(0.8,) * 16),
+        m("z", *(1.3,) * 4),
+    ]
+    assert [s.subject for s in decide(times, None).standings] == ["c", "z", "b"]
 
 
 @pytest.mark.parametrize(
