@@ -21,7 +21,7 @@ from fa_tune.store.table.read_csv import parse_rows
 from tests.fuzz import short_form_reader, table_reader
 from tests.fuzz.mutations import mutants
 from tests.project_files import ROOT
-from tests.store.test_journal import OLD
+from tests.store.test_older_journal import OLD
 
 PROFILES = ROOT / "profiles" / "nvidia_h200"
 REGISTRY = Path(__file__).parents[1] / "store" / "registry" / "data" / "schema-4.json"

@@ -31,8 +31,9 @@ def one_line(text: str) -> str:
 
 
 def write_json(document: dict[str, Any]) -> None:
-    """One JSON document, on standard output."""
-    say(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False))
+    """One JSON document, on standard output, in its encoding: click would take another."""
+    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
+    sys.stdout.write(f"{shown(text)}\n")
 
 
 def write_rows_csv(rows: Sequence[Row], path: Path | None) -> None:
