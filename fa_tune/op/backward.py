@@ -147,6 +147,8 @@ def packed_gradients(
 def _of_sequences(done: Done, mask: Mask, lengths: Lengths, kernel: Packed) -> Three:
     """Some sequences at a time, since a grid has no place for more, and zeros in rows of none."""
     count, most = lengths.cum_q.numel() - 1, flash2.MOST_SEQUENCES
+    if count == 0:
+        return torch.zeros_like(done.q), torch.zeros_like(done.k), torch.zeros_like(done.v)
     found: list[Three] = []
     for begin in range(0, count, most):
         some = slice(begin, begin + most + 1)

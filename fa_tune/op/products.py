@@ -64,7 +64,8 @@ def packed_forward(
 ) -> tuple[Tensor, Tensor]:
     """The same of a packed batch, sequence by sequence; zeros in rows that are of none.  It waits
     for the GPU, which has their lengths."""
-    outs, rows = [], []
+    outs = [q[:0, :, :1].expand(0, q.shape[1], v.shape[2])]  # there may be no sequence
+    rows = [q.new_zeros((q.shape[1], 0), dtype=torch.float32)]
     ends_q, ends_kv = lengths.cum_q.tolist(), lengths.cum_kv.tolist()
     for i, (of_q, of_k) in enumerate(zip(pairwise(ends_q), pairwise(ends_kv), strict=True)):
         three = (q[None, slice(*of_q)], k[None, slice(*of_k)], v[None, slice(*of_k)])

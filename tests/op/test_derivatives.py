@@ -23,6 +23,7 @@ from fa_tune.op import (
     attention,
     backward,
     flash2,
+    flash_attn_varlen_func,
     flash_attn_with_kvcache,
     odd_heads,
     packed,
@@ -204,6 +205,22 @@ def test_rows_of_no_sequence_have_no_gradient(
     (right.sin().sum() + (torch.where(rows.isinf(), 0.0, rows) ** 2).sum() + right.sum()).backward()
     check(out, pad(right, (0, 0, 0, 0, 2, 3)))
     check([t.grad for t in longer], [pad(t.grad, (0, 0, 0, 0, 2, 3)) for t in leaves])  # type: ignore[arg-type]
+
+
+def test_a_packed_batch_may_have_no_sequence() -> None:
+    """Its rows are of none: nothing comes out, and no gradient goes in."""
+    rows = [draw(3, 2, 8).requires_grad_() for _ in "qkv"]
+    none = torch.zeros(1, dtype=torch.int32)
+    out, lse = flash_attn_varlen_func(*rows, none, none, 1, 1, return_attn_probs=True)[:2]
+    assert out.shape == rows[0].shape
+    assert lse.shape == (2, 3)
+    assert not out.any()
+    out.sum().backward()
+    assert not rows[0].grad.any()  # type: ignore[union-attr]
+    done = Done(*(t.detach() for t in (rows[0], *rows, rows[0])), lse.detach(), None)
+    for found in backward.packed_gradients(done, Lengths(none, none, 1, 1), Traits(True))[:3]:
+        assert found.shape == rows[0].shape
+        assert not found.any()
 
 
 def cudnn_backward(
