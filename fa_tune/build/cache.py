@@ -1,6 +1,6 @@
 """The content-addressed store of compiled kernels: what was compiled once is not again.
 
-    <cache dir>/artifacts-v1/<ab>/<digest>.json          facts, or why the compiler refused
+    <cache dir>/artifacts-v2/<ab>/<digest>.json          facts, or why the compiler refused
                                   <digest>-<sha>.cubin   the code that the facts name
 
 The digest covers everything the compiler saw.  The cubin is written first, then the JSON,
@@ -18,22 +18,18 @@ import logging
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-import platformdirs
-
-from fa_tune.build.ptxas_log import CompiledKernel, KernelFacts
+from fa_tune.build.worker import Compilation
 from fa_tune.core import codec
 from fa_tune.core.errors import StorageError
 from fa_tune.core.files import check_own, replace_file
 from fa_tune.core.model import Outcome
+from fa_tune.core.paths import default_cache_dir
 
-_FOLDER = "artifacts-v1"  # the version of the layout and of the JSON's fields
-_UNFINISHED_S = 3600.0  # a file without its entry for this long belongs to a dead writer
+_FOLDER = "artifacts-v2"  # the version of the layout and of the JSON's fields
 
 Warn = Callable[[str], None]
 
@@ -80,20 +76,6 @@ class ArtifactKey:
 
 
 @dataclass(frozen=True)
-class Compilation:
-    """What the compiler made of one key: OK with a cubin and `kernels`, one for each line of the
-    key's `name_expression`, or COMPILE_FAILED with `reason` and `log`.  `compile_s` is the time it
-    took then."""
-
-    outcome: Outcome
-    reason: str = ""
-    log: str = ""
-    kernels: tuple[CompiledKernel, ...] = ()
-    diagnostics: tuple[str, ...] = ()
-    compile_s: float = 0.0
-
-
-@dataclass(frozen=True)
 class Stored:
     """An entry with the path of its cubin; None for a failed compilation."""
 
@@ -101,21 +83,8 @@ class Stored:
     cubin: Path | None
 
 
-@dataclass(frozen=True)
-class StoreSize:
-    """How much is stored."""
-
-    entries: int
-    size_bytes: int
-
-
 class _Damaged(Exception):
     """An entry that is there and cannot be believed."""
-
-
-def default_cache_dir() -> Path:
-    """The user's cache folder of this program."""
-    return Path(platformdirs.user_cache_dir("fa-tune"))
 
 
 class ArtifactStore:
@@ -186,45 +155,14 @@ class ArtifactStore:
         )
         return spare
 
-    def size(self) -> StoreSize:
-        """What the cache folder holds now."""
-        files = _files(self._root)
-        return StoreSize(
-            entries=sum(path.suffix == ".json" for path in files),
-            size_bytes=sum(stat.st_size for stat in files.values()),
-        )
-
-    def prune(
-        self, *, older_than_s: float | None = None, larger_than_bytes: int | None = None
-    ) -> StoreSize:
-        """Remove what has not been used for `older_than_s` seconds, then the longest unused
-        until at most `larger_than_bytes` are left, and what dead writers left behind.
-
-        Returns how much was removed.  Raises StorageError when the folder cannot be written.
-        """
-        files = _files(self._root)
-        now = time.time()
-        groups: dict[str, list[Path]] = {}
-        for path in files:
-            digest = path.name.lstrip(".").partition(".")[0].partition("-")[0]
-            groups.setdefault(digest, []).append(path)
-        by_age = sorted(groups.values(), key=lambda group: max(files[p].st_mtime for p in group))
-        left_bytes = sum(stat.st_size for stat in files.values())
+    def size(self) -> tuple[int, int]:
+        """How many entries the cache folder holds now, and the bytes of all files."""
         entries = size_bytes = 0
-        for group in by_age:
-            age_s = now - max(files[p].st_mtime for p in group)
-            whole = any(p.suffix == ".json" for p in group)
-            too_old = older_than_s is not None and age_s > older_than_s
-            too_much = larger_than_bytes is not None and left_bytes > larger_than_bytes
-            if too_old or too_much if whole else age_s > _UNFINISHED_S:
-                group_bytes = sum(files[p].st_size for p in group)
-                # The JSON first: without it the entry is absent, never damaged.
-                for path in sorted(group, key=lambda p: p.suffix != ".json"):
-                    _remove(path)
-                left_bytes -= group_bytes
-                size_bytes += group_bytes
-                entries += whole
-        return StoreSize(entries, size_bytes)
+        for path in self._root.glob("??/*"):
+            with contextlib.suppress(FileNotFoundError):
+                size_bytes += path.stat().st_size
+                entries += path.suffix == ".json"
+        return entries, size_bytes
 
 
 def _entry_path(root: Path, digest: str) -> Path:
@@ -233,47 +171,11 @@ def _entry_path(root: Path, digest: str) -> Path:
 
 @dataclass(frozen=True)
 class _File:
-    """The JSON of an entry; `symbol` and `facts` are those of the first kernel."""
+    """The JSON of an entry."""
 
     key: ArtifactKey
-    outcome: Literal["ok", "compile_failed"]
-    reason: str
-    log: str
-    diagnostics: tuple[str, ...]
-    compile_s: float
-    symbol: str
-    facts: KernelFacts | None
+    entry: Compilation
     cubin_sha256: str
-    more_kernels: tuple[CompiledKernel, ...] = ()
-
-    def __post_init__(self) -> None:
-        if (self.outcome == "ok") != (self.facts is not None):
-            raise ValueError(f"outcome {self.outcome} does not go with its facts")
-
-    @classmethod
-    def of(cls, key: ArtifactKey, entry: Compilation, cubin_sha256: str) -> _File:
-        """What is written of a compilation."""
-        first = entry.kernels[0] if entry.kernels else None
-        return cls(
-            key=key,
-            outcome="ok" if entry.outcome is Outcome.OK else "compile_failed",
-            reason=entry.reason,
-            log=entry.log,
-            diagnostics=entry.diagnostics,
-            compile_s=entry.compile_s,
-            symbol=first.symbol if first else "",
-            facts=first.facts if first else None,
-            cubin_sha256=cubin_sha256,
-            more_kernels=entry.kernels[1:],
-        )
-
-    @property
-    def compilation(self) -> Compilation:
-        """What was compiled."""
-        first = () if self.facts is None else (CompiledKernel(self.symbol, self.facts),)
-        kernels = (*first, *self.more_kernels)
-        said = self.reason, self.log, kernels, self.diagnostics
-        return Compilation(Outcome(self.outcome), *said, self.compile_s)
 
 
 def _read(path: Path, key: ArtifactKey) -> Stored:
@@ -287,7 +189,9 @@ def _read(path: Path, key: ArtifactKey) -> Stored:
         raise _Damaged(f"its fields are wrong ({error})") from None
     if file.key != key:
         raise _Damaged("it belongs to another key")
-    entry = file.compilation
+    entry = file.entry
+    if (entry.outcome is Outcome.OK) != bool(entry.kernels):
+        raise _Damaged(f"outcome {entry.outcome} does not go with its kernels")
     if entry.outcome is not Outcome.OK:
         return Stored(entry, None)
     cubin = _cubin_path(path, file.cubin_sha256)
@@ -305,7 +209,7 @@ def _write(root: Path, key: ArtifactKey, entry: Compilation, cubin: bytes) -> St
     path = _entry_path(root, key.digest)
     path.parent.mkdir(parents=True, exist_ok=True)
     cubin_sha256 = hashlib.sha256(cubin).hexdigest() if cubin else ""
-    value = codec.dump(_File.of(key, entry, cubin_sha256))
+    value = codec.dump(_File(key, entry, cubin_sha256))
     cubin_path = _cubin_path(path, cubin_sha256) if cubin else None
     if cubin_path is not None:
         replace_file(cubin_path, cubin, synced=False)
@@ -321,24 +225,6 @@ def _cubin_path(entry_path: Path, cubin_sha256: str) -> Path:
 def _touch(path: Path) -> None:
     with contextlib.suppress(OSError):  # another user's: its age is not ours to keep
         os.utime(path)
-
-
-def _files(root: Path) -> dict[Path, os.stat_result]:
-    """Every file of the store; those that vanish meanwhile are left out."""
-    found: dict[Path, os.stat_result] = {}
-    for path in root.glob("??/*"):
-        try:
-            found[path] = path.stat()
-        except FileNotFoundError:
-            continue
-    return found
-
-
-def _remove(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        raise StorageError(f"cannot remove {path}: {_why(error)}") from None
 
 
 def _why(error: OSError) -> str:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from fa_tune import families
 from fa_tune.build import nvrtc
-from fa_tune.build.cache import ArtifactKey, ArtifactStore, Compilation, Stored, source_sha256
+from fa_tune.build.cache import ArtifactKey, ArtifactStore, Stored, source_sha256
 from fa_tune.build.memo import remembered
 from fa_tune.build.pool import compile_all
 from fa_tune.build.ptxas_log import CompiledKernel
-from fa_tune.build.worker import CompileJob, CompileReply
+from fa_tune.build.worker import CompileJob
 from fa_tune.core import arch
 from fa_tune.core.model import Artifact, Outcome, Resources, Variant
 from fa_tune.families import sources
@@ -89,7 +89,7 @@ def build(
     `jobs` is the number of compiler processes, default one per core; `timeout_s` the deadline
     of each compilation.  `on_result` is called in this thread with each result as it arrives,
     stored ones first, and `on_idle` when only some are left that take much longer than the
-    others did (see `compile_pool`).  Whatever is finished when it or Ctrl-C interrupts is in the
+    others did (see `compile_all`).  Whatever is finished when it or Ctrl-C interrupts is in the
     store.
 
     Raises ToolMissing (no NVRTC, or one that does not know an architecture), InvalidConfig (a
@@ -115,15 +115,12 @@ def build(
         nvrtc.require_arch(name)
     todo = {digest: plans[indices[0]].job(timeout_s) for digest, indices in missing.items()}
     with closing(compile_all(todo, workers=jobs or _cores(), on_idle=on_idle)) as replies:
-        for digest, reply in replies:
-            stored = _keep(store, plans[missing[digest][0]].key, reply)
+        for digest, (made, cubin) in replies:
+            stored = Stored(made, None)
+            if made.outcome in (Outcome.OK, Outcome.COMPILE_FAILED):  # others may not come again
+                stored = store.put(plans[missing[digest][0]].key, made, cubin)
             for index in missing[digest]:
-                finish(
-                    index,
-                    plans[index].failure(reply)
-                    if stored is None
-                    else plans[index].result(stored, cached=False),
-                )
+                finish(index, plans[index].result(stored, cached=False))
     return [results[index] for index in range(len(requests))]
 
 
@@ -133,29 +130,10 @@ def build_ptx(variant: Variant, traits: str, arch: str) -> tuple[tuple[str, ...]
     CompileError, ToolMissing."""
     family, config = families.get(variant.family), families.config_of(variant)
     names = family.name_expressions(config, traits)
-    ptx = nvrtc.compile_ptx(
-        family.entry_source(config, traits),
-        "kernel.cu",
-        family.source_files(),
-        (f"--gpu-architecture={arch}", *OPTIONS),
-        tuple(dict.fromkeys(names)),
-    )
-    return tuple(ptx.lowered[name] for name in names), ptx.text
-
-
-def _keep(store: ArtifactStore, key: ArtifactKey, reply: CompileReply) -> Stored | None:
-    """Store what will come out the same next time; a crash or a timeout may not."""
-    if reply.outcome not in (Outcome.OK, Outcome.COMPILE_FAILED):
-        return None
-    entry = Compilation(
-        outcome=reply.outcome,
-        reason=reply.reason,
-        log=reply.log,
-        kernels=reply.kernels,
-        diagnostics=reply.diagnostics,
-        compile_s=reply.compile_s,
-    )
-    return store.put(key, entry, reply.cubin)
+    source, headers = family.entry_source(config, traits), family.source_files()
+    options = (f"--gpu-architecture={arch}", *OPTIONS)
+    ptx = nvrtc.compile_source(source, "kernel.cu", headers, options, tuple(dict.fromkeys(names)))
+    return tuple(ptx.lowered[name] for name in names), ptx.image
 
 
 def _cores() -> int:
@@ -181,9 +159,6 @@ class _Plan:
             name_expressions=tuple(self.key.name_expression.split("\n")),
             timeout_s=timeout_s,
         )
-
-    def failure(self, reply: CompileReply) -> BuildResult:
-        return BuildResult(self.request, reply.outcome, None, reply.reason, False, reply.log)
 
     def result(self, stored: Stored, *, cached: bool) -> BuildResult:
         entry = stored.entry
@@ -229,25 +204,21 @@ class _Plan:
 
 def _plans(requests: Sequence[BuildRequest]) -> list[_Plan]:
     version = nvrtc.version() if requests else ""
-    headers_sha256: dict[str, str] = {}  # a family's sources are hashed once, not per variant
-    return [_plan(request, version, headers_sha256) for request in requests]
+    used = {request.variant.family for request in requests}
+    # A family's sources are hashed once, not per variant.
+    headers_sha256 = {name: source_sha256(families.get(name).source_files()) for name in used}
+    return [_plan(request, version, headers_sha256[request.variant.family]) for request in requests]
 
 
-def _plan(request: BuildRequest, version: str, headers_sha256: dict[str, str]) -> _Plan:
+def _plan(request: BuildRequest, version: str, headers_sha256: str) -> _Plan:
     family = families.get(request.variant.family)
-    if family.name not in headers_sha256:
-        headers_sha256[family.name] = source_sha256(family.source_files())
     arch.parse_arch(request.arch)  # an unknown one is refused here, not by the compiler
     config = families.config_of(request.variant)
     names = family.name_expressions(config, request.traits)
     key = ArtifactKey(
-        headers_sha256=headers_sha256[family.name],
+        headers_sha256=headers_sha256,
         entry_source=family.entry_source(config, request.traits),
-        options=(
-            f"--gpu-architecture={request.arch}",
-            _FACTS_OPTION,
-            *OPTIONS,
-        ),
+        options=(f"--gpu-architecture={request.arch}", _FACTS_OPTION, *OPTIONS),
         nvrtc=version,
         arch=request.arch,
         name_expression="\n".join(dict.fromkeys(names)),

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from fa_tune.build.cache import default_cache_dir
 from fa_tune.core.files import replace_file
+from fa_tune.core.paths import default_cache_dir
 
 _FOLDER = "facts-v1"
 

@@ -1,4 +1,4 @@
-"""NVRTC through cuda.bindings: CUDA C++ text in, a cubin and its log out.
+"""NVRTC through cuda.bindings: CUDA C++ text in, a cubin or PTX and its log out.
 
 The only file that calls NVRTC.  It needs neither a GPU nor a driver.  cuda.bindings is
 imported by the first call, not with this module.
@@ -11,7 +11,7 @@ import ctypes
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,25 +24,17 @@ from fa_tune.core.errors import NoUsableVariant, ToolMissing
 
 @dataclass(frozen=True)
 class Compiled:
-    """One translation unit compiled for one real architecture.
+    """One translation unit, compiled.
 
-    `lowered` maps each name expression to its mangled symbol in `cubin`; `compile_s` is the
-    time NVRTC took.
+    `image` is a cubin or, for a virtual architecture (`compute_80`), PTX with its final zero;
+    `lowered` maps each name expression to its mangled symbol in it; `compile_s` is the time NVRTC
+    took.
     """
 
-    cubin: bytes
+    image: bytes
     log: str
     lowered: Mapping[str, str]
     compile_s: float
-
-
-@dataclass(frozen=True)
-class Ptx:
-    """One translation unit compiled for a virtual architecture: the text with its final zero, and
-    `lowered` as `Compiled` has it."""
-
-    text: bytes
-    lowered: Mapping[str, str]
 
 
 class CompileError(NoUsableVariant):
@@ -53,91 +45,43 @@ class CompileError(NoUsableVariant):
         self.log = log
 
 
-def compile_cubin(
+def compile_source(
     source: str,
     name: str,
     headers: Mapping[str, str],
     options: Sequence[str],
-    name_expressions: Sequence[str],
+    name_expressions: Sequence[str] = (),
 ) -> Compiled:
     """Compile `source` (called `name` in messages) with the in-memory `headers`, include
-    name -> text.
-
-    `options` must name a real architecture (`--gpu-architecture=sm_90`): a virtual one has
-    no cubin.  Raises CompileError when the compiler refuses, ToolMissing when NVRTC is not
-    there or fails for a reason of its own.
-    """
+    name -> text.  Raises CompileError when the compiler refuses, ToolMissing when NVRTC is not
+    there or fails for a reason of its own."""
     lib = _bindings()
     start = time.perf_counter()
-    with _program(source, name, headers) as program:
-        log = _compile(program, options, name_expressions)
-        lowered = _lowered(program, name_expressions)
-        cubin = bytearray(_checked(lib.nvrtcGetCUBINSize(program)))
-        if not cubin:
-            raise CompileError(f"{log}\nerror: no cubin; the options name no real architecture")
-        _checked(lib.nvrtcGetCUBIN(program, cubin))
-    return Compiled(bytes(cubin), log, lowered, time.perf_counter() - start)
-
-
-def compile_ptx(
-    source: str,
-    name: str,
-    headers: Mapping[str, str],
-    options: Sequence[str],
-    name_expressions: Sequence[str],
-) -> Ptx:
-    """As `compile_cubin`, for options that name a virtual architecture (`compute_80`)."""
-    lib = _bindings()
-    with _program(source, name, headers) as program:
-        _compile(program, options, name_expressions)
-        lowered = _lowered(program, name_expressions)
-        text = bytearray(_checked(lib.nvrtcGetPTXSize(program)))
-        _checked(lib.nvrtcGetPTX(program, text))
-    return Ptx(bytes(text), lowered)
-
-
-@contextlib.contextmanager
-def _program(source: str, name: str, headers: Mapping[str, str]) -> Iterator[Any]:
-    lib = _bindings()
-    program = _checked(
-        lib.nvrtcCreateProgram(
-            source.encode(),
-            name.encode(),
-            len(headers),
-            [text.encode() for text in headers.values()],
-            [include.encode() for include in headers],
-        )
-    )
+    texts, includes = ([text.encode() for text in part] for part in (headers.values(), headers))
+    unit = source.encode(), name.encode(), len(headers), texts, includes
+    program = _checked(lib.nvrtcCreateProgram(*unit))
     try:
-        yield program
+        for expression in name_expressions:
+            _checked(lib.nvrtcAddNameExpression(program, expression.encode()))
+        status = lib.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])[0]
+        text = _bytes(lib.nvrtcGetProgramLogSize, lib.nvrtcGetProgramLog, program)
+        # Zeros end it and, in some releases, its parts.
+        log = text.decode(errors="replace").replace("\0", "").rstrip()
+        errors = lib.nvrtcResult
+        if status in (errors.NVRTC_ERROR_COMPILATION, errors.NVRTC_ERROR_INVALID_OPTION):
+            raise CompileError(log)
+        _checked((status,))
+        # Asking for a name that was not added crashes some releases of the bindings.
+        lowered = {
+            expression: _checked(lib.nvrtcGetLoweredName(program, expression.encode())).decode()
+            for expression in name_expressions
+        }
+        image = _bytes(lib.nvrtcGetCUBINSize, lib.nvrtcGetCUBIN, program) or _bytes(
+            lib.nvrtcGetPTXSize, lib.nvrtcGetPTX, program
+        )
     finally:
         lib.nvrtcDestroyProgram(program)
-
-
-def _compile(program: Any, options: Sequence[str], name_expressions: Sequence[str]) -> str:
-    """The log; raises CompileError."""
-    lib = _bindings()
-    for expression in name_expressions:
-        _checked(lib.nvrtcAddNameExpression(program, expression.encode()))
-    status = lib.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])[0]
-    log = _text(lib.nvrtcGetProgramLogSize, lib.nvrtcGetProgramLog, program)
-    refusals = (
-        lib.nvrtcResult.NVRTC_ERROR_COMPILATION,
-        lib.nvrtcResult.NVRTC_ERROR_INVALID_OPTION,
-    )
-    if status in refusals:
-        raise CompileError(log)
-    _checked((status,))
-    return log
-
-
-def _lowered(program: Any, name_expressions: Sequence[str]) -> dict[str, str]:
-    # Asking for a name that was not added crashes some releases of the bindings.
-    lib = _bindings()
-    return {
-        expression: _checked(lib.nvrtcGetLoweredName(program, expression.encode())).decode()
-        for expression in name_expressions
-    }
+    return Compiled(image, log, lowered, time.perf_counter() - start)
 
 
 @cache
@@ -167,16 +111,9 @@ def _library() -> Path | None:
 
 
 def _version_of_ptx() -> str:
-    lib = _bindings()
-    major_minor = ".".join(str(part) for part in _checked(lib.nvrtcVersion()))
-    program = _checked(lib.nvrtcCreateProgram(b"", b"version.cu", 0, [], []))
-    try:
-        _checked(lib.nvrtcCompileProgram(program, 0, []))
-        ptx = _text(lib.nvrtcGetPTXSize, lib.nvrtcGetPTX, program)
-    finally:
-        lib.nvrtcDestroyProgram(program)
+    ptx = compile_source("", "version.cu", {}, ()).image.decode(errors="replace")
     m = re.search(r"\bV(\d+\.\d+\.\d+)", ptx)
-    return m[1] if m else major_minor
+    return m[1] if m else ".".join(map(str, _checked(_bindings().nvrtcVersion())))
 
 
 @cache
@@ -255,7 +192,8 @@ def _checked(result: Any) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
-def _text(size_of: Any, read: Any, program: Any) -> str:
-    buffer = bytearray(_checked(size_of(program)))
-    _checked(read(program, buffer))
-    return buffer.decode(errors="replace").rstrip("\0 \n")
+def _bytes(size_of: Any, read: Any, program: Any) -> bytes:
+    """What NVRTC has of a program; empty where that is nothing."""
+    if buffer := bytearray(_checked(size_of(program))):
+        _checked(read(program, buffer))
+    return bytes(buffer)

@@ -20,7 +20,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import IO
 
-from fa_tune.build.worker import READY, CompileJob, CompileReply
+from fa_tune.build.worker import READY, Compilation, CompileJob, CompileReply
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.model import Outcome
 from fa_tune.core.signals import signal_name
@@ -81,7 +81,7 @@ def compile_all(
             for child in _ready(children):
                 finished, reply = child.job, child.receive()
                 if reply is not None:
-                    if reply.outcome in (Outcome.OK, Outcome.COMPILE_FAILED):
+                    if reply[0].outcome in (Outcome.OK, Outcome.COMPILE_FAILED):
                         took_s.append(time.monotonic() - child.started)
                     yield finished, reply
                 if not child.alive or not waiting:
@@ -172,7 +172,7 @@ class _Child:
             if not self.job:
                 raise ToolMissing(f"a compiler process did not start in {START_TIMEOUT_S:g} s")
             reason = took_too_long(self._limit_s, self._timeout_s)
-            return CompileReply(Outcome.TIMED_OUT, reason=reason)
+            return Compilation(Outcome.TIMED_OUT, reason), b""
         try:
             message = self.connection.recv()
         except (EOFError, ConnectionError):
@@ -181,13 +181,10 @@ class _Child:
                 raise ToolMissing(f"a compiler process did not start: {self._death()}") from None
             death = self._death()
             if self.process.poll() == -signal.SIGALRM:  # its own clock was faster than ours
-                return CompileReply(Outcome.TIMED_OUT, reason=took_too_long(self._timeout_s))
-            return CompileReply(Outcome.CRASHED, reason=f"the compiler {death}")
+                return Compilation(Outcome.TIMED_OUT, took_too_long(self._timeout_s)), b""
+            return Compilation(Outcome.CRASHED, f"the compiler {death}"), b""
         self.job = ""
-        if message == READY:
-            return None
-        assert isinstance(message, CompileReply)
-        return message
+        return None if message == READY else message
 
     def end(self) -> None:
         """Kill the process, whatever it is at; it holds nothing that could be lost."""

@@ -39,39 +39,37 @@ class CompileJob:
 
 
 @dataclass(frozen=True)
-class CompileReply:
-    """How it went.  OK has a cubin and the kernels in it; COMPILE_FAILED has reason and log;
-    CRASHED and TIMED_OUT (mostly given by the parent) have a reason."""
+class Compilation:
+    """What the compiler made of a job.  OK has `kernels`, one for each name expression;
+    COMPILE_FAILED has reason and log; CRASHED and TIMED_OUT (mostly given by the parent) have a
+    reason.  `compile_s` is the time it took."""
 
     outcome: Outcome
     reason: str = ""
     log: str = ""
-    cubin: bytes = b""
     kernels: tuple[CompiledKernel, ...] = ()
     diagnostics: tuple[str, ...] = ()
     compile_s: float = 0.0
 
 
+CompileReply = tuple[Compilation, bytes]  # and its cubin, empty if it is not OK
+
+
 def compile_job(job: CompileJob) -> CompileReply:
     """Compile in this process."""
     try:
-        compiled = nvrtc.compile_cubin(
+        compiled = nvrtc.compile_source(
             job.source, "kernel.cu", job.headers, job.options, job.name_expressions
         )
         symbols = [compiled.lowered[name] for name in job.name_expressions]
         kernels = tuple(CompiledKernel(s, kernel_facts(compiled.log, s)) for s in symbols)
     except nvrtc.CompileError as error:
-        return CompileReply(Outcome.COMPILE_FAILED, reason=str(error), log=error.log)
+        return Compilation(Outcome.COMPILE_FAILED, str(error), error.log), b""
     except ToolMissing as error:  # out of memory, an internal error, a log in an unknown form
-        return CompileReply(Outcome.CRASHED, reason=str(error))
-    return CompileReply(
-        Outcome.OK,
-        log=compiled.log,
-        cubin=compiled.cubin,
-        kernels=kernels,
-        diagnostics=diagnostics(compiled.log),
-        compile_s=compiled.compile_s,
-    )
+        return Compilation(Outcome.CRASHED, str(error)), b""
+    log = compiled.log
+    made = Compilation(Outcome.OK, "", log, kernels, diagnostics(log), compiled.compile_s)
+    return made, compiled.image
 
 
 def main(argv: list[str]) -> int:

@@ -1,9 +1,11 @@
-"""Where the kernel sources and the shipped recordings are: a source checkout first, then the
-copies packaged with the wheel."""
+"""Where the kernel sources and the shipped recordings are, a source checkout first, then the
+copies packaged with the wheel; and the cache folder."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import platformdirs
 
 from fa_tune.core.errors import ToolMissing
 
@@ -33,6 +35,11 @@ def csrc_dir() -> Path:
 def profiles_dir() -> Path:
     """The folder of recordings that replay and the tests use; raises ToolMissing."""
     return _find("profiles", "_profiles")
+
+
+def default_cache_dir() -> Path:
+    """The user's cache folder of this program."""
+    return Path(platformdirs.user_cache_dir("fa-tune"))
 
 
 def ready_library(name: str, package: Path = _PACKAGE) -> Path | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fa_tune import families
 from fa_tune.build import nvrtc
-from fa_tune.build.cache import ArtifactStore, default_cache_dir
+from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.native.library import core_library
 from fa_tune.core import devices
 from fa_tune.core import paths as locations
@@ -19,6 +19,7 @@ from fa_tune.core.devices import cuda_driver_version
 from fa_tune.core.errors import FaTuneError, NoUsableVariant, StorageError
 from fa_tune.core.model import Outcome, Variant
 from fa_tune.core.options import MachineOptions, Progress
+from fa_tune.core.paths import default_cache_dir
 from fa_tune.core.workload import DType, Workload
 from fa_tune.profile.base import MeasurePlan
 from fa_tune.profile.events import EventsProfiler
@@ -154,8 +155,8 @@ def _journal(machine: MachineOptions) -> str:
 
 def _cache(machine: MachineOptions) -> str:
     store = ArtifactStore(machine.cache_dir or default_cache_dir())
-    size = store.size()
-    return f"{size.entries} compiled kernels, {size.size_bytes / 1e6:.1f} MB, in {store.path}"
+    entries, size_bytes = store.size()
+    return f"{entries} compiled kernels, {size_bytes / 1e6:.1f} MB, in {store.path}"
 
 
 def _recordings(machine: MachineOptions) -> str:

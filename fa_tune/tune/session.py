@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fa_tune import families
 from fa_tune.build import nvrtc
-from fa_tune.build.cache import ArtifactStore, default_cache_dir
+from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import kernel_source_identity
 from fa_tune.build.native.library import core_library
 from fa_tune.core import devices, input_files
@@ -23,6 +23,7 @@ from fa_tune.core.inputs import DEFAULT, NORMAL, InputSpec
 from fa_tune.core.jobs import WARM_UP_MODULES
 from fa_tune.core.model import DeviceInfo, Variant
 from fa_tune.core.options import MachineOptions, MeasureOptions, Progress
+from fa_tune.core.paths import default_cache_dir
 from fa_tune.core.workload import Workload
 from fa_tune.profile.base import Capabilities, Profiler
 from fa_tune.store.journal import Fingerprint, Journal

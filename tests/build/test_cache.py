@@ -7,21 +7,15 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fa_tune.build import cache
-from fa_tune.build.cache import (
-    ArtifactKey,
-    ArtifactStore,
-    Compilation,
-    StoreSize,
-    source_sha256,
-)
+from fa_tune.build.cache import ArtifactKey, ArtifactStore, source_sha256
 from fa_tune.build.ptxas_log import CompiledKernel, KernelFacts
+from fa_tune.build.worker import Compilation
 from fa_tune.core.errors import StorageError
 from fa_tune.core.model import Outcome
 
@@ -60,12 +54,6 @@ def _key(number: int) -> ArtifactKey:
 
 def _json(store: ArtifactStore, key: ArtifactKey = KEY) -> Path:
     return store.path / key.digest[:2] / f"{key.digest}.json"
-
-
-def _age(store: ArtifactStore, key: ArtifactKey, age_s: float) -> None:
-    then = time.time() - age_s
-    for path in _json(store, key).parent.glob(f"{key.digest}*"):
-        os.utime(path, (then, then))
 
 
 def test_what_is_put_is_got(store: ArtifactStore, warnings: list[str]) -> None:
@@ -124,6 +112,10 @@ def _edit(path: Path, **changes: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+def _edit_entry(path: Path, **changes: object) -> None:
+    _edit(path, entry=json.loads(path.read_text())["entry"] | changes)
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
@@ -131,12 +123,11 @@ def _edit(path: Path, **changes: object) -> None:
         (lambda j, c: j.write_bytes(b"\xff\xfe"), "not JSON"),
         (lambda j, c: j.write_text("[]"), "fields are wrong"),
         (lambda j, c: j.write_text("{}"), "fields are wrong"),
-        (lambda j, c: _edit(j, facts={"registers": 3}), "fields are wrong"),
-        (lambda j, c: _edit(j, facts=None), "does not go with its facts"),
-        (lambda j, c: _edit(j, outcome="crashed"), "fields are wrong"),
-        (lambda j, c: _edit(j, outcome="splendid"), "fields are wrong"),
-        (lambda j, c: _edit(j, symbol=7), "fields are wrong"),
-        (lambda j, c: _edit(j, compile_s="slow"), "fields are wrong"),
+        (lambda j, c: _edit_entry(j, kernels=[{"symbol": "k"}]), "fields are wrong"),
+        (lambda j, c: _edit_entry(j, kernels=[]), "does not go with its kernels"),
+        (lambda j, c: _edit_entry(j, outcome="crashed"), "does not go with its kernels"),
+        (lambda j, c: _edit_entry(j, outcome="splendid"), "fields are wrong"),
+        (lambda j, c: _edit_entry(j, compile_s="slow"), "fields are wrong"),
         (lambda j, c: _edit(j, key={}), "fields are wrong"),
         (lambda j, c: _edit(j, key=vars(_key(2))), "another key"),
         (lambda j, c: _truncate(c), "cubin is not the one"),
@@ -225,7 +216,7 @@ def test_a_folder_that_cannot_be_written_costs_one_warning(
     assert "cannot be written" in warnings[0]
     assert "--cache-dir" in warnings[0]
     assert "\n" not in warnings[0]
-    assert store.size() == StoreSize(0, 0)
+    assert store.size() == (0, 0)
 
 
 @pytest.mark.parametrize("readable", [True, False])
@@ -288,72 +279,10 @@ def test_what_root_stores_others_can_read(store: ArtifactStore) -> None:
 
 
 def test_size_counts_entries_and_bytes(store: ArtifactStore) -> None:
-    assert store.size() == StoreSize(0, 0)
+    assert store.size() == (0, 0)
     store.put(KEY, GOOD, CUBIN)
     store.put(_key(2), FAILED)
-    size = store.size()
-    assert size.entries == 2
-    assert size.size_bytes == sum(p.stat().st_size for p in store.path.rglob("*.*"))
-
-
-def test_prune_by_age_spares_what_was_used(store: ArtifactStore) -> None:
-    for number in range(3):
-        store.put(_key(number), GOOD, CUBIN)
-        _age(store, _key(number), age_s=1000)
-    store.get(_key(1))
-    removed = store.prune(older_than_s=500)
-    assert removed.entries == 2
-    assert store.get(_key(1)) is not None
-    assert store.size().entries == 1
-
-
-def test_prune_by_size_takes_the_longest_unused_first(store: ArtifactStore) -> None:
-    for number in range(4):
-        store.put(_key(number), GOOD, CUBIN)
-        _age(store, _key(number), age_s=1000 - 100 * number)
-    per_entry = store.size().size_bytes // 4
-    removed = store.prune(larger_than_bytes=2 * per_entry)
-    assert removed == StoreSize(2, 2 * per_entry)
-    assert [store.get(_key(n)) is not None for n in range(4)] == [False, False, True, True]
-    assert store.prune(larger_than_bytes=2 * per_entry) == StoreSize(0, 0)
-
-
-def test_an_entry_half_removed_is_absent_not_damaged(
-    store: ArtifactStore, warnings: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.put(KEY, GOOD, CUBIN)
-    removed: list[Path] = []
-
-    def once(path: Path) -> None:
-        if removed:
-            raise StorageError("stopped here")
-        removed.append(path)
-        path.unlink()
-
-    monkeypatch.setattr(cache, "_remove", once)
-    with pytest.raises(StorageError):
-        store.prune(larger_than_bytes=0)
-    assert store.get(KEY) is None
-    assert not warnings
-
-
-def test_prune_sweeps_up_after_dead_writers_but_not_live_ones(store: ArtifactStore) -> None:
-    for number, age_s in ((1, 7200.0), (2, 10.0)):
-        store.put(_key(number), GOOD, CUBIN)
-        _age(store, _key(number), age_s)
-        _json(store, _key(number)).unlink()
-    removed = store.prune()
-    assert removed == StoreSize(0, len(CUBIN))
-    assert store.size() == StoreSize(0, len(CUBIN))
-
-
-def test_prune_leaves_other_files_alone(tmp_path: Path, store: ArtifactStore) -> None:
-    store.put(KEY, GOOD, CUBIN)
-    other = tmp_path / "cache" / "notes.txt"
-    other.write_text("mine")
-    store.prune(larger_than_bytes=0)
-    assert other.read_text() == "mine"
-    assert store.size() == StoreSize(0, 0)
+    assert store.size() == (2, sum(p.stat().st_size for p in store.path.rglob("*.*")))
 
 
 @pytest.mark.parametrize("depth", range(4))

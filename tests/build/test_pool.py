@@ -7,13 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from fa_tune.build import pool
 from fa_tune.build.pool import compile_all, ended_under
-from fa_tune.build.worker import CompileJob, CompileReply
+from fa_tune.build.worker import Compilation, CompileJob
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.model import Outcome
 from tests.interrupts import interruptible
@@ -31,7 +32,7 @@ def compile_job(job):
     if word == "SEGFAULT":
         os.kill(os.getpid(), signal.SIGSEGV)
     if word == "CACHE":
-        return compile_worker.CompileReply(Outcome.OK, os.environ.get("CUDA_CACHE_DISABLE"))
+        return compile_worker.Compilation(Outcome.OK, os.environ.get("CUDA_CACHE_DISABLE")), b""
     if word == "EXIT":
         print("out of cheese", file=sys.stderr, flush=True)
         os._exit(3)
@@ -50,11 +51,16 @@ def _job(source: str, timeout_s: float = 30.0) -> CompileJob:
     return CompileJob(source, {}, ("-arch=sm_90", "--ptxas-options=-v"), ("k",), timeout_s)
 
 
+def _compiled(jobs: Mapping[str, CompileJob], workers: int = 2) -> dict[str, Compilation]:
+    replies = compile_all(jobs, workers=workers, command=MISBEHAVING)
+    return {name: made for name, (made, _) in replies}
+
+
 GOOD_JOB = _job("__global__ void k() {}")
 
 
 def test_no_compilation_comes_from_the_drivers_cache_which_keeps_no_log() -> None:
-    replies = dict(compile_all({"a": _job("CACHE")}, workers=1, command=MISBEHAVING))
+    replies = _compiled({"a": _job("CACHE")}, workers=1)
     assert replies["a"].reason == "1"
 
 
@@ -68,7 +74,7 @@ def test_a_crash_or_a_hang_costs_only_its_own_job(tmp_path: Path) -> None:
         "bad": _job("nonsense"),
         "good 3": GOOD_JOB,
     }
-    replies = dict(compile_all(jobs, workers=2, command=MISBEHAVING))
+    replies = _compiled(jobs)
     assert {name: reply.outcome for name, reply in replies.items()} == {
         "good 1": Outcome.OK,
         "segfault": Outcome.CRASHED,
@@ -147,8 +153,8 @@ def test_the_users_folder_shadows_no_module(
     monkeypatch.chdir(tmp_path)
     jobs = {"good": GOOD_JOB, "stray": _job('#include "k.cuh"\n__global__ void k() {}')}
     replies = dict(compile_all(jobs, workers=1))
-    assert replies["good"].outcome is Outcome.OK
-    assert "cannot open source file" in replies["stray"].reason
+    assert replies["good"][0].outcome is Outcome.OK
+    assert "cannot open source file" in replies["stray"][0].reason
 
 
 def _appears(path: Path) -> int:
@@ -178,14 +184,14 @@ def test_the_last_one_is_not_waited_for_as_long_as_is_allowed(
     monkeypatch.setattr(pool, "MIN_IDLE_S", 0.3)
     jobs = {"hang": _job(f"HANG {tmp_path / 'pid'}", timeout_s=50.0)}
     jobs |= {f"good {i}": GOOD_JOB for i in range(pool.STRAGGLER_AFTER)}
-    done: dict[str, CompileReply] = {}
+    done: dict[str, Compilation] = {}
     lulls: list[int] = []
 
     def on_idle() -> None:
         lulls.append(len(done))
 
-    for name, reply in compile_all(jobs, workers=2, command=MISBEHAVING, on_idle=on_idle):
-        done[name] = reply
+    for name, (made, _) in compile_all(jobs, workers=2, command=MISBEHAVING, on_idle=on_idle):
+        done[name] = made
     assert lulls == [len(jobs) - 1], "when all others are done"
     assert done["hang"].outcome is Outcome.TIMED_OUT
     reason = done["hang"].reason

@@ -87,7 +87,6 @@ def counters(launched: Launched) -> bytes:
 
 def main(library: str, _: str) -> None:
     stub, core = Stub(), Core(Path(library))
-    core.init()
     sys.modules["cupy"] = cupy = FakeCupy(core, stub)
     from fa_tune.gpu import launch  # imports CuPy
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fa_tune.build.native.core import TensorMap
+from fa_tune.build.native import abi
 from tests.project_files import ROOT
 
 FILE = ROOT / "tests" / "csrc" / "data" / "launches.json.xz"
@@ -59,7 +59,7 @@ class FrozenCall:
     launches: tuple[FrozenLaunch, ...]
 
 
-def digest(maps: Sequence[TensorMap], params: bytes) -> str:
+def digest(maps: Sequence[abi.TensorMap], params: bytes) -> str:
     """What `FrozenLaunch.digest` holds."""
     return hashlib.sha256(b"".join(map(_packed, maps)) + params).hexdigest()[:12]
 
@@ -74,11 +74,8 @@ def frozen_calls() -> Iterator[FrozenCall]:
         yield FrozenCall(*kind, workload, named, *rest, found)
 
 
-def _packed(m: TensorMap) -> bytes:
-    rank = len(m.dimensions)
-    unused = [0] * (5 - rank)
-    numbers = (*m.dimensions, *unused, *m.strides, *unused, m.box_rows)
-    return _MAP.pack(m.address, m.data_type, rank, *numbers)
+def _packed(m: abi.TensorMap) -> bytes:
+    return _MAP.pack(m.address, m.data_type, m.rank, *m.dimensions, *m.strides, m.box_rows)
 
 
 def _as_tuple(value: Any) -> Any:

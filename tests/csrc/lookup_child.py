@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fa_tune.build.native.core import Core, CoreTable, KernelImage, TableEntry
+from fa_tune.build.native.core import Core, KernelImage
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import FEW_ROWS, DType, Workload
@@ -30,6 +30,7 @@ from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.lookup import METHODS, Target, in_order, matches, near_enough
 from fa_tune.store.registry.schema import Entry, EntryKey, Gpu, Registry
 from tests.csrc.stub import image
+from tests.csrc.tables import CoreTable, entry
 
 GPUS = ("NVIDIA H200", "NVIDIA H100 80GB HBM3")  # the first is the stub's
 DEFAULT = "default"
@@ -200,8 +201,8 @@ def table_of(core: Core, entries: Sequence[Entry], kernels: dict[str, Kernels]) 
         made += images(DEFAULT, w, PLAIN)
         for name, rows in FEW.items():
             made += images(name, w, PLAIN, few=rows)
-    rows = [TableEntry(e.gpu.name, e.workload, e.chosen.key) for e in entries]
-    return core.table(made, rows, [*FEW, DEFAULT])
+    rows = [entry(e.gpu.name, e.workload, e.chosen.key) for e in entries]
+    return CoreTable(core, made, rows, [*FEW, DEFAULT])
 
 
 def default_of(w: Workload) -> str:

@@ -16,7 +16,7 @@ import pytest
 from fa_tune import families
 from fa_tune.build.native import abi
 from fa_tune.build.native.call import problem_of, tensors_by_role
-from fa_tune.build.native.core import Core, KernelImage, TableEntry
+from fa_tune.build.native.core import Core, KernelImage
 from fa_tune.core.errors import (
     DriverError,
     FaTuneError,
@@ -27,6 +27,7 @@ from fa_tune.core.errors import (
 from fa_tune.core.model import Artifact, Resources
 from fa_tune.core.workload import DType, Workload
 from tests.csrc.stub import Stub, image
+from tests.csrc.tables import CoreTable, entry
 
 WORKLOAD = Workload(2, 4, 4, 512, 512, 128, DType.FP16)
 NAMED = {n: abi.Tensor(i << 24, 512 * 512, 512, 128) for i, n in enumerate("qkvo", 1)}
@@ -60,7 +61,6 @@ def artifact_in(folder: Path) -> Artifact:
 
 def main(library: str, folder: str) -> None:
     stub, core = Stub(), Core(Path(library))
-    core.init()
     artifact = artifact_in(Path(folder))
     made = KernelImage.of(artifact)
     assert (made.config, made.symbols) == (artifact.variant.key, ("mangled",))
@@ -78,7 +78,7 @@ def main(library: str, folder: str) -> None:
     other = dataclasses.replace(WORKLOAD, op="backward")
     refused(InvalidConfig, "backward", problem_of, other)
 
-    table = core.table([made], [TableEntry(GPU, WORKLOAD, made.config)])
+    table = CoreTable(core, [made], [entry(GPU, WORKLOAD, made.config)])
     table.prepare()
     table.launch(*CALL)
     assert [one.symbol for one in stub.launched()] == ["mangled"]
@@ -86,7 +86,7 @@ def main(library: str, folder: str) -> None:
     assert table.why(WORKLOAD) == f"{made.config}: measured on {WORKLOAD.key}"
     refused(NoUsableVariant, f"computes {causal.key} on {GPU}", table.find, causal)
     refused(NoUsableVariant, f"there is: {made.config}", table.find_config, "sm90(x)", WORKLOAD)
-    refused(InvalidConfig, "names nothing", core.table, [made], (), ["nothing"])
+    refused(InvalidConfig, "names nothing", CoreTable, core, [made], (), ["nothing"])
     print("right")
 
 

@@ -14,12 +14,15 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from fa_tune.build.native.core import Core, TableDefault
+from fa_tune.build.native import abi
+from fa_tune.build.native.call import problem_of
+from fa_tune.build.native.core import Core
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.workload import DType, Workload
 from fa_tune.export.sizes import SizedDefault, nearest
 from fa_tune.families.decode.config import DecodeConfig
 from tests.csrc.lookup_child import PLAIN, images, traits_of
+from tests.csrc.tables import CoreTable
 
 PROBLEMS = 60  # for each table
 STUB = 90  # its compute capability
@@ -58,8 +61,11 @@ def main(library: str, tables: str, seed: str) -> None:
         defaults = some_defaults(dice)
         arch = {d.key: dice.choice(("sm_90", "sm_90", "sm_80")) for d in defaults}
         made = [i for d in defaults for i in images(d.key, d.workload, PLAIN, arch[d.key], few=16)]
-        rows = [TableDefault(d.compute_capability, d.workload, d.key) for d in defaults]
-        table = core.table(made, sized=rows)
+        rows = [
+            abi.SizedDefault(d.compute_capability, problem_of(d.workload), d.key.encode())
+            for d in defaults
+        ]
+        table = CoreTable(core, made, sized=rows)
         for _ in range(PROBLEMS):
             asked = some_workload(dice)
             able = [k for k in nearest(defaults, asked, STUB) if RUNS[arch[k]]]

@@ -143,7 +143,8 @@ def test_without_a_driver_it_loads_and_says_so(core: Path) -> None:
         "else:\n    sys.exit('has a driver')\n"
         "from pathlib import Path\n"
         "from fa_tune.build.native.core import Core\n"
-        "try:\n    Core(Path(sys.argv[1])).init()\n"
+        "core = Core(Path(sys.argv[1]))\n"
+        "try:\n    core.check(core.library.fa_tune_init())\n"
         "except Exception as error:\n    print(type(error).__name__, error)\n"
     )
     environment = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}

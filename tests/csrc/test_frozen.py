@@ -9,7 +9,7 @@ from pathlib import Path
 from fa_tune import families
 from fa_tune.build.native import abi
 from fa_tune.build.native.call import problem_of, tensors_by_role
-from fa_tune.build.native.core import Core, CoreKernel, Description, DeviceFacts
+from fa_tune.build.native.core import Core, CoreKernel
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import Workload
@@ -23,6 +23,7 @@ from tests.csrc.frozen import (
     digest,
     frozen_calls,
 )
+from tests.described import Description, DeviceFacts, describe, unloaded
 
 DEVICE = DeviceFacts(MULTIPROCESSORS, L2_BYTES, COUNTERS)
 
@@ -54,9 +55,9 @@ def described(kernel: CoreKernel, call: FrozenCall) -> tuple[int, tuple[FrozenLa
             named[name] = abi.Tensor(address, batch, 0, head)
     tensors = tensors_by_role(named, added=call.added, page_size=call.page_size)
     try:
-        first = kernel.describe(problem, tensors, DEVICE)
+        first = describe(kernel, problem, tensors, DEVICE)
         tensors.workspace = WORKSPACE if first.workspace_bytes else 0
-        found = [kernel.describe(problem, tensors, DEVICE, i) for i in range(kernel.plan.launches)]
+        found = [describe(kernel, problem, tensors, DEVICE, i) for i in range(kernel.plan.launches)]
     except InvalidConfig:
         return 0, ()
     return first.workspace_bytes, tuple(map(frozen, found))
@@ -69,7 +70,7 @@ def test_what_is_launched_is_what_is_frozen(core: Path) -> None:
     def kernel(key: str, traits: str, arch: str) -> CoreKernel:
         variant = Variant.from_key(key)
         plan = families.get(variant.family).plan(families.config_of(variant), traits, arch)
-        return library.described(key, plan)
+        return unloaded(library, key, plan)
 
     seen: Counter[str] = Counter()
     for call in frozen_calls():

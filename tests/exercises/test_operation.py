@@ -123,7 +123,7 @@ def test_an_operation_with_kernels_of_its_own(
         if file.suffix in (".py", ".cu", ".cuh", ".cpp")
     }
     check = new.pop(CHECK)
-    run(tmp_path, AHEAD + check, new=new, edits=EDITS, copied=SOURCES)
+    run(tmp_path, AHEAD + check, new=new, edits=EDITS, copied=(*SOURCES, "tests/described.py"))
     files = changed(tmp_path)
     assert set(EDITS) < files
     assert len(files) <= 8, files

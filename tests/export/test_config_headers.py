@@ -162,4 +162,4 @@ def test_both_families_share_a_translation_unit() -> None:
         out[0] = sizeof(fa_tune::sm80::ForwardParams) + sizeof(fa_tune::sm90::ForwardParams);
     }
     """
-    nvrtc.compile_cubin(source, "k.cu", files, ("-std=c++20", "-arch=sm_90a"), ())
+    nvrtc.compile_source(source, "k.cu", files, ("-std=c++20", "-arch=sm_90a"), ())

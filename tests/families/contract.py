@@ -224,5 +224,5 @@ class AssertedContract(KernelFamilyContract):
             )
             options = ("-std=c++20", "-arch=sm_90")
             with pytest.raises(nvrtc.CompileError) as caught:
-                nvrtc.compile_cubin(source, "k.cu", family.source_files(), options, ())
+                nvrtc.compile_source(source, "k.cu", family.source_files(), options, ())
             assert sentence in caught.value.log, name

@@ -96,7 +96,7 @@ def test_shared_memory_is_the_kernels_own_sum() -> None:
     using = "using namespace fa_tune;\nusing namespace fa_tune::sm90;"
     source = f'#include "sm90/fwd/shared_memory.cuh"\n{using}\n{asserts}\n'
     files, options = families.get("sm90").source_files(), ("-std=c++20", "-arch=sm_90a")
-    nvrtc.compile_cubin(source, "k.cu", files, options, ())
+    nvrtc.compile_source(source, "k.cu", files, options, ())
 
 
 @pytest.mark.parametrize("dtype", list(DType))

@@ -18,7 +18,7 @@ from fa_tune import families
 from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import BuildRequest, build
 from fa_tune.build.native.call import problem_of, tensors_of
-from fa_tune.build.native.core import CURRENT_DEVICE, Core, CoreKernel, KernelImage, TableEntry
+from fa_tune.build.native.core import CURRENT_DEVICE, Core, CoreKernel, KernelImage
 from fa_tune.core.arch import ArchLimits, limits
 from fa_tune.core.errors import DriverError
 from fa_tune.core.model import Artifact
@@ -26,6 +26,7 @@ from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.operations.base import Tensors
 from fa_tune.operations.forward.torch_side import inputs as make_inputs
+from tests.csrc.tables import CoreTable, entry
 from tests.gpu.items import enqueue, launch_args, load_artifact, lse_for
 from tests.gpu.op_checks import main, same_bits
 from tests.tensors import qkv
@@ -267,7 +268,7 @@ def table() -> str:
     chosen, *_ = families.defaults(128, DType.FP16, here())
     (artifact,) = compiled([(chosen, workload)])
     image, gpu = KernelImage.of(artifact), torch.cuda.get_device_name()
-    made = CORE.table([image], [TableEntry(gpu, workload, image.config)], [image.config])
+    made = CoreTable(CORE, [image], [entry(gpu, workload, image.config)], [image.config])
     inputs = make_inputs(workload, seed=1)
     out, _ = fresh(workload, inputs)
     made.launch(problem_of(workload), tensors_of(launch_args(inputs, out)), stream())

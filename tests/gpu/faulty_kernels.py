@@ -84,9 +84,9 @@ def compile_faulty(folder: Path, arch: str, d_head: int) -> Path:
     """All of them in one cubin."""
     options = (f"--gpu-architecture={arch}", "-std=c++20", f"-DD_HEAD={d_head}")
     headers = families.get("sm80").source_files()
-    compiled = nvrtc.compile_cubin(SOURCE, "faulty_kernels.cu", headers, options, ())
+    compiled = nvrtc.compile_source(SOURCE, "faulty_kernels.cu", headers, options, ())
     path = folder / "faulty_kernels.cubin"
-    path.write_bytes(compiled.cubin)
+    path.write_bytes(compiled.image)
     return path
 
 

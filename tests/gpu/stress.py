@@ -250,12 +250,12 @@ def compile_stressed(
             120.0,
         )
     found: dict[str, Stressed] = {}
-    for name, reply in compile_all(jobs, workers=min(15, len(os.sched_getaffinity(0)))):
-        if reply.outcome is not Outcome.OK:
-            raise ValueError(f"{requests[int(name)].variant.key}: {reply.reason}")
+    for name, (made, cubin) in compile_all(jobs, workers=min(15, len(os.sched_getaffinity(0)))):
+        if made.outcome is not Outcome.OK:
+            raise ValueError(f"{requests[int(name)].variant.key}: {made.reason}")
         path = folder / f"{name}.cubin"
-        path.write_bytes(reply.cubin)
-        found[name] = Stressed(path, reply.kernels[0].symbol, reply.diagnostics)
+        path.write_bytes(cubin)
+        found[name] = Stressed(path, made.kernels[0].symbol, made.diagnostics)
     return [found[name] for name in jobs]
 
 

@@ -28,9 +28,9 @@ def test_a_text_becomes_a_kernel(text: str) -> None:
     nvrtc = pytest.importorskip("fa_tune.build.nvrtc")
     pytest.importorskip("cuda.bindings.nvrtc")
     options = ("--gpu-architecture=compute_80", "-std=c++20", "--use_fast_math")
-    found = nvrtc.compile_ptx(source_of(hooks.register(text)), "hook.cu", {}, options, ())
-    assert b".entry hooked(" in found.text
-    assert b".entry terms(" in found.text
+    found = nvrtc.compile_source(source_of(hooks.register(text)), "hook.cu", {}, options, ())
+    assert b".entry hooked(" in found.image
+    assert b".entry terms(" in found.image
 
 
 def test_a_registered_function_is_taken_instead() -> None:

@@ -125,5 +125,5 @@ def test_the_cuda_example_compiles() -> None:
     """
     source = (ROOT / CUDA.partition(":")[0]).read_text(encoding="utf-8")
     options = ("--gpu-architecture=compute_90", "-std=c++20")
-    ptx = nvrtc.compile_ptx(source, "user.cu", {"cuda_fp16.h": half}, options, ())
-    assert b".entry rows(" in ptx.text
+    ptx = nvrtc.compile_source(source, "user.cu", {"cuda_fp16.h": half}, options, ())
+    assert b".entry rows(" in ptx.image

@@ -11,9 +11,10 @@ from pathlib import Path
 import click
 import pytest
 
-from fa_tune.build.cache import ArtifactStore, default_cache_dir
+from fa_tune.build.cache import ArtifactStore
 from fa_tune.cli import cli
 from fa_tune.commands.shared.grouped_help import HEADINGS, GroupedCommand
+from fa_tune.core.paths import default_cache_dir
 from tests.commands.console import Console
 from tests.conftest import lend_kernels
 from tests.project_files import ROOT

@@ -8,7 +8,17 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-from ctypes import c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    c_char_p,
+    c_double,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from enum import IntEnum, IntFlag
 from pathlib import Path
 from typing import Any, ClassVar
@@ -320,50 +330,38 @@ STRUCTS: tuple[type[Struct], ...] = (
     *(LaunchPlanStruct, PlanStruct, Problem, Tensor, Tensors, KernelInfo, Entry, SizedDefault),
     *(TableInfo, DeviceFacts, TensorMap, Description),
 )
-_HANDLE = ctypes.c_void_p
-_PROBLEM, _TENSORS = ctypes.POINTER(Problem), ctypes.POINTER(Tensors)
-_HANDLE_OUT = ctypes.POINTER(ctypes.c_void_p)
-# Name -> result, parameters.
-FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "fa_tune_abi_version": (ctypes.c_int, ()),
-    "fa_tune_last_error": (ctypes.c_char_p, ()),
-    "fa_tune_init": (ctypes.c_int, ()),
-    "fa_tune_kernel_create": (ctypes.c_int, (ctypes.POINTER(KernelInfo), _HANDLE_OUT)),
-    "fa_tune_kernel_adopt": (
-        ctypes.c_int,
-        (
-            *(ctypes.POINTER(KernelInfo), ctypes.POINTER(c_void_p), ctypes.c_int, ctypes.c_int),
-            _HANDLE_OUT,
-        ),
-    ),
-    "fa_tune_kernel_destroy": (None, (_HANDLE,)),
-    "fa_tune_kernel_config": (ctypes.c_char_p, (_HANDLE,)),
-    "fa_tune_kernel_plan": (ctypes.POINTER(PlanStruct), (_HANDLE,)),
-    "fa_tune_prepare": (ctypes.c_int, (_HANDLE, ctypes.c_int)),
-    "fa_tune_workspace_bytes": (
-        ctypes.c_int,
-        (_HANDLE, _PROBLEM, ctypes.c_int, ctypes.POINTER(ctypes.c_size_t)),
-    ),
-    "fa_tune_launch": (ctypes.c_int, (_HANDLE, _PROBLEM, _TENSORS, ctypes.c_int, ctypes.c_void_p)),
-    "fa_tune_describe": (
-        ctypes.c_int,
-        (
-            *(_HANDLE, _PROBLEM, _TENSORS, ctypes.POINTER(DeviceFacts), ctypes.c_int),
-            ctypes.POINTER(Description),
-        ),
-    ),
-    "fa_tune_table_create": (ctypes.c_int, (ctypes.POINTER(TableInfo), _HANDLE_OUT)),
-    "fa_tune_table_destroy": (None, (_HANDLE,)),
-    "fa_tune_find": (ctypes.c_int, (_HANDLE, _PROBLEM, ctypes.c_int, _HANDLE_OUT)),
-    "fa_tune_find_config": (
-        ctypes.c_int,
-        (_HANDLE, ctypes.c_char_p, _PROBLEM, ctypes.c_int, _HANDLE_OUT),
-    ),
-    "fa_tune_why": (
-        ctypes.c_int,
-        (_HANDLE, _PROBLEM, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t),
-    ),
-    "fa_tune_table_prepare": (ctypes.c_int, (_HANDLE, ctypes.c_int)),
+_POINTER = ctypes.POINTER
+_TO_PROBLEM, _TO_HANDLE = _POINTER(Problem), _POINTER(c_void_p)
+_CALL = (c_void_p, _TO_PROBLEM, _POINTER(Tensors))
+_LOOKUP = (_TO_PROBLEM, c_int, _TO_HANDLE)
+# Name -> parameters.
+FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "fa_tune_abi_version": (),
+    "fa_tune_last_error": (),
+    "fa_tune_init": (),
+    "fa_tune_kernel_create": (_POINTER(KernelInfo), _TO_HANDLE),
+    "fa_tune_kernel_adopt": (_POINTER(KernelInfo), _TO_HANDLE, c_int, c_int, _TO_HANDLE),
+    "fa_tune_kernel_destroy": (c_void_p,),
+    "fa_tune_kernel_config": (c_void_p,),
+    "fa_tune_kernel_plan": (c_void_p,),
+    "fa_tune_prepare": (c_void_p, c_int),
+    "fa_tune_workspace_bytes": (c_void_p, _TO_PROBLEM, c_int, _POINTER(c_size_t)),
+    "fa_tune_launch": (*_CALL, c_int, c_void_p),
+    "fa_tune_describe": (*_CALL, _POINTER(DeviceFacts), c_int, _POINTER(Description)),
+    "fa_tune_table_create": (_POINTER(TableInfo), _TO_HANDLE),
+    "fa_tune_table_destroy": (c_void_p,),
+    "fa_tune_find": (c_void_p, *_LOOKUP),
+    "fa_tune_find_config": (c_void_p, c_char_p, *_LOOKUP),
+    "fa_tune_why": (c_void_p, _TO_PROBLEM, c_int, c_char_p, c_size_t),
+    "fa_tune_table_prepare": (c_void_p, c_int),
+}
+# What the others give is a status.
+_RESULTS: dict[str, Any] = {
+    "fa_tune_last_error": c_char_p,
+    "fa_tune_kernel_destroy": None,
+    "fa_tune_kernel_config": c_char_p,
+    "fa_tune_kernel_plan": _POINTER(PlanStruct),
+    "fa_tune_table_destroy": None,
 }
 
 
@@ -374,11 +372,11 @@ def load(path: Path) -> ctypes.CDLL:
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise ToolMissing(f"the C++ core cannot be loaded: {error}") from None
-    for name, (result, parameters) in FUNCTIONS.items():
+    for name, parameters in FUNCTIONS.items():
         function = getattr(library, name, None)
         if function is None:
             raise ToolMissing(f"{path} has no {name}: it is not the C++ core of this version")
-        function.restype, function.argtypes = result, parameters
+        function.restype, function.argtypes = _RESULTS.get(name, c_int), parameters
     version = library.fa_tune_abi_version()
     if version != ABI_VERSION:
         raise ToolMissing(f"{path} has version {version} of the ABI; {ABI_VERSION} is needed")

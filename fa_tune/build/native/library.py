@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-import platformdirs
 from filelock import FileLock
 
 from fa_tune.build.native.sources import core_sources, torch_sources
 from fa_tune.core.errors import StorageError, ToolMissing
 from fa_tune.core.files import check_own
-from fa_tune.core.paths import ready_library
+from fa_tune.core.paths import default_cache_dir, ready_library
 
 COMPILERS = ("c++", "g++", "clang++")  # after what CXX names
 _FOLDER = "native-v1"
@@ -69,7 +68,7 @@ def shared_library(
     digested = (compiler, _version(compiler), name, *options, "", *libraries, "")
     parts = [*digested, *(part for file in sorted(sources) for part in (file, sources[file]))]
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-    cache_dir = cache_dir or Path(platformdirs.user_cache_dir("fa-tune"))
+    cache_dir = cache_dir or default_cache_dir()
     target = cache_dir / _FOLDER / digest[:32] / f"lib{name}.so"
     check_own(cache_dir, target.parents[1], target.parent, target)
     if target.is_file():

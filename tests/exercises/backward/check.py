@@ -10,7 +10,7 @@ import torch
 from fa_tune import families, libraries, op
 from fa_tune.build.compile import build_ptx
 from fa_tune.build.native.call import problem_of, tensors_of
-from fa_tune.build.native.core import Core, DeviceFacts
+from fa_tune.build.native.core import Core
 from fa_tune.build.native.library import core_library
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.errors import InvalidConfig
@@ -23,6 +23,7 @@ from fa_tune.operations import flops
 from fa_tune.operations.base import Problem
 from fa_tune.operations.torch_side import judge, outputs_of, torch_side_of
 from fa_tune.operations.verification import verdict
+from tests.described import DeviceFacts, describe, unloaded
 
 HOST = """
 #include <cmath>
@@ -63,13 +64,12 @@ build_ptx(variant, "ragged", "compute_80")
 command = ["c++", "-std=c++20", "-O1", "-fPIC", "-shared", "-Ikernels", "host.cpp", "-o", "host.so"]
 subprocess.run(command, check=True)
 host = ctypes.CDLL("./host.so")
-kernel = Core(core_library(Path("cache"))).described(
-    variant.key, family.plan(config, "ragged", family.compile_arch(H200))
-)
+plan = family.plan(config, "ragged", family.compile_arch(H200))
+kernel = unloaded(Core(core_library(Path("cache"))), variant.key, plan)
 
 
 def launch(kernel, problem, tensors, device=None):
-    described = kernel.describe(problem, tensors, FACTS)
+    described = describe(kernel, problem, tensors, FACTS)
     host.run(described.params, (ctypes.c_uint * 3)(*described.grid), described.block[0])
 
 

@@ -21,13 +21,13 @@ import numpy as np
 
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
-from fa_tune.build.native.core import DeviceFacts
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import PAGE_KEYS, DType, Workload
 from fa_tune.families.base import Config
 from fa_tune.families.decode.config import Combine, DecodeConfig, KVType
 from fa_tune.families.fields import d_v_of
+from tests.described import DeviceFacts
 from tests.gpu.score_hooks import HOOKS
 from tests.kernels.emulated.cached_problems import Cache, narrow
 from tests.kernels.emulated.hard_scores import PATTERNS, draw_hard

@@ -29,12 +29,12 @@ from filelock import FileLock
 
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
+from fa_tune.build.native import abi
 from fa_tune.build.native.call import problem_for, tensors_by_role
-from fa_tune.build.native.core import Description, DeviceFacts, TensorMap
 from fa_tune.core.errors import ToolMissing
 from fa_tune.families.base import Config
 from fa_tune.families.decode.config import Combine
-from tests.described import core
+from tests.described import Description, DeviceFacts, core, describe, unloaded
 from tests.kernels.emulated.cached_problems import CacheInputs
 from tests.kernels.emulated.problems import GUARD, Problem, Room, tensor_arg
 from tests.project_files import ROOT
@@ -278,7 +278,7 @@ class Emulated:
         counts on; CLUSTERS run at a time.  Raises EmulationFailed."""
         out, lse = problem.out(), problem.lse()
         call = families.of(self.config).plan(self.config, self.request.traits, self.request.arch)
-        kernel = core().described(self.request.variant.key, call)
+        kernel = unloaded(core(), self.request.variant.key, call)
         named = problem.tensors() | {"o": out.inside, "lse": lse[GUARD:]}
         if cache is not None:
             named |= cache.tensors()
@@ -294,7 +294,7 @@ class Emulated:
         scratch = _Guarded.of(max(launch.counter_bytes for launch in call.launches), 0)
         device = dataclasses.replace(device, counters=scratch.inside.ctypes.data)
         wanted = problem_for(call.plan, problem.workload)
-        n_bytes = kernel.describe(wanted, tensors, device).workspace_bytes
+        n_bytes = describe(kernel, wanted, tensors, device).workspace_bytes
         workspace = _Guarded.of(n_bytes, 0xFF)
         tensors.workspace = workspace.inside.ctypes.data if n_bytes else 0
         written = [out.whole, lse, scratch.whole, workspace.whole]
@@ -303,7 +303,7 @@ class Emulated:
         before = [zlib.crc32(t) for t in read]
         hidden = [*written, *inputs, *(named[name] for name in KNOWN_ON_DEVICE if name in named)]
         for number in range(len(call.launches)):
-            step = kernel.describe(wanted, tensors, device, number)
+            step = describe(kernel, wanted, tensors, device, number)
             self._run(number, step, schedule, hidden if step.dependent else [])
         if scratch.inside.any():
             raise EmulationFailed("the scratch memory is not as it was")
@@ -388,16 +388,16 @@ def _aligned(value: bytes) -> np.ndarray:
     return memory[start : start + len(value)]
 
 
-def _map_bytes(tensor: TensorMap) -> bytes:
+def _map_bytes(tensor: abi.TensorMap) -> bytes:
     """A tensor map as tests/kernels/emulated/gpu/ptx/tma.cuh reads it."""
-    rank = len(tensor.dimensions)
+    rank = tensor.rank
     box = (PANEL_COLUMNS, tensor.box_rows, *[1] * (rank - 2))
     assert rank in (4, 5)
     assert all(length <= 256 for length in box)
     assert not any(stride % 16 for stride in tensor.strides)
-    words, more = np.zeros(16, np.uint64), 5 - rank
+    words, more = np.zeros(16, np.uint64), [1] * (5 - rank)
     words[0] = tensor.address
-    words[1:6] = [*tensor.dimensions, *[1] * more]
-    words[6:10] = [*tensor.strides, *[0] * more]
-    words[10:13] = np.array([*box, *[1] * more, 0], np.uint32).view(np.uint64)
+    words[1:6] = [*tensor.dimensions[:rank], *more]
+    words[6:10] = tensor.strides
+    words[10:13] = np.array([*box, *more, 0], np.uint32).view(np.uint64)
     return words.tobytes()

@@ -13,12 +13,12 @@ from unittest import mock
 import numpy as np
 import torch
 
-from fa_tune.build.native.core import DeviceFacts
 from fa_tune.core.workload import DType, Workload
 from fa_tune.operations.base import CheckCase, Tensors
 from fa_tune.operations.forward.torch_side import exact
 from fa_tune.operations.torch_side import Judged, judge
 from fa_tune.operations.verification import fault
+from tests.described import DeviceFacts
 from tests.gpu.score_hooks import HOOKS
 from tests.kernels.emulated.cached_problems import Cache
 from tests.kernels.emulated.emulation import Emulated, Schedule
