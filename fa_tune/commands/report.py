@@ -195,7 +195,7 @@ def _load(path: Path, given: PartialWorkload, decimal: str | None, note: Note) -
         data = sys.stdin.buffer.read()
     except OSError as error:
         raise StorageError(f"cannot read standard input: {error.strerror}") from None
-    return parse_report_source(data, "standard input", given, decimal=decimal, on_note=note)
+    return parse_report_source(data, Path("standard input"), given, decimal=decimal, on_note=note)
 
 
 def _named(rows: Sequence[Row], path: Path, *, several: bool) -> list[Row]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
 from fa_tune.core.errors import InvalidConfig, shown
@@ -84,7 +83,7 @@ def row_objects(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return [_object(row, columns) for row in rows]
 
 
-def _object(row: Row, columns: Sequence[Column]) -> dict[str, Any]:
+def _object(row: Row, columns: Iterable[Column]) -> dict[str, Any]:
     values = {column.field: getattr(row, column.field) for column in columns}
     if row.bytes_per_s is not None:
         values["bytes_per_s"] = row.bytes_per_s
@@ -93,31 +92,21 @@ def _object(row: Row, columns: Sequence[Column]) -> dict[str, Any]:
     return {name: v.name if isinstance(v, DType) else v for name, v in values.items()}
 
 
-@dataclass(frozen=True)
-class Format:
-    """A writer, and how many rows per table it shows unless told; None = it shows all rows
-    whatever the limit, being for machines."""
-
-    write: Callable[[Iterable[Row], TextIO, int | None], None]
-    default_limit: int | None = None
-
-
-FORMATS: Mapping[str, Format] = {
-    "table": Format(write_text, DEFAULT_LIMIT),
-    "markdown": Format(write_markdown),
-    "csv": Format(lambda rows, stream, _: write_report(rows, stream)),
-    "json": Format(lambda rows, stream, _: write_json(rows, stream)),
-}
-
-
 def write(rows: Iterable[Row], fmt: str, stream: TextIO, *, limit: int | None = None) -> None:
-    """Write `rows` to `stream` in the named format; raises InvalidConfig for an unknown name.
+    """Write `rows` to `stream` as table, markdown, csv or json; raises InvalidConfig for another
+    name.
 
     `limit` rows per table, references aside, in the formats for people (None: the format's own);
     csv and json always hold every row.  A file for csv is opened with `newline=""`.
     """
-    try:
-        form = FORMATS[fmt]
-    except KeyError:
-        raise InvalidConfig(f"unknown format {fmt!r}; known: {', '.join(FORMATS)}") from None
-    form.write(rows, stream, form.default_limit if limit is None else limit)
+    match fmt:
+        case "table":
+            write_text(rows, stream, DEFAULT_LIMIT if limit is None else limit)
+        case "markdown":
+            write_markdown(rows, stream, limit)
+        case "csv":
+            write_report(rows, stream)
+        case "json":
+            write_json(rows, stream)
+        case _:
+            raise InvalidConfig(f"unknown format {fmt!r}; known: table, markdown, csv, json")

@@ -8,23 +8,14 @@ together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fa_tune.core.model import Quantity
 from fa_tune.core.workload import DType
 from fa_tune.profile.ncu.launches import Profile
 from fa_tune.store.registry.schema import Registry
-from fa_tune.store.table.columns import (
-    BOOLEAN,
-    COLUMNS,
-    COUNTERS,
-    RATIOS,
-    SAMPLES,
-    TEXT,
-    WHOLE,
-    Kind,
-)
+from fa_tune.store.table.columns import BOOLEAN, COLUMNS, COUNTERS, RATIOS, SAMPLES, TEXT, WHOLE
 from fa_tune.store.table.rows import Row
 
 if TYPE_CHECKING:
@@ -51,19 +42,24 @@ UNITS: Mapping[str, str] = {
 }
 
 
+Columns = dict[str, tuple[str, list[Any]]]  # type and values, by name
+
+
 def results(rows: Iterable[Row]) -> pd.DataFrame:
     """One row per kernel and workload, in the order given; the columns are the fields of `Row`,
     then `bytes_per_s` where memory may be the limit, `workload`, the workload's key, and `source`.
     """
     rows = list(rows)
-    columns = {
-        column.field: _series([getattr(row, column.field) for row in rows], _type(column.kind))
+    columns: Columns = {
+        column.field: (
+            TYPES.get(column.kind.name, "Float64"),
+            [getattr(row, column.field) for row in rows],
+        )
         for column in COLUMNS
     }
-    columns["bytes_per_s"] = _series([row.bytes_per_s for row in rows], "Float64")
-    keys = [row.workload.key if row.workload else None for row in rows]
-    columns["workload"] = _series(keys, "string")
-    columns["source"] = _series([row.source for row in rows], "string")
+    columns["bytes_per_s"] = "Float64", [row.bytes_per_s for row in rows]
+    columns["workload"] = "string", [row.workload.key if row.workload else None for row in rows]
+    columns["source"] = "string", [row.source for row in rows]
     return _frame(columns)
 
 
@@ -73,37 +69,31 @@ def spaces(tables: Iterable[Any]) -> pd.DataFrame:
     `knob.NAME`, `fact.NAME` and `counter.NAME` as in the files (docs/spaces.md); a column that a
     space lacks is missing in its rows."""
     found = [(table, row) for table in tables for row in table.rows]
-    columns = {
-        "space": _series([table.name for table, _ in found], "string"),
-        "variant": _series([row.variant for _, row in found], "string"),
-        "workload": _series([row.workload for _, row in found], "string"),
-        "outcome": _series([row.outcome for _, row in found], "string"),
-        "reason": _series([row.reason for _, row in found], "string"),
-        "median_s": _series([row.time_s for _, row in found], "Float64"),
-        "samples_s": _series([row.samples_s for _, row in found], "object"),
-    }
-    units: dict[str, str] = {}
-    for prefix, of in (("knob", "knobs"), ("fact", "facts"), ("counter", "counters")):
-        for name in dict.fromkeys(name for _, row in found for name in getattr(row, of)):
-            values = [getattr(row, of).get(name) for _, row in found]
-            columns[f"{prefix}.{name}"] = _series(values, None if prefix == "knob" else "Float64")
-    for table, _ in found:
-        units |= {f"counter.{name}": unit for name, unit in table.meta.units.items()}
+    columns: Columns = {"space": ("string", [table.name for table, _ in found])}
+    for name in ("variant", "workload", "outcome", "reason"):
+        columns[name] = "string", [getattr(row, name) for _, row in found]
+    columns["median_s"] = "Float64", [row.time_s for _, row in found]
+    columns["samples_s"] = "object", [row.samples_s for _, row in found]
+    for prefix, dtype in (("knob", ""), ("fact", "Float64"), ("counter", "Float64")):
+        held = [getattr(row, f"{prefix}s") for _, row in found]
+        for name in dict.fromkeys(name for values in held for name in values):
+            columns[f"{prefix}.{name}"] = dtype, [values.get(name) for values in held]
+    units = {f"counter.{n}": unit for table, _ in found for n, unit in table.meta.units.items()}
     return _frame(columns, units)
 
 
 def registry(registry: Registry) -> pd.DataFrame:
     """One row per entry; ratios are the chosen config's time over the other's."""
     entries = registry.entries
-    text: dict[str, list[Any]] = {
-        "gpu": [e.gpu.name for e in entries],
-        "workload": [e.workload.key for e in entries],
-        "method": [e.method for e in entries],
-        "inputs": [e.inputs for e in entries],
-        "family": [e.chosen.family for e in entries],
-        "kernel": [e.chosen.config for e in entries],
-        "reason": [e.reason for e in entries],
-        "recorded_at": [e.provenance.recorded_at for e in entries],
+    columns: Columns = {
+        "gpu": ("string", [e.gpu.name for e in entries]),
+        "workload": ("string", [e.workload.key for e in entries]),
+        "method": ("string", [e.method for e in entries]),
+        "inputs": ("string", [e.inputs for e in entries]),
+        "family": ("string", [e.chosen.family for e in entries]),
+        "kernel": ("string", [e.chosen.config for e in entries]),
+        "reason": ("string", [e.reason for e in entries]),
+        "recorded_at": ("string", [e.provenance.recorded_at for e in entries]),
     }
     real: dict[str, list[Any]] = {
         "median_s": [e.median_s for e in entries],
@@ -116,10 +106,9 @@ def registry(registry: Registry) -> pd.DataFrame:
     for name in sorted({name for e in entries for name in e.ratio_to_references}):
         ratios = [e.ratio_to_references.get(name) for e in entries]
         real[f"ratio_to_{name}"] = [ratio and ratio.value for ratio in ratios]
-    columns = {name: _series(values, "string") for name, values in text.items()}
-    columns |= {name: _series(values, "Float64") for name, values in real.items()}
-    columns["n"] = _series([e.n for e in entries], "Int64")
-    columns["tied"] = _series([len(e.tie_set) for e in entries], "Int64")
+    columns |= {name: ("Float64", values) for name, values in real.items()}
+    columns["n"] = "Int64", [e.n for e in entries]
+    columns["tied"] = "Int64", [len(e.tie_set) for e in entries]
     return _frame(columns)
 
 
@@ -127,45 +116,38 @@ def launches(profile: Profile) -> pd.DataFrame:
     """One row per launch that ncu profiled: `process_id`, `launch_id`, `kernel_name`, `device`,
     and a column for each metric by ncu's name.  A metric that is a text somewhere has texts."""
     found = profile.launches
-    columns = {
-        "process_id": _series([launch.process_id for launch in found], "Int64"),
-        "launch_id": _series([launch.launch_id for launch in found], "Int64"),
-        "kernel_name": _series([launch.kernel_name for launch in found], "string"),
-        "device": _series([launch.device for launch in found], "string"),
+    columns: Columns = {
+        name: (dtype, [getattr(launch, name) for launch in found])
+        for name, dtype in (
+            *(("process_id", "Int64"), ("launch_id", "Int64")),
+            *(("kernel_name", "string"), ("device", "string")),
+        )
     }
     units: dict[str, str] = {}
     for name in dict.fromkeys(name for launch in found for name in launch.metrics):
         cells = [launch.metrics.get(name) for launch in found]
-        numbers = [cell.value if isinstance(cell, Quantity) else None for cell in cells]
         texts = [cell if isinstance(cell, str) else None for cell in cells]
         if any(text is not None for text in texts):
-            columns[name] = _series(texts, "string")
+            columns[name] = "string", texts
             continue
-        columns[name] = _series(numbers, "Float64")
+        numbers = [cell.value if isinstance(cell, Quantity) else None for cell in cells]
+        columns[name] = "Float64", numbers
         unit = next((cell.unit for cell in cells if isinstance(cell, Quantity)), "")
         units |= {name: unit} if unit else {}
     return _frame(columns, units)
 
 
-def _type(kind: Kind) -> str:
-    return TYPES.get(kind.name, "Float64")
-
-
-def _series(values: Sequence[Any], dtype: str | None) -> pd.Series:
+def _frame(columns: Columns, units: Mapping[str, str] | None = None) -> pd.DataFrame:
+    """A column without a type gets that of its values."""
     import pandas as pd  # late: slow to load
 
-    plain = [value.name if isinstance(value, DType) else value for value in values]
-    if dtype == "string":
-        plain = [None if value is None else str(value) for value in plain]
-    series = pd.Series(plain, dtype=dtype if dtype is not None else "object")
-    return series if dtype is not None else series.convert_dtypes()
+    def series(dtype: str, values: list[Any]) -> pd.Series:
+        plain = [value.name if isinstance(value, DType) else value for value in values]
+        if dtype == "string":
+            plain = [None if value is None else str(value) for value in plain]
+        found = pd.Series(plain, dtype=dtype or "object")
+        return found if dtype else found.convert_dtypes()
 
-
-def _frame(
-    columns: Mapping[str, pd.Series], units: Mapping[str, str] | None = None
-) -> pd.DataFrame:
-    import pandas as pd
-
-    frame = pd.DataFrame(dict(columns))
+    frame = pd.DataFrame({name: series(*column) for name, column in columns.items()})
     frame.attrs["units"] = {n: u for n, u in {**UNITS, **(units or {})}.items() if n in columns}
     return frame

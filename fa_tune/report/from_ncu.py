@@ -11,23 +11,23 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from fa_tune import families
 from fa_tune.core.errors import InvalidConfig, ProfileFormatError
-from fa_tune.core.model import REFERENCE_FAMILY, Variant
+from fa_tune.core.model import REFERENCE_FAMILY
 from fa_tune.core.workload import DType
 from fa_tune.core.workload_parts import PARTS
-from fa_tune.families.kernel_names import KernelIdentity, identify
-from fa_tune.families.plan import GridShape
 from fa_tune.profile.ncu.launches import Launch, Missing
 from fa_tune.store.table.columns import counters_of
 from fa_tune.store.table.from_attempts import CYCLES, DURATION, cycle_metric, with_samples
+from fa_tune.store.table.kernel_names import KernelIdentity, identify
 from fa_tune.store.table.partial_workload import PartialWorkload, adopted
-from fa_tune.store.table.rows import BASELINE_LABEL, Row, completed, tiled_tflops
+from fa_tune.store.table.rows import Row, completed, tiled_tflops
 
 Note = Callable[[str], None]
+Grid = tuple[int, int, int] | None
+Kind = tuple[str, Grid]  # kernel name and grid: all that a workload is told by
 ANY_HEAD_DIM = 64  # no grid depends on it
 # Ours, and FlashAttention 2's, by the name of the template alone.
 BASE_NAME = re.compile(r"(flash_|sm90_)forward_(\w+_)?kernel|decode_(\w+_)?kernel|flash_fwd_kernel")
@@ -66,48 +66,34 @@ def rows_from_launches(
 
 
 def _rows_of_one_gpu(
-    launches: Sequence[Launch], given: PartialWorkload, on_note: Note | None
+    launches: Sequence[Launch], given: PartialWorkload, on_note: Note
 ) -> list[Row]:
-    names = dict.fromkeys(launch.kernel_name for launch in launches)
-    _refuse_base_names(names)
-    named = {name: identify(name) for name in names}
-    # All that a shape is told by: many launches, few kinds.
-    kinds = {(launch.kernel_name, launch.grid): launch for launch in launches}
+    named = {name: identify(name) for name in dict.fromkeys(m.kernel_name for m in launches)}
+    _refuse_base_names(named)
     for launch in {(launch.kernel_name, launch.block): launch for launch in launches}.values():
-        _refuse_other_block(named[launch.kernel_name], launch)
-    told_by = {
-        kind: _told(named[launch.kernel_name], launch, given)
-        if named[launch.kernel_name].family
-        else PartialWorkload()
-        for kind, launch in kinds.items()
-    }
-    complete = list(dict.fromkeys(shape for shape in told_by.values() if not shape.missing))
-    shape_by = {
-        kind: adopted(
-            told_by[kind], (c for c in complete if could_be(named[launch.kernel_name], c, launch))
-        )
-        if named[launch.kernel_name].family and named[launch.kernel_name].plain
-        else told_by[kind]
-        for kind, launch in kinds.items()
-    }
-    told = [told_by[launch.kernel_name, launch.grid] for launch in launches]
-    shapes = [shape_by[launch.kernel_name, launch.grid] for launch in launches]
-    cycles = cycle_metric(_cycles(launch) for launch in launches)
-    groups: dict[_Same, list[Launch]] = {}
-    for launch, shape in zip(launches, shapes, strict=True):
+        _refuse_other_block(named[launch.kernel_name], launch.block)
+    kinds = dict.fromkeys((launch.kernel_name, launch.grid) for launch in launches)
+    told = {kind: _told(named[kind[0]], kind[1], given) for kind in kinds}
+    shapes = _adopted(named, told)
+    groups: dict[tuple[object, ...], list[Launch]] = {}
+    for launch in launches:
+        kind = launch.kernel_name, launch.grid
         # The same grid may have served different problems, whose mean means nothing.
-        alone = bool(named[launch.kernel_name].family and shape.missing)
-        groups.setdefault(_Same.of(launch, shape, alone), []).append(launch)
+        alone = bool(named[launch.kernel_name].family and shapes[kind].missing)
+        single = (launch.process_id, launch.launch_id) if alone else None
+        groups.setdefault((kind, launch.block, single), []).append(launch)
+    cycles = cycle_metric(_cycles(launch) for launch in launches)
     rows = [
-        _row(named[same.kernel_name], same.shape, members, cycles)
-        for same, members in groups.items()
+        _row(named[m.kernel_name], shapes[m.kernel_name, m.grid], members, cycles)
+        for members in groups.values()
+        for m in members[:1]
     ]
-    if on_note:
-        _remark(rows, on_note)
-        _remark_assumptions(
-            [named[launch.kernel_name].label for launch in launches], told, shapes, given, on_note
-        )
-        _remark_zeros(launches, on_note)
+    _remark(rows, on_note)
+    taken = {named[k[0]].label for k in kinds if told[k].missing and not shapes[k].missing}
+    _remark_assumptions(taken, shapes.values(), given, on_note)
+    zeros = sum(1 for m in launches if (q := m.quantity(DURATION)) is not None and q.value <= 0)
+    if zeros:
+        on_note(f"{zeros} of {len(launches)} launches have a duration of 0 and were left out")
     return completed(rows)
 
 
@@ -120,25 +106,20 @@ def _refuse_base_names(names: Iterable[str]) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Same:
-    """What launches of one row have in common."""
-
-    kernel_name: str
-    grid: tuple[int, int, int] | None
-    block: tuple[int, int, int] | None
-    shape: PartialWorkload
-    launch: tuple[int, int] | None
-
-    @classmethod
-    def of(cls, launch: Launch, shape: PartialWorkload, alone: bool) -> _Same:
-        single = (launch.process_id, launch.launch_id) if alone else None
-        return cls(launch.kernel_name, launch.grid, launch.block, shape, single)
+def _refuse_other_block(identity: KernelIdentity, block: Grid) -> None:
+    if block is not None and identity.threads not in (None, math.prod(block)):
+        raise ProfileFormatError(
+            f"{identity.label} was launched with {math.prod(block)} threads a block, where its "
+            f"name says {identity.threads}: name and block are of different kernels"
+        )
 
 
-def _told(identity: KernelIdentity, launch: Launch, given: PartialWorkload) -> PartialWorkload:
-    """What name, grid and user say together; raises InvalidConfig where they contradict."""
-    known = inferred(identity, launch, one_query=given.seq_len == 1)
+def _told(identity: KernelIdentity, grid: Grid, given: PartialWorkload) -> PartialWorkload:
+    """What name, grid and user say together, nothing of an unknown kernel; raises InvalidConfig
+    where they contradict."""
+    if not identity.family:
+        return PartialWorkload()
+    known = _inferred(identity, grid, one_query=given.seq_len == 1)
     for part in PARTS:
         said, asked = getattr(known, part), getattr(given, part)
         if None not in (said, asked) and said != asked:
@@ -147,7 +128,7 @@ def _told(identity: KernelIdentity, launch: Launch, given: PartialWorkload) -> P
                 f"{_in_words(part, asked)}: leave that option out"
             )
     told = given.merge(known).fill_defaults().settled()
-    if not could_be(identity, told, launch):
+    if not _could_be(identity, told, grid):
         raise InvalidConfig(
             f"{identity.label} has another grid than seq_len {told.seq_len}, heads {told.heads}, "
             f"batch {told.batch} need: correct these options, or leave them out"
@@ -161,66 +142,40 @@ def _in_words(part: str, value: object) -> str:
     return f"{part} {value.name if isinstance(value, DType) else value}"
 
 
-def inferred(
-    identity: KernelIdentity, launch: Launch, *, one_query: bool = False
-) -> PartialWorkload:
+def _inferred(identity: KernelIdentity, grid: Grid, *, one_query: bool) -> PartialWorkload:
     """What name and grid say; the length is a whole number of query blocks.  With `one_query` the
     blocks of a reference are of heads that share keys, not of queries."""
     known = PartialWorkload(d_head=identity.d_head, dtype=identity.dtype, causal=identity.causal)
-    if launch.grid is None or identity.blocks is None or identity.ragged:
+    if identity.blocks is None or identity.ragged or (one_query and not identity.is_ours):
         return known
-    if one_query and identity.family == REFERENCE_FAMILY:
-        return known
-    implied = _implied_by_grid(identity, launch.grid)
+    implied = identity.implied_shape(grid)
     if implied is None:
         return known
     length = implied.query_blocks * identity.blocks[0]
-    sizes = {"seq_len": length, "heads": implied.heads, "batch": implied.batch}
-    guess = replace(known, **sizes)
+    sizes = PartialWorkload(seq_len=length, heads=implied.heads, batch=implied.batch)
+    guess = known.merge(sizes)
     checked = guess.fill_defaults().merge(PartialWorkload(d_head=ANY_HEAD_DIM))
-    return guess if _required_grid(identity, checked) == implied else known
+    return guess if identity.required_shape(checked.workload) == implied else known
 
 
-def could_be(identity: KernelIdentity, shape: PartialWorkload, launch: Launch) -> bool:
-    """Whether nothing speaks against the launch having solved a complete workload."""
-    required = _required_grid(identity, shape)
-    implied = None if launch.grid is None else _implied_by_grid(identity, launch.grid)
-    return required is None or implied is None or implied == required
+def _could_be(identity: KernelIdentity, shape: PartialWorkload, grid: Grid) -> bool:
+    """Whether nothing speaks against a launch having solved a workload."""
+    required = identity.required_shape(shape.workload)
+    return required is None or identity.implied_shape(grid) in (None, required)
 
 
-def _implied_by_grid(identity: KernelIdentity, grid: tuple[int, int, int]) -> GridShape | None:
-    """What a kernel's grid tells of its workload; None if nothing."""
-    if identity.family != REFERENCE_FAMILY:
-        config = families.config_of(Variant(identity.family, identity.label))
-        return families.grid_shape(config, grid)
-    # Of the references, FlashAttention 2's forward kernel alone has a grid that tells.
-    if identity.label != BASELINE_LABEL or identity.blocks is None:
-        return None
-    query_blocks, batch, heads = grid
-    return GridShape(query_blocks, heads, batch)
-
-
-def _required_grid(identity: KernelIdentity, shape: PartialWorkload) -> GridShape | None:
-    """The same of a workload; None if it is not complete or the kernel's blocks are unknown."""
-    workload = shape.apply_to(Row("")).workload
-    if workload is None or identity.blocks is None:
-        return None
-    rows, heads = workload.seq_len_q, workload.heads
-    if identity.family == REFERENCE_FAMILY and rows == 1:
-        # FlashAttention 2 makes queries of the heads that share a head of keys.
-        rows, heads = heads // workload.kv_heads, workload.kv_heads
-    return GridShape(-(-rows // identity.blocks[0]), heads, workload.batch)
-
-
-def _refuse_other_block(identity: KernelIdentity, launch: Launch) -> None:
-    if identity.family in ("", REFERENCE_FAMILY) or launch.block is None:
-        return
-    threads = families.threads(families.config_of(Variant(identity.family, identity.label)))
-    if threads not in (None, math.prod(launch.block)):
-        raise ProfileFormatError(
-            f"{identity.label} was launched with {math.prod(launch.block)} threads a block, where "
-            f"its name says {threads}: name and block are of different kernels"
-        )
+def _adopted(
+    named: Mapping[str, KernelIdentity], told: Mapping[Kind, PartialWorkload]
+) -> dict[Kind, PartialWorkload]:
+    """What is told, completed from the file's other kernels."""
+    complete = [shape for shape in dict.fromkeys(told.values()) if not shape.missing]
+    shapes = dict(told)
+    for (name, grid), shape in told.items():
+        identity = named[name]
+        if identity.family and identity.plain:
+            fitting = (c for c in complete if _could_be(identity, c, grid))
+            shapes[name, grid] = adopted(shape, fitting)
+    return shapes
 
 
 def _row(
@@ -277,33 +232,20 @@ def _remark(rows: Sequence[Row], on_note: Note) -> None:
 
 
 def _remark_assumptions(
-    labels: Sequence[str],
-    told: Sequence[PartialWorkload],
-    shapes: Sequence[PartialWorkload],
+    taken: Collection[str],
+    shapes: Iterable[PartialWorkload],
     given: PartialWorkload,
     on_note: Note,
 ) -> None:
-    """What rates rest on that neither a name nor a grid nor an option says."""
-    taken = sorted(
-        {
-            label
-            for label, before, after in zip(labels, told, shapes, strict=True)
-            if before.missing and not after.missing
-        }
-    )
+    """What rates rest on that neither a name nor a grid nor an option says; `taken` have the
+    workload of others."""
     if taken:
         on_note(
-            f"{', '.join(taken)}: the workload is taken from the other kernels of the file; give "
-            "it with --seq-len, --d-head, --causal, … if it differs"
+            f"{', '.join(sorted(taken))}: the workload is taken from the other kernels of the "
+            "file; give it with --seq-len, --d-head, --causal, … if it differs"
         )
     if given.seq_len_kv is None and any(not shape.missing for shape in shapes):
         on_note(
             "as many keys as queries, and heads of keys as of queries, are assumed; else give "
             "--seq-len-kv and --kv-heads"
         )
-
-
-def _remark_zeros(launches: Sequence[Launch], on_note: Note) -> None:
-    zeros = sum(1 for m in launches if (q := m.quantity(DURATION)) is not None and q.value <= 0)
-    if zeros:
-        on_note(f"{zeros} of {len(launches)} launches have a duration of 0 and were left out")

@@ -9,8 +9,7 @@ from pathlib import Path
 from fa_tune.core.errors import FaTuneError, InvalidConfig, ProfileFormatError, StorageError
 from fa_tune.core.files import read_bytes
 from fa_tune.core.workload_parts import PARTS
-from fa_tune.profile.ncu.launches import Profile
-from fa_tune.profile.ncu.parse import parse_ncu_csv, profile_of
+from fa_tune.profile.ncu.parse import profile_of
 from fa_tune.report.from_ncu import rows_from_launches
 from fa_tune.store.table.checks import implausible, named
 from fa_tune.store.table.columns import BY_FIELD
@@ -47,19 +46,25 @@ def load_report_source(
     """
     path = Path(path)
     note = on_note or (lambda _: None)
+
+    def load(file: Path) -> list[Row]:
+        try:
+            data = read_bytes(file)
+        except FileNotFoundError:
+            raise StorageError(f"cannot read {file}: no such file or folder") from None
+        return parse_report_source(data, file, stated, decimal=decimal, on_note=note)
+
     if not path.is_dir():
-        return _load_file(path, stated or Stated(), decimal, note)
+        return load(path)
     files = _csv_files(path)
     rows: list[Row] = []
     broken: list[FaTuneError] = []
     for file in files:
         source = file.name if len(files) > 1 else ""
         try:
-            loaded = _load_file(file, stated or Stated(), decimal, note)
+            rows += [replace(row, source=source) for row in load(file)]
         except (ProfileFormatError, StorageError) as error:
             broken.append(error)
-            continue
-        rows += [replace(row, source=source) for row in loaded]
     if len(broken) == len(files):
         raise broken[0]
     for left_out in broken:
@@ -89,50 +94,38 @@ def _folders_with_csv(folder: Path) -> Iterator[Path]:
 
 def parse_report_source(
     data: bytes,
-    where: str,
+    path: Path,
     stated: Stated | None = None,
     *,
     decimal: str | None = None,
     on_note: Note | None = None,
 ) -> list[Row]:
-    """The rows of a CSV that is at hand as bytes, ours or ncu's; `where` is its name in messages
-    and `decimal` the separator in ncu's numbers (None: found out).  Else as
+    """The rows of a file whose bytes are at hand; `path` is its name in messages.  Else as
     `load_report_source`; raises ProfileFormatError."""
-    note = on_note or (lambda _: None)
-    if _is_ours(data):
-        text = data.decode("utf-8-sig", errors="replace")
-        return _rows_of_ours(text, where, stated or Stated(), note)
-    try:
-        profile = parse_ncu_csv(data, decimal=decimal)
-    except ProfileFormatError as error:
-        raise type(error)(f"{where}: {error}") from None
-    return _rows_of_ncu(profile, where, stated or Stated(), note)
-
-
-def _load_file(path: Path, stated: Stated, decimal: str | None, note: Note) -> list[Row]:
-    try:
-        data = read_bytes(path)
-    except FileNotFoundError:
-        raise StorageError(f"cannot read {path}: no such file or folder") from None
     _refuse_other_formats(path, data)
-    if _is_ours(data):
-        return _rows_of_ours(text_of(data, path), str(path), stated, note)
-    return _rows_of_ncu(profile_of(data, path, decimal=decimal), str(path), stated, note)
-
-
-def _is_ours(data: bytes) -> bool:
+    note, stated = on_note or (lambda _: None), stated or Stated()
     # ncu's own files may be in other encodings.
-    return looks_like_ours(data[:START_BYTES].decode("utf-8-sig", errors="replace"))
+    if looks_like_ours(data[:START_BYTES].decode("utf-8-sig", errors="replace")):
+        return _rows_of_ours(text_of(data, path), path, stated, note)
+    profile = profile_of(data, path, decimal=decimal)
+    for warning in profile.warnings:
+        note(f"{path}: {warning}")
+    try:
+        return rows_from_launches(
+            profile.launches, given=stated, on_note=lambda text: note(f"{path}: {text}")
+        )
+    except (InvalidConfig, ProfileFormatError) as error:
+        raise type(error)(f"{path}: {error}") from None
 
 
-def _rows_of_ours(text: str, where: str, stated: Stated, note: Note) -> list[Row]:
-    parsed = parse_rows(text, where, on_note=note)
+def _rows_of_ours(text: str, path: Path, stated: Stated, note: Note) -> list[Row]:
+    parsed = parse_rows(text, str(path), on_note=note)
     for row in parsed:
         if wrong := implausible(row):
-            raise ProfileFormatError(f"{where}: {named(row, wrong)}")
+            raise ProfileFormatError(f"{path}: {named(row, wrong)}")
     rows = [row for row in parsed if _is_of(stated, PartialWorkload.of(row))]
     if parsed and not rows:
-        note(f"{where}: {_none_selected(stated, [PartialWorkload.of(row) for row in parsed])}")
+        note(f"{path}: {_none_selected(stated, [PartialWorkload.of(row) for row in parsed])}")
     return completed(_stated(PartialWorkload.of(row), stated).apply_to(row) for row in rows)
 
 
@@ -156,11 +149,15 @@ def _is_of(given: Stated, parts: PartialWorkload) -> bool:
 def _none_selected(given: Stated, held: Sequence[PartialWorkload]) -> str:
     """Which options select none of the rows, and what the rows have: `no row has batch 3 (they have
     4, 8)`."""
-    named = [name for name in PARTS if getattr(given, name) is not None]
-    alone = {name: Stated(**{name: getattr(given, name)}) for name in named}
-    without = [n for n in named if not any(_is_of(alone[n], parts) for parts in held)]
+    asked = {name: value for name in PARTS if (value := getattr(given, name)) is not None}
+    shown = {name: f"{name} {_value(name, value)}" for name, value in asked.items()}
+    without = [
+        name
+        for name, value in asked.items()
+        if not any(_is_of(Stated(**{name: value}), parts) for parts in held)
+    ]
     if not without:
-        return f"no row has {' and '.join(_shown(n, getattr(given, n)) for n in named)} together"
+        return f"no row has {' and '.join(shown.values())} together"
     told = []
     for name in without:
         values = {getattr(parts, name) for parts in held} - {None}
@@ -168,27 +165,12 @@ def _none_selected(given: Stated, held: Sequence[PartialWorkload]) -> str:
         if len(some) > MOST_VALUES:
             some = [*some[:MOST_VALUES], "…"]
         they = f"they have {', '.join(some)}" if some else "they have none"
-        told.append(f"{_shown(name, getattr(given, name))} ({they})")
+        told.append(f"{shown[name]} ({they})")
     return f"no row has {' or '.join(told)}"
-
-
-def _shown(name: str, value: object) -> str:
-    return f"{name} {_value(name, value)}"
 
 
 def _value(name: str, value: object) -> str:
     return BY_FIELD[name].kind.text(value)
-
-
-def _rows_of_ncu(profile: Profile, where: str, stated: Stated, note: Note) -> list[Row]:
-    for warning in profile.warnings:
-        note(f"{where}: {warning}")
-    try:
-        return rows_from_launches(
-            profile.launches, given=stated, on_note=lambda text: note(f"{where}: {text}")
-        )
-    except (InvalidConfig, ProfileFormatError) as error:
-        raise type(error)(f"{where}: {error}") from None
 
 
 def _refuse_other_formats(path: Path, data: bytes) -> None:

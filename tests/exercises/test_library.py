@@ -48,7 +48,7 @@ from fa_tune import libraries
 from fa_tune.cli import main
 from fa_tune.core.model import Attempt, Outcome
 from fa_tune.core.workload import Workload
-from fa_tune.families.kernel_names import identify
+from fa_tune.store.table.kernel_names import identify
 from fa_tune.operations.base import CheckCase, Problem
 from fa_tune.operations.forward.torch_side import expected, inputs
 from fa_tune.operations.torch_side import judge, outputs_of, results_of

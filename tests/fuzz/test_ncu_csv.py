@@ -112,7 +112,7 @@ def test_no_damaged_page_is_misread(page: str) -> None:
 def test_report_never_ends_in_a_traceback(page: str) -> None:
     for text in mutants(PAGES[page], MUTANTS // 4, random.Random(page + "report"), pieces=PIECES):
         try:
-            rows = parse_report_source(text.encode("utf-8", "surrogatepass"), "here")
+            rows = parse_report_source(text.encode("utf-8", "surrogatepass"), Path("here"))
         except FaTuneError:
             continue
         assert rows

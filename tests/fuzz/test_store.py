@@ -88,7 +88,7 @@ def _check_cell(column: Any, value: Any, cell: str, notes: list[str]) -> None:
 
 def test_report_ends_in_no_traceback() -> None:
     for text in _changed(TABLE, 500, "report"):
-        _refused_or(parse_report_source, text.encode("utf-8", "surrogatepass"), "here")
+        _refused_or(parse_report_source, text.encode("utf-8", "surrogatepass"), Path("here"))
 
 
 # Provenance -----------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "op": {"core", "families", "build", "store"},
     # What runs on a GPU.
     "gpu": {"core", "operations", "libraries", "families", "build", "workers", "op"},
-    "report": {"core", "libraries", "families", "profile", "store"},
+    "report": {"core", "profile", "store"},
     "tune": {
         *("core", "operations", "libraries", "families", "build", "workers"),
         *("profile", "search", "store"),
@@ -58,7 +58,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 
 # A name or an arrow more makes the order harder to see: put it in the place of another one.
-MOST_NAMES, MOST_ARROWS = 19, 72
+MOST_NAMES, MOST_ARROWS = 19, 70
 
 # Package -> the modules that may import it, in any way but for type checkers.
 CHILD = {"fa_tune.gpu"}

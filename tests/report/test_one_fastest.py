@@ -10,7 +10,7 @@ import pytest
 
 from fa_tune.report.formats import write_text
 from fa_tune.report.load import load_report_source
-from fa_tune.report.summary import sentences, summarise
+from fa_tune.report.summary import summarise
 from fa_tune.report.tables import tables_of
 from fa_tune.store.table.rows import Row, grouped
 from tests.project_files import ROOT
@@ -29,7 +29,7 @@ def test_what_was_measured_at_a_slower_clock_is_not_slower() -> None:
     assert table.best is not None
     assert table.cells[table.best][0] == SLOW_CLOCK
     (summary,) = summarise(rows)
-    assert SLOW_CLOCK in sentences(summary)[0]
+    assert SLOW_CLOCK in summary.sentences[0]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "profiles" / "nvidia_h200").glob("fast*.csv")))

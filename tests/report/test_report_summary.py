@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fa_tune.core.model import Outcome
 from fa_tune.core.workload import DType
-from fa_tune.report.summary import sentences, summarise
+from fa_tune.report.summary import summarise
 from fa_tune.store.table.rows import Row
 
 BASE = Row("", family="sm80", seq_len=512, d_head=128, dtype=DType.FP16, method="events")
@@ -32,21 +32,21 @@ def test_winner_neighbours_references_failures() -> None:
             _row("e", None, outcome=Outcome.WRONG_RESULT),
         ]
     )
-    assert sentences(summary) == [
+    assert summary.sentences == (
         "seq_len 512, d_head 128, FP16; events: the fastest of 3 configs is a at 1 ms.",
         "1 other is within 1 % of it.",
         "Its speed is 1.50x that of FA2, 0.50x that of cuDNN (the fastest of them).",
         "Without a result: 2 wrong result.",
-    ]
+    )
 
 
 def test_nothing_valid() -> None:
     (summary,) = summarise([_row("a", None, outcome=Outcome.TIMED_OUT), _row("FA2", 1)])
     assert summary.winner is None
-    assert sentences(summary) == [
+    assert summary.sentences == (
         "seq_len 512, d_head 128, FP16; events: no config has a valid time.",
         "Without a result: 1 timed out.",
-    ]
+    )
 
 
 def test_workloads_and_methods_are_apart_and_references_alone_say_nothing() -> None:

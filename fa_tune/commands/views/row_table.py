@@ -10,7 +10,7 @@ from fa_tune.core import units
 from fa_tune.core.model import Outcome
 from fa_tune.report.fitted import Legend, fitted
 from fa_tune.report.formats import write
-from fa_tune.report.summary import sentences, summarise
+from fa_tune.report.summary import summarise
 from fa_tune.report.tables import within_limit
 from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.store.table.rows import Row, best, grouped, paces
@@ -34,7 +34,7 @@ def show_rows(rows: Sequence[Row], limit: int | None, *, wide: bool, summed_up: 
     if wide:
         write(rows, "table", sys.stdout, limit=limit)
         for i, summary in enumerate(summarise(rows) if summed_up else ()):
-            say(("" if i else "\n") + " ".join(sentences(summary)))
+            say(("" if i else "\n") + " ".join(summary.sentences))
         return legend
     width = terminal_width()
     for group, members in grouped(rows).items():
@@ -46,7 +46,7 @@ def show_rows(rows: Sequence[Row], limit: int | None, *, wide: bool, summed_up: 
     texts = []
     for summary in summarise(rows) if summed_up else ():
         own = [_subject(summary.winner)] if summary.winner is not None else []
-        texts.append(legend.numbered(" ".join(sentences(summary)), own))
+        texts.append(legend.numbered(" ".join(summary.sentences), own))
     if subjects:
         starred = any(best(members) is not None for members in grouped(rows).values())
         say(wrapped(STARRED_KEY if starred else KEY, width))

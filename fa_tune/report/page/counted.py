@@ -4,13 +4,12 @@ one loses."""
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from fa_tune.core.errors import FaTuneError
-from fa_tune.core.model import Measurement, Quantity, Variant, is_reference
+from fa_tune.core.model import Measurement, Quantity, is_reference
 from fa_tune.core.roofline import ROOFS
 from fa_tune.core.units import format_quantity
-from fa_tune.libraries import label_of
 from fa_tune.profile.explain import cycles_by_family, explain_pair
 from fa_tune.profile.ncu.metrics import (
     DRAM_READ,
@@ -30,27 +29,43 @@ UNITS = {"tensor cores": TENSOR_PIPE, "exponentials": XU_PIPE, "issue slots": IS
 MEMORY = "memory"
 
 
-def counters(sources: Iterable[Source], numbers: Mapping[str, str]) -> Records:
+# Of each workload the GPU's name, and what was measured with counters: all by one method.
+Profiled = Sequence[tuple[str, Sequence[Measurement]]]
+
+
+def by_workload(sources: Iterable[Source]) -> Profiled:
+    """What was measured with counters, by workload of a source: by the first one's method."""
+    out: list[tuple[str, Sequence[Measurement]]] = []
+    for source in sources:
+        found: dict[str, list[Measurement]] = {}
+        for measured in source.profiled:
+            members = found.setdefault(measured.workload, [])
+            if not members or members[0].method == measured.method:
+                members.append(measured)
+        out += [(source.gpu, members) for members in found.values()]
+    return out
+
+
+def counters(profiled: Profiled, numbers: Mapping[str, str]) -> Records:
     """Time and counters of every profiled kernel: one record for each kernel and counter that is
     not zero on all.  `share` is the value over the largest of its line."""
     out: Records = []
-    for source in sources:
-        for measured in _profiled_by_workload(source).values():
-            of_kernels = [(m, {"time": _time(m)} | _labelled(m)) for m in measured if m.counters]
-            lines = dict.fromkeys(name for _, values in of_kernels for name in values)
-            for line in lines:
-                most = max(values[line].value for _, values in of_kernels if line in values)
-                out += [
-                    _of_kernel(m, numbers)
-                    | {
-                        "counter": line,
-                        "value": values[line].value,
-                        "shown": format_quantity(values[line]),
-                        "share": values[line].value / most,
-                    }
-                    for m, values in of_kernels
-                    if line in values and most > 0
-                ]
+    for _, measured in profiled:
+        of_kernels = [(m, {"time": _time(m)} | _labelled(m)) for m in measured if m.counters]
+        for line in dict.fromkeys(name for _, values in of_kernels for name in values):
+            known = [(m, values[line]) for m, values in of_kernels if line in values]
+            most = max(quantity.value for _, quantity in known)
+            out += [
+                _of_kernel(m, numbers)
+                | {
+                    "counter": line,
+                    "value": quantity.value,
+                    "shown": format_quantity(quantity),
+                    "share": quantity.value / most,
+                }
+                for m, quantity in known
+                if most > 0
+            ]
     return out
 
 
@@ -62,14 +77,13 @@ def _time(measurement: Measurement) -> Quantity:
     return Quantity(statistics.median(measurement.samples_s), "s")
 
 
-def busy(sources: Iterable[Source], numbers: Mapping[str, str]) -> Records:
+def busy(profiled: Profiled, numbers: Mapping[str, str]) -> Records:
     """How busy each profiled kernel keeps what may bound it, in percent of the peak, by `UNITS`."""
     return [
         _of_kernel(measured, numbers) | shares
-        for source in sources
-        for several in _profiled_by_workload(source).values()
+        for gpu, several in profiled
         for measured in several
-        for shares in [_shares_of_peaks(measured, source.gpu)]
+        for shares in [_shares_of_peaks(measured, gpu)]
         if shares
     ]
 
@@ -83,70 +97,50 @@ def _shares_of_peaks(measured: Measurement, gpu: str) -> dict[str, float]:
     return found
 
 
-def waits(sources: Iterable[Source], numbers: Mapping[str, str]) -> Records:
+def waits(profiled: Profiled, numbers: Mapping[str, str]) -> Records:
     """What the warps of each profiled kernel spend their cycles on, in percent, by `REASONS`."""
     return [
         _of_kernel(measured, numbers)
         | {cause: 100 * cycles / sum(split.values()) for cause, cycles in split.items()}
-        for source in sources
-        for several in _profiled_by_workload(source).values()
+        for _, several in profiled
         for measured in several
         for split in [cycles_by_family(measured)]
         if split
     ]
 
 
-def _label(measured: Measurement) -> str:
-    return str(rows_from_measurements([measured])[0].group)
-
-
 def _of_kernel(measured: Measurement, numbers: Mapping[str, str]) -> dict[str, str | float]:
-    name = _named(measured.subject)
+    (row,) = rows_from_measurements([measured])
     return {
-        "workload": _label(measured),
-        "config": numbers.get(measured.subject, name),
-        "kernel": name,
+        "workload": str(row.group),
+        "config": numbers.get(measured.subject, row.kernel),
+        "kernel": row.kernel,
     }
 
 
-def explanations(sources: Iterable[Source], numbers: Mapping[str, str]) -> Records:
+def explanations(profiled: Profiled, numbers: Mapping[str, str]) -> Records:
     """Winner against runner-up on every workload that has counters of both: one record per kind
     of cause, its cycles in percent of the winner's, so that they add up to what the runner-up
     takes longer; below 0 where the runner-up spends fewer."""
     out: Records = []
-    for source in sources:
-        for measured in _profiled_by_workload(source).values():
-            members = [m for m in measured if not is_reference(m.subject)]
-            members.sort(key=lambda m: statistics.median(m.samples_s))
-            if len(members) < 2:
-                continue
-            try:
-                pair = explain_pair(members[1], members[0], numbers)
-            except FaTuneError:
-                continue
-            out += [
-                {
-                    "workload": _label(members[0]),
-                    "winner": numbers[pair.fast],
-                    "runner_up": numbers[pair.slow],
-                    "cause": finding.cause,
-                    "more_percent": 100 * finding.share * abs(pair.cycle_ratio - 1),
-                    "sentences": "" if i else " ".join(pair.sentences),
-                }
-                for i, finding in enumerate(pair.findings)
-            ]
+    for _, measured in profiled:
+        members = [m for m in measured if not is_reference(m.subject)]
+        members.sort(key=lambda m: statistics.median(m.samples_s))
+        if len(members) < 2:
+            continue
+        try:
+            pair = explain_pair(members[1], members[0], numbers)
+        except FaTuneError:
+            continue
+        out += [
+            {
+                "workload": _of_kernel(members[0], numbers)["workload"],
+                "winner": numbers[pair.fast],
+                "runner_up": numbers[pair.slow],
+                "cause": finding.cause,
+                "more_percent": 100 * finding.share * abs(pair.cycle_ratio - 1),
+                "sentences": "" if i else " ".join(pair.sentences),
+            }
+            for i, finding in enumerate(pair.findings)
+        ]
     return out
-
-
-def _profiled_by_workload(source: Source) -> dict[str, list[Measurement]]:
-    """What was measured with counters, by workload: all by one method, the first."""
-    found: dict[str, list[Measurement]] = {}
-    for measured in source.profiled:
-        members = found.setdefault(measured.workload, [])
-        if not members or members[0].method == measured.method:
-            members.append(measured)
-    return found
-
-
-def _named(subject: str) -> str:
-    return label_of(Variant.from_key(subject).config)

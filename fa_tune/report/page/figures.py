@@ -7,6 +7,7 @@ import re
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,54 +23,95 @@ Records = list[dict[str, Any]]
 MS = 1e3
 MAX_TIED = 12  # of a workload, the fastest first
 MAX_COVERING = 10  # configs per family of workloads
+_OF_ROWS = ("registers", "l2_hit_percent", "n", "flop_per_byte", "reason")
 
 
 @dataclass(frozen=True)
 class Place:
     """One workload of one source, and its rows.  `label` is all that is known of it, `short` what
-    the others on the page do not share.  `leader` is the fastest of ours, empty without one, and
-    `to_leader` the time of each of ours over its, the fastest first."""
+    the others on the page do not share."""
 
     label: str
     short: str
     source: Source
     rows: Sequence[Row]
-    leader: str
-    to_leader: Mapping[str, Ratio]
+
+    @property
+    def key(self) -> str:
+        """The workload's key; empty where it is unknown."""
+        workload = self.rows[0].workload
+        return workload.key if workload else ""
 
     @property
     def kind(self) -> str:
         """What the workloads of a line by length share: `d_head 128, FP16, causal`."""
-        parts = re.split("[,;] ", self.label)
         apart = ("seq_len ", "batch ")
-        return ", ".join(part for part in parts if not part.startswith(apart))
+        return ", ".join(part for part in _parts(self.label) if not part.startswith(apart))
 
-    @property
+    @cached_property
+    def pace(self) -> dict[str, float]:
+        """What each subject with a time is ranked by."""
+        pace = paces(self.rows)
+        return {subject_of(row): pace[id(row)] for row in self.rows if id(row) in pace}
+
+    @cached_property
+    def compared(self) -> dict[str, tuple[float, ...]]:
+        """What the times of subjects are compared by."""
+        timed = {subject_of(r): r for r in self.rows if r.rank_s is not None and r.family}
+        samples = {s: row.samples_s or (row.rank_s or 0.0,) for s, row in timed.items()}
+        return comparable(samples, {s: row.relative or () for s, row in timed.items()})
+
+    @cached_property
+    def leader(self) -> str:
+        """The fastest of ours, empty without one."""
+        fastest = best(self.rows)
+        return "" if fastest is None else subject_of(fastest)
+
+    @cached_property
+    def slowdowns(self) -> dict[str, float]:
+        """The time of each subject over the leader's, by what rows are ranked by: below 1 for a
+        library that is faster."""
+        return {s: own / self.pace[self.leader] for s, own in self.pace.items() if self.leader}
+
+    @cached_property
+    def to_leader(self) -> dict[str, Ratio]:
+        """The time of each of ours over the leader's, the fastest first."""
+        ours = {subject_of(row) for row in self.rows if row.is_variant} & self.pace.keys()
+        return {
+            s: paired_ratio(self.compared[s], self.compared[self.leader])
+            for s in sorted(ours, key=lambda s: (s != self.leader, self.pace[s], s))
+            if {s, self.leader} <= self.compared.keys()
+        }
+
+    @cached_property
     def chosen(self) -> str:
         """The chosen variant's key, or the fastest one's where no choice is known; empty if there
         is none."""
-        workload = self.rows[0].workload
-        recorded = self.source.chosen.get(workload.key, "") if workload else ""
-        if recorded in {subject_of(row) for row in self.rows}:
-            return recorded
-        return self.leader
+        recorded = self.source.chosen.get(self.key, "")
+        return recorded if recorded in map(subject_of, self.rows) else self.leader
+
+    @property
+    def chosen_row(self) -> Row | None:
+        """The row of what is chosen, if it has a time."""
+        found = (r for r in self.rows if subject_of(r) == self.chosen and r.rank_s is not None)
+        return next(found, None)
 
     @property
     def over_libraries(self) -> dict[str, Ratio]:
         """The speed of what is chosen over each library's, by label, with its interval where the
         samples of both are paired; empty where either has no time."""
-        compared, pace = _compared(self.rows), paces(self.rows)
-        timed = {subject_of(row): row for row in self.rows if id(row) in pace}
-        ours = timed.get(self.chosen)
-        if ours is None:
-            return {}
-        return {
-            row.kernel: Ratio(
-                pace[id(row)] / pace[id(ours)],
-                paired_ratio(compared[s], compared[self.chosen]).interval,
-            )
-            for s, row in timed.items()
+        libraries = {
+            subject_of(row): row.kernel
+            for row in self.rows
             if row.is_reference and row.kernel != BARE_READ_LABEL
+        }
+        return {
+            label: Ratio(
+                self.pace[s] / self.pace[self.chosen],
+                paired_ratio(self.compared[s], self.compared[self.chosen]).interval,
+            )
+            for s, label in libraries.items()
+            if {s, self.chosen} <= self.pace.keys()
         }
 
     @property
@@ -86,23 +128,19 @@ def places(sources: Iterable[Source]) -> list[Place]:
         for source in sources
         for group, rows in grouped(source.rows).items()
     ]
-    parts = [re.split("[,;] ", label) for label, _, _ in found]
+    parts = [_parts(label) for label, _, _ in found]
     shared = set.intersection(*map(set, parts)) if parts else set()
     apart = {tuple(p for p in own if not p.startswith("batch ")) for own in parts}
-    if len(apart) == len({tuple(own) for own in parts}):  # the batch follows from the others
+    if len(apart) == len(set(map(tuple, parts))):  # the batch follows from the others
         shared |= {part for own in parts for part in own if part.startswith("batch ")}
     return [
-        Place(
-            label=label,
-            short=_shortened(own, shared, rows[0].source) or label,
-            source=source,
-            rows=rows,
-            leader=leader,
-            to_leader=_to_leader(rows, leader),
-        )
+        Place(label, _shortened(own, shared, rows[0].source) or label, source, rows)
         for own, (label, source, rows) in zip(parts, found, strict=True)
-        for leader in [_leader(rows)]
     ]
+
+
+def _parts(label: str) -> list[str]:
+    return re.split("[,;] ", label)
 
 
 def _shortened(parts: Sequence[str], shared: Collection[str], source: str) -> str:
@@ -114,29 +152,6 @@ def _shortened(parts: Sequence[str], shared: Collection[str], source: str) -> st
 def subject_of(row: Row) -> str:
     """`family:config`, or the name of a kernel that is nobody's."""
     return f"{row.family}:{row.kernel}" if row.family else row.kernel
-
-
-def _leader(rows: Sequence[Row]) -> str:
-    fastest = best(rows)
-    return "" if fastest is None else subject_of(fastest)
-
-
-def _compared(rows: Sequence[Row]) -> dict[str, tuple[float, ...]]:
-    """What the times of all are compared by."""
-    timed = {subject_of(row): row for row in rows if row.rank_s is not None and row.family}
-    samples = {s: row.samples_s or (row.rank_s or 0.0,) for s, row in timed.items()}
-    return comparable(samples, {s: row.relative or () for s, row in timed.items()})
-
-
-def _to_leader(rows: Sequence[Row], leader: str) -> dict[str, Ratio]:
-    compared, pace = _compared(rows), paces(rows)
-    ours = [row for row in rows if row.is_variant and id(row) in pace]
-    ours.sort(key=lambda row: (subject_of(row) != leader, pace[id(row)], subject_of(row)))
-    return {
-        s: paired_ratio(compared[s], compared[leader])
-        for s in map(subject_of, ours)
-        if s in compared and leader in compared
-    }
 
 
 def numbered(
@@ -156,8 +171,8 @@ def answers(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
     library (`times`, from `low` to `high`); `others` are all libraries in words."""
     out: Records = []
     for place in found:
-        row = next((r for r in place.rows if subject_of(r) == place.chosen), None)
-        if row is None or row.rank_s is None:
+        row = place.chosen_row
+        if row is None:
             continue
         over = place.over_libraries
         nearest = min(over, key=lambda name: over[name].value, default="")
@@ -179,21 +194,16 @@ def results(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
     """Every row: `slowdown` is its time over that of the fastest of ours."""
     out: Records = []
     for place in found:
-        slowdown = _slowdowns(place)
         for row in place.rows:
             subject = subject_of(row)
             out.append(
                 _of_row(place, row, numbers)
                 | {
                     "chosen": subject == place.chosen,
-                    "slowdown": slowdown.get(subject),
-                    "registers": row.registers,
-                    "l2_hit_percent": row.l2_hit_percent,
-                    "n": row.n,
-                    "flop_per_byte": row.flop_per_byte,
+                    "slowdown": place.slowdowns.get(subject),
                     "outcome": str(row.outcome),
-                    "reason": row.reason,
                 }
+                | {name: getattr(row, name) for name in _OF_ROWS}
             )
     return out
 
@@ -203,7 +213,7 @@ def _of_row(place: Place, row: Row, numbers: Mapping[str, str]) -> dict[str, Any
     return {
         "workload": place.label,
         "short": place.short,
-        "key": row.workload.key if row.workload else "",
+        "key": place.key,
         "config": numbers.get(subject_of(row), row.kernel),
         "kernel": row.kernel,
         "family": "reference" if row.is_reference else row.family or "other",
@@ -223,28 +233,16 @@ def _peak_percent(row: Row, gpu: str) -> float | None:
     return 100 * max(row.matmul_tflops / roof.tflops, memory)
 
 
-def _slowdowns(place: Place) -> dict[str, float]:
-    """The time of each over that of the fastest of ours, by what rows are ranked by: below 1 for a
-    library that is faster."""
-    pace = paces(place.rows)
-    fastest = best(place.rows)
-    if fastest is None:
-        return {}
-    timed = [row for row in place.rows if id(row) in pace]
-    return {subject_of(row): pace[id(row)] / pace[id(fastest)] for row in timed}
-
-
 def ties(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
     """Samples of tied configs over the leader's of the same round, and the ratio's interval."""
     out: Records = []
     for place in found:
         if len(place.tied) < 2:
             continue
-        compared = _compared(place.rows)
         for subject in place.tied[:MAX_TIED]:
             ratio = place.to_leader[subject]
             low, high = ratio.interval or (ratio.value, ratio.value)
-            rounds = zip(compared[subject], compared[place.leader], strict=False)
+            rounds = zip(place.compared[subject], place.compared[place.leader], strict=False)
             out.append(
                 {
                     "workload": place.label,
@@ -266,7 +264,7 @@ def rates(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
     library's."""
     out: Records = []
     for place in found:
-        row = next((r for r in place.rows if subject_of(r) == place.chosen), None)
+        row = place.chosen_row
         over = {name: ratio.value for name, ratio in place.over_libraries.items()}
         if row is None or row.workload is None or row.matmul_tflops is None or not over:
             continue
@@ -305,21 +303,20 @@ def single_configs(found: Sequence[Place], numbers: Mapping[str, str]) -> Record
             kinds.setdefault("; ".join(filter(None, (kind, row.source))), []).append(place)
     out: Records = []
     for kind, members in kinds.items():
-        losses = [_slowdowns(place) for place in members]
-        everywhere = set.intersection(*(set(loss) for loss in losses)) & numbers.keys()
-        entries = [
-            {
-                "workloads": f"{kind} ({len(members)})",
-                "config": numbers[subject],
-                "kernel": Variant.from_key(subject).config,
-                "mean_percent": 100 * (statistics.fmean(loss[subject] for loss in losses) - 1),
-                "worst_percent": 100 * (max(loss[subject] for loss in losses) - 1),
-                "worst_on": max(zip(losses, members, strict=True), key=lambda p: p[0][subject])[
-                    1
-                ].short,
-            }
-            for subject in everywhere
-        ]
+        everywhere = set.intersection(*(set(place.slowdowns) for place in members))
+        entries = []
+        for subject in everywhere & numbers.keys():
+            times = [place.slowdowns[subject] for place in members]
+            entries.append(
+                {
+                    "workloads": f"{kind} ({len(members)})",
+                    "config": numbers[subject],
+                    "kernel": Variant.from_key(subject).config,
+                    "mean_percent": 100 * (statistics.fmean(times) - 1),
+                    "worst_percent": 100 * (max(times) - 1),
+                    "worst_on": members[times.index(max(times))].short,
+                }
+            )
         out += sorted(entries, key=lambda e: (e["mean_percent"], e["config"]))[:MAX_COVERING]
     return out
 
@@ -328,9 +325,7 @@ def on_inputs(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
     """How long configs took on other inputs, where that is recorded."""
     out: Records = []
     for place in found:
-        workload = place.rows[0].workload
-        figures = place.source.on_inputs.get(workload.key, {}) if workload else {}
-        for subject, told in figures.items():
+        for subject, told in place.source.on_inputs.get(place.key, {}).items():
             paired = [f.to_own_inputs for f in told if f.to_own_inputs is not None]
             in_rounds = len(paired) == len(told)
             times = paired if in_rounds else [figure.median_s for figure in told]

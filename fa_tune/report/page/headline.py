@@ -4,12 +4,14 @@ how sure."""
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fa_tune.report.page.figures import Records
 from fa_tune.report.page.source import FACTS, Source
+from fa_tune.report.summary import counted
 
 NEEDED = ("gpu", "driver", "recorded_at", "inputs")  # without which a number says little
 
@@ -34,10 +36,10 @@ def headline(answers: Records, sources: Sequence[Source], rows: int) -> Headline
     if compared:
         title, sentences = _compared(compared, gpu)
     elif answers:
-        title = f"The fastest config on {_count(len(answers), 'workload')}, beside no library"
-        sentences = [f"On {gpu} no library was measured beside: {_count(rows, 'row')}."]
+        title = f"The fastest config on {counted(len(answers), 'workload')}, beside no library"
+        sentences = [f"On {gpu} no library was measured beside: {counted(rows, 'row')}."]
     else:
-        title = f"{_count(rows, 'measurement')}, none of a config of fa-tune with a valid time"
+        title = f"{counted(rows, 'measurement')}, none of a config of fa-tune with a valid time"
         sentences = []
     return Headline(title, (*sentences, *_configs(answers)), known, missing)
 
@@ -72,7 +74,7 @@ def _compared(found: Records, gpu: str) -> tuple[str, list[str]]:
     mean = math.exp(math.fsum(math.log(a["times"]) for a in found) / len(found))
     sentences = [
         f"On {gpu}, what is chosen is compared with the fastest of {_listed(libraries, 'and')} on "
-        f"each of {_count(len(found), 'workload')}: {_listed([p for p in parts if p], 'and')}; "
+        f"each of {counted(len(found), 'workload')}: {_listed([p for p in parts if p], 'and')}; "
         f"{mean:.2f} times as fast in the geometric mean.",
         _sure(found),
     ]
@@ -92,25 +94,19 @@ def _sure(found: Records) -> str:
     if not spans:
         return "No ratio has an interval: too few samples were taken."
     without = len(found) - len(spans)
-    apart = f"; {_count(without, 'ratio')} without one" if without else ""
+    apart = f"; {counted(without, 'ratio')} without one" if without else ""
     return f"The 95 % interval of such a ratio spans at most {max(spans):.3f}{apart}."
 
 
 def _configs(answers: Records) -> list[str]:
-    counts: dict[str, int] = {}
-    for answer in answers:
-        counts[answer["config"]] = counts.get(answer["config"], 0) + 1
-    if not counts:
-        return []
-    most = max(counts, key=lambda config: counts[config])
+    counts = Counter(answer["config"] for answer in answers)
     if len(counts) == 1:
-        return [f"One config, {most}, is chosen everywhere."]
-    return [f"{len(counts)} configs are chosen; {most} most often, on {counts[most]}."]
+        return [f"One config, {next(iter(counts))}, is chosen everywhere."]
+    return [
+        f"{len(counts)} configs are chosen; {most} most often, on {n}."
+        for most, n in counts.most_common(1)
+    ]
 
 
 def _listed(words: Sequence[str], last: str) -> str:
     return f" {last} ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any
 
 from fa_tune.core.roofline import ROOFS
@@ -23,15 +23,30 @@ OPEN_ROWS = 40  # a longer table is opened by the reader
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: the question as its title, how to read the answer, a figure and a table.
-    `columns` are by the records' fields."""
+    """A part of the page: the question as its title, how to read the answer, a table with columns
+    by the records' fields, a figure that `draw` makes of the records; `name` and records once
+    there is data."""
 
-    name: str
     title: str
     reading: str
-    spec: Spec | None
-    records: Records
     columns: dict[str, Column]
+    draw: Callable[[Records], Spec | None]
+    name: str = ""
+    records: Records = field(default_factory=list)
+
+    def filled(self, name: str, records: Records) -> Section:
+        """The same with data; columns without any value are left out."""
+        columns = {
+            key: column
+            for key, column in self.columns.items()
+            if any(record.get(key) not in (None, "") for record in records)
+        }
+        return replace(self, name=name, records=records, columns=columns)
+
+    @cached_property
+    def spec(self) -> Spec | None:
+        """The figure."""
+        return self.draw(self.records)
 
     @property
     def is_long(self) -> bool:
@@ -67,64 +82,35 @@ def contents_of(sources: Sequence[Source], against: Sequence[Source] = ()) -> Co
     places = figures.places(ranked)
     legend, numbers = figures.numbered(places, [m for s in sources for m in s.profiled])
     answers = figures.answers(places, numbers)
+    profiled = counted.by_workload(sources)
     records = {
         "answers": answers,
         "rates": figures.rates(places, numbers),
         "ties": figures.ties(places, numbers),
         "single": figures.single_configs(places, numbers),
         "inputs": figures.on_inputs(places, numbers),
-        "busy": counted.busy(sources, numbers),
-        "waits": counted.waits(sources, numbers),
-        "explained": counted.explanations(sources, numbers),
-        "counters": counted.counters(sources, numbers),
+        "busy": counted.busy(profiled, numbers),
+        "waits": counted.waits(profiled, numbers),
+        "explained": counted.explanations(profiled, numbers),
+        "counters": counted.counters(profiled, numbers),
         "differences": figures.differences(places, figures.places(against), numbers),
         "results": figures.results(places, numbers),
     }
+    parts = dict(_PARTS)
     gpus = {source.gpu for source in sources}
     gpu = gpus.pop() if len(gpus) == 1 else ""
-    parts = _PARTS | {
-        "results": _under_roof(_PARTS["results"], gpu),
-        "differences": _named(_PARTS["differences"], sources, against),
-    }
-    found = [(part, name, records[name]) for name, part in parts.items() if records[name]]
+    if gpu in ROOFS:
+        reading = f"{parts['results'].reading.removesuffix('.')}, under the roof of {gpu}."
+        roofline = partial(charts.roofline, gpu=gpu)
+        parts["results"] = replace(parts["results"], reading=reading, draw=roofline)
+    a, b = (" and ".join(source.title for source in several) for several in (sources, against))
+    reading = f"{parts['differences'].reading} A is {a}; B is {b}."
+    parts["differences"] = replace(parts["differences"], reading=reading)
     return Contents(
         headline(answers, ranked, sum(len(source.rows) for source in ranked)),
-        [part.section(name, several) for part, name, several in found],
+        [part.filled(name, records[name]) for name, part in parts.items() if records[name]],
         legend.by_family(),
     )
-
-
-@dataclass(frozen=True)
-class _Part:
-    """A section before there is data."""
-
-    title: str
-    reading: str
-    columns: dict[str, Column]
-    draw: Callable[[Records], Spec | None]
-
-    def section(self, name: str, records: Records) -> Section:
-        """With data; columns without any value are left out."""
-        columns = {
-            field: column
-            for field, column in self.columns.items()
-            if any(record.get(field) not in (None, "") for record in records)
-        }
-        return Section(name, self.title, self.reading, self.draw(records), records, columns)
-
-
-def _under_roof(part: _Part, gpu: str) -> _Part:
-    """Rates under the roof of a GPU, where it is known."""
-    if gpu not in ROOFS:
-        return part
-    reading = f"{part.reading.removesuffix('.')}, under the roof of {gpu}."
-    return replace(part, reading=reading, draw=partial(charts.roofline, gpu=gpu))
-
-
-def _named(part: _Part, ours: Sequence[Source], others: Sequence[Source]) -> _Part:
-    """Two runs by their names, GPUs and dates."""
-    this, other = (" and ".join(source.title for source in several) for several in (ours, others))
-    return replace(part, reading=f"{part.reading} A is {this}; B is {other}.")
 
 
 # What tables show.
@@ -179,7 +165,7 @@ def _columns(names: str | Sequence[str], **headings: str) -> dict[str, Column]:
 
 
 _PARTS = {
-    "answers": _Part(
+    "answers": Section(
         "How much faster than the fastest library?",
         "Each point is the speed of the chosen config over the fastest library's, the line its "
         "95 % interval; to the right of 1 ours is faster.",
@@ -188,61 +174,61 @@ _PARTS = {
         ),
         charts.speedups,
     ),
-    "rates": _Part(
+    "rates": Section(
         "How fast by length?",
         "Rates of the chosen configs and of the libraries; above our bar stands its speed over the "
         "fastest library's.",
         _columns("workload kernel config tflops times", times="speed over the fastest library"),
         charts.rates,
     ),
-    "ties": _Part(
+    "ties": Section(
         "Which other configs are as fast?",
         "Configs whose time over the fastest's differs from 1 by less than half a per cent, or by "
         "less than its 95 % interval: median (point), interval (line) and rounds (ticks).",
         _columns("workload config ratio low high"),
         charts.ties,
     ),
-    "single": _Part(
+    "single": Section(
         "Would one config do for all?",
         "How much more time a config takes that serves all workloads of a kind, over the fastest "
         "config of each.",
         _columns("workloads config mean_percent worst_percent worst_on"),
         charts.single_configs,
     ),
-    "inputs": _Part(
+    "inputs": Section(
         "Do times depend on what Q, K and V hold?",
         "The time of a config on each kind of inputs over its quickest. Where the kinds were "
         "measured one after another, changes of the clock are in these ratios.",
         _columns("workload config inputs median_ms over_fastest samples to_default"),
         charts.on_inputs,
     ),
-    "busy": _Part(
+    "busy": Section(
         "What bounds the kernels?",
         "How busy a kernel keeps each part of the GPU, in per cent of its peak: what is near 100 "
         "bounds it; where nothing is, it waits.",
         _columns(["workload", "config", "kernel", *counted.UNITS, counted.MEMORY]),
         charts.busy,
     ),
-    "waits": _Part(
+    "waits": Section(
         "What do warps wait for?",
         "The share of the warps' cycles by what they were spent on.",
         _columns(["workload", "config", "kernel", *REASONS]),
         charts.waits,
     ),
-    "explained": _Part(
+    "explained": Section(
         "Why does the runner-up lose?",
         "The cycles that the runner-up spends more than the winner, by what they were spent on, in "
         "per cent of the winner's; to the left of 0 it spends fewer.",
         _columns("workload winner runner_up cause more_percent sentences"),
         charts.explanations,
     ),
-    "counters": _Part(
+    "counters": Section(
         "What do the counters say?",
         "Time and counters of each kernel; darker is more of what is counted.",
         _columns("workload config kernel counter shown share"),
         charts.counters,
     ),
-    "differences": _Part(
+    "differences": Section(
         "What changed between two runs?",
         "Each kernel's time in A over its time in B: to the left of 1, A is faster.",
         _columns(
@@ -250,7 +236,7 @@ _PARTS = {
         ),
         charts.differences,
     ),
-    "results": _Part(
+    "results": Section(
         "Every result",
         "The rate of each config over how many operations its workload has for each byte "
         "that must move.",

@@ -14,10 +14,10 @@ from fa_tune.core.errors import ProfileFormatError, StorageError
 from fa_tune.core.files import read_bytes
 from fa_tune.core.model import REFERENCE_FAMILY, Outcome
 from fa_tune.core.workload_parts import PARTS
-from fa_tune.families.kernel_names import identify
 from fa_tune.libraries import LABELS
 from fa_tune.store.table.checks import contradiction, named
 from fa_tune.store.table.columns import BY_HEADING, DERIVED_COLUMNS, TEXT, Column, unguarded
+from fa_tune.store.table.kernel_names import identify
 from fa_tune.store.table.partial_workload import PartialWorkload, adopted
 from fa_tune.store.table.rows import Row
 

@@ -19,7 +19,7 @@ def ratios(*figures: OnInputs) -> tuple[list[float], set[str]]:
     """Over the quickest inputs, and how it was measured."""
     rows = rows_from_measurements([Measurement("ref:fa2", KEY, "events", (1e-3,))])
     source = Source("x", rows, on_inputs={KEY: {SUBJECT: figures}})
-    told = on_inputs([Place("x", "x", source, rows, "", {})], {})
+    told = on_inputs([Place("x", "x", source, rows)], {})
     return [r["over_fastest"] for r in told], {r["samples"] for r in told}
 
 

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from fa_tune import families, libraries
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.model import REFERENCE_FAMILY
-from fa_tune.core.workload import DType
+from fa_tune.core.model import REFERENCE_FAMILY, Variant
+from fa_tune.core.workload import DType, Workload
+from fa_tune.families.base import Config
+from fa_tune.families.plan import GridShape
 from fa_tune.libraries import blocks_of_kernel, label_of, label_of_kernel
 from fa_tune.operations.traits import Traits
+from fa_tune.store.table.rows import BASELINE_LABEL
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,40 @@ class KernelIdentity:
     causal: bool | None = None
     ragged: bool = False  # the name says that the blocks do not divide the sequence
     plain: bool = True  # False where the name says that more than the workload was computed
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether a family's kernel is meant."""
+        return self.family not in ("", REFERENCE_FAMILY)
+
+    @property
+    def threads(self) -> int | None:
+        """The threads of a block, where the name says them."""
+        return families.threads(self._config) if self.is_ours else None
+
+    @property
+    def _config(self) -> Config:
+        return families.config_of(Variant(self.family, self.label))
+
+    def implied_shape(self, grid: tuple[int, int, int] | None) -> GridShape | None:
+        """What a launch's grid tells of its workload; None if nothing."""
+        if grid is not None and self.is_ours:
+            return families.grid_shape(self._config, grid)
+        # Of the references, FlashAttention 2's forward kernel alone has a grid that tells.
+        if grid is None or self.label != BASELINE_LABEL or self.blocks is None:
+            return None
+        query_blocks, batch, heads = grid
+        return GridShape(query_blocks, heads, batch)
+
+    def required_shape(self, workload: Workload | None) -> GridShape | None:
+        """What a workload asks of the grid; None if it or the kernel's blocks are unknown."""
+        if workload is None or self.blocks is None:
+            return None
+        rows, heads = workload.seq_len_q, workload.heads
+        if self.family == REFERENCE_FAMILY and rows == 1:
+            # FlashAttention 2 makes queries of the heads that share a head of keys.
+            rows, heads = heads // workload.kv_heads, workload.kv_heads
+        return GridShape(-(-rows // self.blocks[0]), heads, workload.batch)
 
 
 # Flash_fwd_kernel_traits<d_head, B_r, B_c, …>, and after it the switches of FlashAttention 2's
