@@ -62,9 +62,10 @@ def problems(check: Callable[[Any, Workload, oracle.KernelCall], list[str]]) -> 
     return handler(check_all)
 
 
-def check_cases(kernel: CompiledKernel, item: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The figures of each of the item's `cases`; see oracle.py."""
-    return [oracle.check(codec.load(Case, case), call_of(kernel)) for case in item["cases"]]
+def check_cases(kernel: CompiledKernel, item: Mapping[str, Any]) -> list[str]:
+    """What is wrong on each of the item's `cases`; see oracle.py."""
+    cases = (codec.load(Case, case) for case in item["cases"])
+    return [text for case in cases for text in oracle.check(case, call_of(kernel))]
 
 
 def check_offsets(kernel: CompiledKernel, item: Mapping[str, Any]) -> list[str]:

@@ -8,9 +8,9 @@ A kernel is anything that writes O and the log-sum-exp, so that the judge can be
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import torch
 
@@ -29,7 +29,6 @@ KernelCall = Callable[[Workload, Tensors, torch.Tensor, torch.Tensor | None], No
 
 MEAN = 0.25  # off zero, so that a row that is lost or counted twice shows
 GUARD = 64  # elements before and behind a tensor that stands alone
-SCORES_AT_ONCE = 1 << 26
 LSE_TOLERANCE = 1e-3  # absolute, and of the value
 
 
@@ -108,56 +107,34 @@ def attention(
     d_v]; and the log-sum-exp of these scores in fp64, [batch, heads, seq_len_q]."""
     w = workload
     group = w.heads // w.kv_heads
-    hidden = hidden_pairs(w, inputs["q"].device)
+    device = inputs["q"].device
+    hidden = hidden_pairs(w, device)
     shape = (*inputs["q"].shape[:3], inputs["v"].shape[3])
-    out = torch.empty(shape, dtype=dtype, device=inputs["q"].device)
-    lse = torch.empty(
-        (w.batch, w.heads, w.seq_len_q), dtype=torch.float64, device=inputs["q"].device
-    )
-    for batch, kv in _chunks(w):
-        heads = slice(kv.start * group, kv.stop * group)
-        q = inputs["q"][batch, :, heads].transpose(1, 2).unflatten(1, (-1, group)).to(dtype)
-        k, v = (
-            t[batch, :, kv].transpose(1, 2)[:, :, None].to(dtype)
-            for t in (inputs["k"], inputs["v"])
-        )
-        slopes = None
-        if "alibi_slopes" in inputs:
-            slopes = inputs["alibi_slopes"][batch, heads].unflatten(1, (-1, group))[..., None, None]
-        batches = torch.arange(w.batch, device=q.device)[batch].view(-1, 1, 1, 1, 1)
-        of_heads = torch.arange(w.heads, device=q.device)[heads].unflatten(0, (-1, group))
-        of = (batches, of_heads[..., None, None])
-        scores = changed_scores((q @ k.transpose(-1, -2)) * w.scale, w, slopes, of=of)
+    out = torch.empty(shape, dtype=dtype, device=device)
+    lse = torch.empty((w.batch, w.heads, w.seq_len_q), dtype=torch.float64, device=device)
+    for b, kv in itertools.product(range(w.batch), range(w.kv_heads)):
+        heads = slice(kv * group, (kv + 1) * group)
+        q = inputs["q"][b, :, heads].transpose(0, 1).to(dtype)
+        k, v = (inputs[name][b, :, kv].to(dtype) for name in "kv")
+        slopes = inputs.get("alibi_slopes")
+        slopes = None if slopes is None else slopes[b, heads, None, None]
+        of = (b, torch.arange(w.heads, device=device)[heads, None, None])
+        scores = changed_scores((q @ k.T) * w.scale, w, slopes, of=of)
         if hidden is not None:
             scores = scores.masked_fill(hidden, -math.inf)
         if "sink" in inputs:
-            sink = inputs["sink"][heads].unflatten(0, (-1, group))[..., None, None]
-            sink = sink.to(scores.dtype)
+            sink = inputs["sink"][heads, None, None].to(scores.dtype)
             scores = torch.cat((scores, sink.expand(*scores.shape[:-1], 1)), -1)
         weights = torch.softmax(scores, -1)[..., : w.seq_len_kv]
         if hidden is not None:
             weights = weights.masked_fill(hidden, 0)  # a row without keys is NaN
-        out[batch, :, heads] = (weights @ v).flatten(1, 2).transpose(1, 2)
-        lse[batch, heads] = torch.logsumexp(scores.double(), -1).flatten(1, 2)
+        out[b, :, heads] = (weights @ v).transpose(0, 1)
+        lse[b, heads] = torch.logsumexp(scores.double(), -1)
     return out, lse
 
 
-def _chunks(w: Workload) -> Iterator[tuple[slice, slice]]:
-    """Batches and kv heads to be computed together."""
-    group_scores = w.heads // w.kv_heads * w.seq_len_q * w.seq_len_kv
-    fit = max(1, SCORES_AT_ONCE // group_scores)
-    if fit < w.kv_heads:
-        for b in range(w.batch):
-            for first in range(0, w.kv_heads, fit):
-                yield slice(b, b + 1), slice(first, min(first + fit, w.kv_heads))
-        return
-    step = fit // w.kv_heads
-    for b in range(0, w.batch, step):
-        yield slice(b, min(b + step, w.batch)), slice(0, w.kv_heads)
-
-
-def check(case: Case, kernel: KernelCall, device: str = "cuda") -> dict[str, Any]:
-    """Everything that can be said of the kernel's results on a case, as plain data."""
+def check(case: Case, kernel: KernelCall, device: str = "cuda") -> list[str]:
+    """What is wrong with the kernel's results on a case, in words; a NaN among them is wrong."""
     w = case.workload
     inputs = inputs_for(w, case.layout, case.seed, device, case.growth)
     out_layout = case.layout if case.layout in ("strided", "transposed") else "plain"
@@ -181,44 +158,30 @@ def check(case: Case, kernel: KernelCall, device: str = "cuda") -> dict[str, Any
     if case.strict:
         limit = 2 * largest(attention(inputs, w, inputs["q"].dtype)[0].double() - exact)
     outputs = {"o": first, "lse": first_lse} if w.lse else {"o": first}
-    figures: dict[str, Any] = {
-        "name": case.name,
-        "error": error,
-        "limit": limit,
-        "criterion": fault(judge(CheckCase(w), expected(w, inputs), outputs)),
-        "repeats": equal_bits(first, second),
-        "clean_outside": out.is_clean_outside(),
-        "n_empty": int(blind.sum()),
-        "empty_rows_are_zero": bool((first.transpose(1, 2)[blind] == 0).all()),
-        "lse_clean_outside": lse.is_clean_outside(),
+    criterion = fault(judge(CheckCase(w), expected(w, inputs), outputs))
+    found = {
+        f"error {error:.3g} exceeds {limit:.3g}": error <= limit,
+        criterion: not criterion,
+        "two launches differ": equal_bits(first, second),
+        "it wrote beside O": out.is_clean_outside(),
+        "rows that see nothing are not 0": bool((first.transpose(1, 2)[blind] == 0).all()),
+        "it wrote beside the log-sum-exp": lse.is_clean_outside(),
     }
     if w.lse:
-        seen = ~empty
-        allowed = LSE_TOLERANCE * (1 + exact_lse[seen].abs())
-        figures |= {
-            "lse_error_of_allowed": largest((first_lse[seen].double() - exact_lse[seen]) / allowed),
-            "lse_of_empty_rows": bool((first_lse[empty] == -math.inf).all()),
-            "lse_repeats": equal_bits(first_lse, second_lse),
-        }
-    return figures
+        found |= judged_lse(first_lse, second_lse, exact_lse)
+    return [f"{case.name}: {what}" for what, fine in found.items() if not fine]
 
 
-def faults(figures: Mapping[str, Any]) -> list[str]:
-    """What is wrong, in words; a NaN among the figures is wrong."""
-    said = (
-        (f"error {figures['error']:.3g} exceeds {figures['limit']:.3g}",
-         figures["error"] <= figures["limit"]),
-        (figures["criterion"], not figures["criterion"]),
-        ("two launches differ", figures["repeats"]),
-        ("it wrote beside O", figures["clean_outside"]),
-        ("rows that see nothing are not 0", figures["empty_rows_are_zero"]),
-        ("it wrote beside the log-sum-exp", figures["lse_clean_outside"]),
-        (f"log-sum-exp is off by {figures.get('lse_error_of_allowed', 0):.3g} of what is allowed",
-         figures.get("lse_error_of_allowed", 0) <= 1),
-        ("log-sum-exp of empty rows is not -inf", figures.get("lse_of_empty_rows", True)),
-        ("two log-sum-exps differ", figures.get("lse_repeats", True)),
-    )  # fmt: skip
-    return [f"{figures['name']}: {what}" for what, fine in said if not fine]
+def judged_lse(lse: torch.Tensor, again: torch.Tensor, exact: torch.Tensor) -> dict[str, bool]:
+    """What could be wrong with the log-sum-exp of two launches, in words, and whether it is
+    fine."""
+    seen = exact != -math.inf
+    off = largest((lse[seen].double() - exact[seen]) / (1 + exact[seen].abs()))
+    return {
+        f"log-sum-exp is off by {off:.3g}": off <= LSE_TOLERANCE,
+        "log-sum-exp of empty rows is not -inf": bool((lse[~seen] == -math.inf).all()),
+        "two log-sum-exps differ": equal_bits(lse, again),
+    }
 
 
 def largest(difference: torch.Tensor) -> float:

@@ -65,6 +65,9 @@ def test_the_grid_covers_what_it_is_to_cover(grid: list[Case]) -> None:
     assert {c.layout for c in grid} == set(LAYOUTS)
     for kind in (False, True):  # queries that see nothing, and keys that are seen by all
         assert any(w.bottom_right and (w.seq_len_q > w.seq_len_kv) == kind for w in workloads)
+    blind = [w for w in workloads if w.causal and w.diagonal < 0]
+    assert len(blind) > 20, "rows that see nothing"
+    assert any(w.lse for w in blind)
     lengths = [n for w in workloads for n in (w.seq_len_q, w.seq_len_kv)]
     assert min(lengths) == 1
     assert 4000 < max(lengths) <= LONGEST

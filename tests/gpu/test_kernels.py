@@ -5,22 +5,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
 from fa_tune.core.arch import parse_arch
-from fa_tune.core.model import Outcome
 from fa_tune.core.options import MachineOptions, Silent, WorkloadOptions
 from fa_tune.core.workload import DType
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.families.sm80.constraints import constraints
 from fa_tune.families.sm80.sets import select_configs
 from fa_tune.tune import single
-from fa_tune.workers.supervisor import run_items
 from tests.gpu.cases import awkward_cases
-from tests.gpu.conftest import Built, case_items
+from tests.gpu.conftest import Built, case_items, faults_of
 from tests.tools.required import GROUPS, code_path_builds
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
@@ -82,24 +81,18 @@ def trait_builds(arch: str) -> list[BuildRequest]:
     ]
 
 
-def faults_of(requests: Sequence[BuildRequest], built: Built) -> list[str]:
-    """What is wrong with any of the kernels on any of their awkward cases, in words."""
-    from tests.gpu.oracle import faults
-
+def awkward_items(requests: Sequence[BuildRequest], built: Built) -> dict[str, dict[str, Any]]:
+    """The kernels, each with its awkward cases."""
     items = case_items(built, {one: awkward_cases(one) for one in requests})
     assert all(item["cases"] for item in items.values())
-    handler = "tests.gpu.judging_children:cases"
-    results = list(run_items(handler, {"device": 0}, items, item_timeout_s=120))
-    assert len(results) == len(items)
-    lost = [f"{r.item}: {r.outcome}: {r.reason}" for r in results if r.outcome is not Outcome.OK]
-    return lost + [text for r in results for figures in r.value or () for text in faults(figures)]
+    return items
 
 
 def test_every_code_path_is_right(built: Built, arch: str) -> None:
-    wrong = faults_of(code_path_builds(arch), built)
-    assert not wrong, "\n".join(wrong[:25])
+    items = awkward_items(code_path_builds(arch), built)
+    assert not faults_of("judging_children:cases", items, 120)
 
 
 def test_every_combination_of_traits_is_right(built: Built, arch: str) -> None:
-    wrong = faults_of(trait_builds(arch), built)
-    assert not wrong, "\n".join(wrong[:25])
+    items = awkward_items(trait_builds(arch), built)
+    assert not faults_of("judging_children:cases", items, 120)

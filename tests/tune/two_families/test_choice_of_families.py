@@ -14,9 +14,9 @@ from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Outcome, Variant
 from fa_tune.core.workload import DType
-from fa_tune.store.table.kernel_names import identify
 from fa_tune.report.tables import tables_of
 from fa_tune.store.registry import file as store
+from fa_tune.store.table.kernel_names import identify
 from fa_tune.store.table.read_csv import read_rows
 from fa_tune.tune.candidates import choose_families, runnable
 from fa_tune.tune.machine_check import doctor
