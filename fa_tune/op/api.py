@@ -70,15 +70,11 @@ def attention(
         _refuse_others(q=q, k=k, v=v)
     if torch.is_autocast_enabled("cuda"):
         q, k, v = autocast(q, k, v)
-    if is_odd := bool(odd_heads.known) and odd_heads.has(q, v):
-        d_v, room, out = v.shape[-1], out, None
-        softmax_scale = odd_heads.scale(q, softmax_scale)
-        q, k, v = odd_heads.filled_up(q, k, v)
     traits: tuple[Any, ...] = (causal, bottom_right, softmax_scale)
     wants_grad = q.requires_grad or k.requires_grad or v.requires_grad
-    forward, forward_lse, forward_out = _PLAIN
+    operators = _PLAIN
     if sink is not None or alibi_slopes is not None or softcap is not None or window != _EVERY:
-        forward, forward_lse, forward_out = _SCORED
+        operators = _SCORED
         _check_window(window)
         if sink is not None:
             sink = of_heads(sink, "sink")
@@ -88,48 +84,55 @@ def attention(
             wants_grad = wants_grad or alibi_slopes.requires_grad
         traits = (causal, bottom_right, softmax_scale, *window, sink, softcap, alibi_slopes)
     if score_hook is not None:
-        forward, forward_lse, forward_out = _HOOKED
+        operators = _HOOKED
         scores = (*window, sink, softcap, alibi_slopes, score_hook)
         traits = (causal, bottom_right, softmax_scale, *scores)
         autograd.check_hook(score_hook, wants_grad=wants_grad)
     hidden = forward_ad._current_level >= 0 or innermost() is not None
-    try:
-        if (wants_grad and torch.is_grad_enabled()) or (
-            hidden and is_transformed(q, k, v, sink, alibi_slopes)
-        ):
-            if out is not None or lse is not None:
-                raise InvalidConfig("out and lse carry no gradient: leave them out, or detach")
-            made, rows = autograd.attention(q, k, v, return_lse, *traits)
-        elif out is None and lse is None:
-            if not (return_lse or is_odd):
-                return forward(q, k, v, *traits)
-            made, rows = forward_lse(q, k, v, *traits)
-        else:
-            made = room_for_out(q, v) if out is None else out
-            rows = room_for_lse(q) if lse is None and return_lse else lse
-            forward_out(q, k, v, made, rows, *traits)
-            note_written(out, lse)
-    except (RuntimeError, NoUsableVariant) as error:
-        refusal = translated(error) if isinstance(error, RuntimeError) else error
-        if not odd_heads.found(refusal, q, v):
-            raise refusal from None
-        return attention(
-            *(q, k, v),
-            causal=causal,
-            bottom_right=bottom_right,
-            softmax_scale=softmax_scale,
-            return_lse=return_lse,
-            out=out,
-            lse=lse,
-            window=window,
-            sink=sink,
-            softcap=softcap,
-            alibi_slopes=alibi_slopes,
-            score_hook=score_hook,
-        )
-    if is_odd:
-        made = made[..., :d_v] if room is None else room.copy_(made[..., :d_v])
+    records = (wants_grad and torch.is_grad_enabled()) or (
+        hidden and is_transformed(q, k, v, sink, alibi_slopes)
+    )
+    if records and not (out is None and lse is None):
+        raise InvalidConfig("out and lse carry no gradient: leave them out, or detach")
+    if not (odd_heads.known and odd_heads.has(q, v)):
+        try:
+            made, rows = _run(operators, q, k, v, out, lse, return_lse, records, traits)
+            return (made, rows) if return_lse else made
+        except (RuntimeError, NoUsableVariant) as error:
+            refusal = translated(error) if isinstance(error, RuntimeError) else error
+            if not odd_heads.found(refusal, q, v):
+                raise refusal from None
+    wide = odd_heads.filled_up(q, k, v)
+    traits = (causal, bottom_right, odd_heads.scale(q, softmax_scale), *traits[3:])
+    made, rows = _run(operators, *wide, None, lse, return_lse, records, traits)
+    made = made[..., : v.shape[-1]] if out is None else out.copy_(made[..., : v.shape[-1]])
     return (made, rows) if return_lse else made
+
+
+def _run(
+    operators: tuple[Any, Any, Any],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor | None,
+    lse: Tensor | None,
+    return_lse: bool,
+    records: bool,
+    traits: tuple[Any, ...],
+) -> tuple[Tensor, Tensor | None]:
+    """out and, where it is wanted or has room, the log-sum-exp."""
+    if records:
+        return autograd.attention(q, k, v, return_lse, *traits)
+    forward, forward_lse, forward_out = operators
+    if out is None and lse is None:
+        found: tuple[Tensor, Tensor | None]
+        found = forward_lse(q, k, v, *traits) if return_lse else (forward(q, k, v, *traits), None)
+        return found
+    made = room_for_out(q, v) if out is None else out
+    rows = room_for_lse(q) if lse is None and return_lse else lse
+    forward_out(q, k, v, made, rows, *traits)
+    note_written(out, lse)
+    return made, rows
 
 
 def prepare(
@@ -165,24 +168,19 @@ def _workload(
     k: Tensor,
     v: Tensor,
     *,
-    causal: bool = False,
-    bottom_right: bool = False,
     return_lse: bool = False,
     window: Window = _EVERY,
-    sink: Tensor | None = None,
-    softcap: float | None = None,
-    alibi_slopes: Tensor | None = None,
-    score_hook: str | None = None,
+    **problem: Any,
 ) -> Workload:
     _refuse_others(q=q, k=k, v=v)
     q, k, v = autocast(q, k, v)
     _check_window(window)
-    if score_hook is not None:
-        hooks.hook_of(score_hook)
+    left, right = window
+    traits = Traits(window_left=left, window_right=right, **problem)
+    if traits.score_hook is not None:
+        hooks.hook_of(traits.score_hook)
     if not q.is_cuda:
         raise InvalidConfig(f"Q, K, V must be on a GPU; Q is on {q.device}")
-    scores = (*window, sink, softcap, alibi_slopes, score_hook)
-    traits = Traits(causal, bottom_right, None, *scores)
     return workload_of(q, k, v, lse=return_lse, **traits.of_workload)
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,42 +14,30 @@ from fa_tune.build.native import abi
 from fa_tune.build.native.call import CHUNK_BYTES
 from fa_tune.build.native.core import CoreKernel
 from fa_tune.families.plan import TensorRole
-from fa_tune.op.operands import note_written
+from fa_tune.op.library import room_for_lse, room_for_out
+from fa_tune.op.operands import CACHE_ROLES, Cache, note_written
 
 MOST_KNOWN = 4096
-_READ = (TensorRole.Q, TensorRole.K, TensorRole.V, TensorRole.NEW_K, TensorRole.NEW_V)
+_READ = tuple(TensorRole[name.upper()] for name in ("q", *CACHE_ROLES))
+_N_IN_ROWS = 5  # of these, the first
 
 
-class Given(NamedTuple):
-    """The tensors of a call; `lengths` [batch], `table` the block table."""
-
-    q: Tensor
-    k_cache: Tensor
-    v_cache: Tensor
-    new_k: Tensor | None
-    new_v: Tensor | None
-    lengths: Any
-    table: Tensor | None
-    k_scale: Tensor | None
-    v_scale: Tensor | None
-
-
-def form_of(given: Given, options: Sequence[Hashable]) -> Hashable | None:
+def form_of(q: Tensor, cache: Cache, options: Sequence[Hashable]) -> Hashable | None:
     """All of a call but addresses; None where calls are not remembered: anything but plain tensors,
     on a GPU, with lengths in one of them, and options that can change in their place."""
-    if not (isinstance(given.q, Tensor) and isinstance(given.lengths, Tensor)):
+    if not (isinstance(q, Tensor) and isinstance(cache.lengths, Tensor)):
         return None
     if any(isinstance(option, Tensor) for option in options):
         return None
     form: list[Hashable] = [*options]
-    for tensor in given:
+    for tensor in (q, *cache.parts):
         if tensor is None:
             form.append(None)
         elif type(tensor) is Tensor:
             form.append((tensor.shape, tensor.stride(), tensor.dtype, tensor.device))
         else:
             return None
-    return tuple(form) if is_on_gpu(given.q) else None
+    return tuple(form) if is_on_gpu(q) else None
 
 
 def is_on_gpu(tensor: Tensor) -> bool:
@@ -75,28 +62,22 @@ class Prepared:
         """The launch of a call."""
         return cls(kernel, problem, tensors, kernel.workspace_bytes(problem, device), device)
 
-    def launch(self, given: Given) -> tuple[Tensor, Tensor | None] | None:
+    def launch(self, q: Tensor, cache: Cache) -> tuple[Tensor, Tensor | None] | None:
         """out and the log-sum-exp if it is wanted, on the current stream; None for addresses that
         rows of 16 bytes do not begin at."""
-        q = given.q
-        read = (q, given.k_cache, given.v_cache, given.new_k, given.new_v)
-        addresses = [0 if t is None else t.data_ptr() for t in read]
-        if any(address % CHUNK_BYTES for address in addresses):
+        addresses = [0 if t is None else t.data_ptr() for t in (q, *cache.parts)]
+        if any(address % CHUNK_BYTES for address in addresses[:_N_IN_ROWS]):
             return None
-        out = q.new_empty((*q.shape[:3], given.v_cache.shape[3]))
+        out = room_for_out(q, cache.v)
         # A copy, since other threads may launch the same.
         tensors = abi.Tensors.from_buffer_copy(self.tensors)
         of = tensors.of
         for role, address in zip(_READ, addresses, strict=True):
             of[role].address = address
         of[TensorRole.O].address = out.data_ptr()
-        of[TensorRole.CACHE_SEQLENS].address = given.lengths.data_ptr()
-        of[TensorRole.PAGE_TABLE].address = _address(given.table)
-        of[TensorRole.K_SCALE].address = _address(given.k_scale)
-        of[TensorRole.V_SCALE].address = _address(given.v_scale)
         lse = None
         if self.problem.lse:
-            lse = q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32)
+            lse = room_for_lse(q)
             of[TensorRole.LSE].address = lse.data_ptr()
         if self.workspace_bytes:
             # torch gives its memory to later work of this stream alone.
@@ -104,8 +85,8 @@ class Prepared:
             tensors.workspace = room.data_ptr()
         stream = torch.cuda.current_stream(self.device).cuda_stream
         self.kernel.launch(self.problem, tensors, stream, self.device)
-        if given.new_k is not None:
-            note_written(given.k_cache, given.v_cache)
+        if cache.new is not None:
+            note_written(cache.k, cache.v)
         return out, lse
 
 
@@ -115,13 +96,15 @@ class CacheLaunches:
     def __init__(self) -> None:
         self._known: dict[Hashable, Prepared] = {}
 
-    def launch(self, form: Hashable, given: Given) -> tuple[Tensor, Tensor | None] | None:
+    def launch(
+        self, form: Hashable, q: Tensor, cache: Cache
+    ) -> tuple[Tensor, Tensor | None] | None:
         """What a call of this form gives; None if none is known, or if it has to be checked."""
         try:
             known = self._known.get(form)
         except TypeError:  # options that cannot be hashed
             return None
-        return None if known is None else known.launch(given)
+        return None if known is None else known.launch(q, cache)
 
     def remember(self, form: Hashable, prepared: Prepared) -> None:
         """For later calls."""
@@ -129,7 +112,3 @@ class CacheLaunches:
             self._known.clear()
         with suppress(TypeError):
             self._known[form] = prepared
-
-
-def _address(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()

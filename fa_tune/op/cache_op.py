@@ -15,14 +15,15 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from fa_tune.op.flash_fallback import Options
-from fa_tune.op.kv_cache import Cache
 from fa_tune.op.library import LIBRARY, room_for_lse, room_for_out
+from fa_tune.op.operands import Cache
 
 _PROBLEM = (
     "Tensor lengths, Tensor? block_table, Tensor? k_scale, Tensor? v_scale, bool lse, "
     "bool causal, float? scale, SymInt window_left, SymInt window_right, float softcap, "
     "Tensor? alibi_slopes"
 )
+_LSE = -7  # its place
 _NEW = "Tensor new_k, Tensor new_v"
 SCHEMAS = {
     "cache_fwd": f"(Tensor q, Tensor k, Tensor v, {_PROBLEM}) -> (Tensor, Tensor)",
@@ -31,34 +32,28 @@ SCHEMAS = {
     ),
 }
 # out, and the log-sum-exp at least where it is wanted.
-Attend = Callable[[Tensor, Cache, Options, bool], tuple[Tensor, Tensor | None]]
+Attend = Callable[[Tensor, Cache, Options], tuple[Tensor, Tensor | None]]
 
 
 def define(attend: Attend) -> None:
     """Define the operators, by what attends to a cache."""
 
-    def run(q: Tensor, k: Tensor, v: Tensor, new: Any, problem: tuple[Any, ...]) -> Any:
+    def fwd(q: Tensor, k: Tensor, v: Tensor, *problem: Any, new: Any = None) -> Any:
         lengths, table, k_scale, v_scale, lse, causal, scale, left, right, softcap, slopes = problem
         scales = None if k_scale is None else (k_scale, v_scale)
         cache = Cache(k, v, lengths, new, table, scales)
-        options = Options(causal, scale, 0.0, (left, right), softcap, slopes)
-        out, rows = attend(q, cache, options, lse)
+        options = Options(causal, scale, 0.0, (left, right), softcap, slopes, lse=lse)
+        out, rows = attend(q, cache, options)
         return out.contiguous(), _rows(q, lse) if rows is None or not lse else rows.contiguous()
-
-    def fwd(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> Any:
-        return run(q, k, v, None, problem)
 
     def append_fwd(
         q: Tensor, k: Tensor, v: Tensor, new_k: Tensor, new_v: Tensor, *problem: Any
     ) -> Any:
-        return run(q, k, v, (new_k, new_v), problem)
+        return fwd(q, k, v, *problem, new=(new_k, new_v))
 
-    for name, function, fake in (
-        ("cache_fwd", fwd, _fake),
-        ("cache_append_fwd", append_fwd, _fake_append),
-    ):
+    for name, function in (("cache_fwd", fwd), ("cache_append_fwd", append_fwd)):
         LIBRARY.define(name + SCHEMAS[name], tags=(torch.Tag.pt2_compliant_tag,))
-        torch.library.register_fake(f"fa_tune::{name}", fake, lib=LIBRARY)
+        torch.library.register_fake(f"fa_tune::{name}", _fake, lib=LIBRARY)
         LIBRARY.impl(name, function, "CompositeExplicitAutograd")
 
 
@@ -72,32 +67,21 @@ def is_traced(q: Tensor) -> bool:
     )
 
 
-def call(
-    q: Tensor, cache: Cache, options: Options, wants_lse: bool
-) -> tuple[Tensor, Tensor | None]:
+def call(q: Tensor, cache: Cache, options: Options) -> tuple[Tensor, Tensor | None]:
     """What was defined, by the operators."""
-    k_scale, v_scale = cache.scales or (None, None)
     problem = (
-        *(cache.lengths, cache.block_table, k_scale, v_scale, wants_lse),
+        *(cache.lengths, cache.block_table, *(cache.scales or (None, None)), options.lse),
         *(options.causal, options.scale, *options.window, options.softcap, options.alibi_slopes),
     )
-    if cache.new is None:
-        out, lse = torch.ops.fa_tune.cache_fwd.default(q, cache.k, cache.v, *problem)
-    else:
-        append = torch.ops.fa_tune.cache_append_fwd.default
-        out, lse = append(q, cache.k, cache.v, *cache.new, *problem)
-    return out, lse if wants_lse else None
+    new = cache.new or ()
+    operator = torch.ops.fa_tune.cache_append_fwd if new else torch.ops.fa_tune.cache_fwd
+    out, lse = operator.default(q, cache.k, cache.v, *new, *problem)
+    return out, lse if options.lse else None
 
 
 def _rows(q: Tensor, lse: bool) -> Tensor:
     return room_for_lse(q) if lse else q.new_empty(0, dtype=torch.float32)
 
 
-def _fake(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> tuple[Tensor, Tensor]:
-    return room_for_out(q, v), _rows(q, problem[4])
-
-
-def _fake_append(
-    q: Tensor, k: Tensor, v: Tensor, new_k: Tensor, new_v: Tensor, *problem: Any
-) -> tuple[Tensor, Tensor]:
-    return _fake(q, k, v, *problem)
+def _fake(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    return room_for_out(q, v), _rows(q, others[_LSE])

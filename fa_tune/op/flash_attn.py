@@ -9,16 +9,16 @@ columns of zeros.
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fa_tune.core.errors import InvalidConfig, NoUsableVariant
+from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import MAX_SOFTCAP, MIN_SOFTCAP
-from fa_tune.op import products
+from fa_tune.op import products, refusals
 from fa_tune.op.api import attention
 from fa_tune.op.fallback_warning import tell
 from fa_tune.op.flash_fallback import (
@@ -36,10 +36,10 @@ from fa_tune.op.flash_fallback import (
     refuse,
     suits_flash2,
 )
-from fa_tune.op.operands import HALF, Lengths
+from fa_tune.op.operands import Lengths
 from fa_tune.op.packed import packed_attention
 from fa_tune.op.precision import without_autocast
-from fa_tune.op.refusals import Refusals
+from fa_tune.op.refusals import Asked, Refusals
 
 _refusals = Refusals()
 
@@ -67,11 +67,12 @@ def flash_attn_func(
     and for a score hook where our kernels do not compute it.
     """
     options = Options(
-        causal, softmax_scale, dropout_p, window_size, softcap, alibi_slopes, score_hook
+        *(causal, softmax_scale, dropout_p, window_size, softcap, alibi_slopes, score_hook),
+        lse=return_attn_probs,
     )
     check_dimensions((q, k, v), DENSE)
     check_options(options, q.shape[0], q)
-    out, lse = dense(q, k, v, options, return_attn_probs)
+    out, lse = dense(q, k, v, options)
     return (out, lse, None) if return_attn_probs else out
 
 
@@ -107,45 +108,44 @@ def flash_attn_varlen_func(
     if block_table is not None:
         refuse("a block table")
     options = Options(
-        causal, softmax_scale, dropout_p, window_size, softcap, alibi_slopes, score_hook
+        *(causal, softmax_scale, dropout_p, window_size, softcap, alibi_slopes, score_hook),
+        lse=return_attn_probs,
     )
     check_dimensions((q, k, v), PACKED)
     for name, bounds in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
         check_integers(name, bounds)
     check_options(options, len(cu_seqlens_q) - 1, q)
     lengths = Lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    out, lse = _varlen(q, k, v, options, lengths, return_attn_probs)
+    out, lse = _varlen(q, k, v, options, lengths)
     return (out, lse, None) if return_attn_probs else out
 
 
 # Ways to compute ----------------------------------------------------------------------------
 
 
-def dense(
-    q: Tensor, k: Tensor, v: Tensor, options: Options, wants_lse: bool
-) -> tuple[Tensor, Tensor | None]:
+def dense(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Tensor | None]:
     """out, and the log-sum-exp at least where it is wanted."""
     traits = options.traits
     reason = why_not_ours(q, k, v, options)
-    reason = reason or _refusals.reason(q, k, v, traits, lse=wants_lse)
     if not reason:
-        try:
-            found = _uncast(attention)(
-                *(q, k, v),
-                causal=traits.causal,
-                bottom_right=traits.bottom_right and q.shape[1] != k.shape[1],
-                softmax_scale=traits.scale,
-                return_lse=wants_lse,
-                window=(traits.window_left, traits.window_right),
-                softcap=traits.softcap,
-                alibi_slopes=traits.alibi_slopes,
-                score_hook=traits.score_hook,
-            )
-        except NoUsableVariant as error:
-            reason = str(error)
-            _refusals.remember(q, k, v, traits, reason, lse=wants_lse)
-        else:
-            return found if wants_lse else (found, None)
+        function = attention
+        if torch.is_autocast_enabled("cuda"):  # which means nothing to FlashAttention
+            function = without_autocast(attention)
+        ours = partial(
+            function,
+            *(q, k, v),
+            causal=traits.causal,
+            bottom_right=traits.bottom_right and q.shape[1] != k.shape[1],
+            softmax_scale=traits.scale,
+            return_lse=options.lse,
+            window=(traits.window_left, traits.window_right),
+            softcap=traits.softcap,
+            alibi_slopes=traits.alibi_slopes,
+            score_hook=traits.score_hook,
+        )
+        found, reason = _refusals.attempt(ours, Asked(q, k, v, traits, options.lse))
+        if not reason:
+            return found if options.lse else (found, None)
     check(q, k, v, DENSE)
     check_kinds(q, k, v)
     if suits_flash2(q, v, options, q.shape[0], (q.shape[1], k.shape[1])):
@@ -156,17 +156,17 @@ def dense(
 
 
 def _varlen(
-    q: Tensor, k: Tensor, v: Tensor, options: Options, lengths: Lengths, wants_lse: bool
+    q: Tensor, k: Tensor, v: Tensor, options: Options, lengths: Lengths
 ) -> tuple[Tensor, Tensor | None]:
+    found: tuple[Tensor, Tensor | None]
     traits = options.traits
     reason = why_not_ours(q, k, v, options)
-    reason = reason or _refusals.reason(q, k, v, traits, lse=wants_lse, of="packed")
     if not reason:
-        try:
-            return packed_attention(q, k, v, lengths, traits, return_lse=wants_lse)
-        except NoUsableVariant as error:
-            reason = str(error)
-            _refusals.remember(q, k, v, traits, reason, lse=wants_lse, of="packed")
+        ours = partial(packed_attention, q, k, v, lengths, traits, return_lse=options.lse)
+        asked = Asked(q, k, v, traits, options.lse, "packed")
+        found, reason = _refusals.attempt(ours, asked)
+        if not reason:
+            return found
     check(q, k, v, PACKED)
     check_kinds(q, k, v)
     batch, longest = len(lengths.cum_q) - 1, (lengths.longest_q, lengths.longest_kv)
@@ -176,11 +176,6 @@ def _varlen(
     _tell("flash_attn_varlen_func", reason, options)
     _check_lengths(lengths, q, k)
     return products.packed_forward(q, k, v, lengths, traits, dropout_p=options.dropout_p)
-
-
-def _uncast(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function for inputs of whatever type: to FlashAttention autocast means nothing."""
-    return without_autocast(function) if torch.is_autocast_enabled("cuda") else function
 
 
 def _tell(function: str, reason: str, options: Options) -> None:
@@ -195,19 +190,11 @@ def why_not_ours(q: Tensor, k: Tensor, v: Tensor, options: Options) -> str:
     """Why our kernels do not compute it, in a few words; "" if they may."""
     if q.is_meta:  # which has shapes alone
         return ""
-    if options.dropout_p > 0:
-        return "dropout"
     if not q.is_cuda:
         return f"the tensors are on the {q.device.type}"
-    if q.dtype not in HALF:
-        return f"{q.dtype} is neither fp16 nor bf16"
-    if 0 in q.shape or 0 in k.shape:
-        return "there is nothing to attend to"
-    if not options.scales_up:
-        return "a scale that is not positive"
     if options.softcap > 0 and not MIN_SOFTCAP <= options.softcap <= MAX_SOFTCAP:
         return f"a soft cap of {options.softcap:g}"
-    return ""
+    return refusals.why_not_ours(q, k, options.scale, options.dropout_p)
 
 
 def _check_lengths(lengths: Lengths, q: Tensor, k: Tensor) -> None:

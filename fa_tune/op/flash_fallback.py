@@ -4,16 +4,15 @@ torch's FlashAttention 2, or matrix products."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.workload import MAX_SCALE, MIN_SCALE
 from fa_tune.op import flash2, odd_heads
-from fa_tune.op.operands import HALF, Lengths, with_whole_rows
+from fa_tune.op.operands import Lengths, with_whole_rows
+from fa_tune.op.refusals import why_not_ours
 from fa_tune.op.traits import Traits
 
 Window = tuple[int, int]
@@ -22,9 +21,9 @@ flash2_forward = torch.ops.aten._flash_attention_forward
 DENSE, PACKED = "[batch, seq_len, heads, d_head]", "[rows, heads, d_head]"
 
 
-@dataclass(frozen=True)
-class Options:
-    """What FlashAttention 2 computes beside softmax(scale · Q Kᵀ) V."""
+class Options(NamedTuple):
+    """What FlashAttention 2 computes beside softmax(scale · Q Kᵀ) V; `lse`: the log-sum-exp is
+    wanted."""
 
     causal: bool = False
     scale: float | None = None
@@ -33,6 +32,7 @@ class Options:
     softcap: float = 0.0
     alibi_slopes: Tensor | None = None
     score_hook: str | None = None
+    lse: bool = False
 
     @property
     def traits(self) -> Traits:
@@ -51,11 +51,6 @@ class Options:
             alibi_slopes=self.alibi_slopes,
             score_hook=self.score_hook,
         )
-
-    @property
-    def scales_up(self) -> bool:
-        """Whether a greater product is a greater score, as kernels take for granted."""
-        return self.scale is None or MIN_SCALE <= self.scale <= MAX_SCALE
 
 
 def check_options(options: Options, batch: int, q: Tensor) -> None:
@@ -168,12 +163,9 @@ def suits_flash2(
         q.is_cuda
         and batch <= flash2.MOST_SEQUENCES
         and flash2.reads(traits.window_left, right, *longest)
-        and q.dtype in HALF
         and max(q.shape[-1], v.shape[-1]) <= flash2.MOST_D_HEAD
         and traits.masks_only
-        and options.scales_up
-        and q.numel() > 0
-        and v.numel() > 0
+        and not why_not_ours(q, v, options.scale)
     )
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fa_tune.build.native.call import strides_of_rows
-from fa_tune.core.errors import InvalidConfig, NoUsableVariant
+from fa_tune.core.errors import InvalidConfig
 from fa_tune.op import cache_op, products
 from fa_tune.op.autograd import is_transformed
-from fa_tune.op.cache_launches import Given, form_of
+from fa_tune.op.cache_launches import form_of
 from fa_tune.op.fallback_warning import tell
 from fa_tune.op.flash_attn import dense, why_not_ours
 from fa_tune.op.flash_fallback import (
@@ -31,9 +31,9 @@ from fa_tune.op.flash_fallback import (
     check_options,
     refuse,
 )
-from fa_tune.op.kv_cache import E4M3, Cache, attend, check_new_places, pages_suit
-from fa_tune.op.operands import WHOLE_D_HEAD
-from fa_tune.op.refusals import Refusals
+from fa_tune.op.kv_cache import attend
+from fa_tune.op.operands import E4M3, WHOLE_D_HEAD, Cache, check_new_places, pages_suit
+from fa_tune.op.refusals import Asked, Refusals
 from fa_tune.op.state import operators
 
 _refusals = Refusals()
@@ -79,98 +79,75 @@ def flash_attn_with_kvcache(
     for name, refused in (
         ("rotary embeddings", rotary_cos if rotary_cos is not None else rotary_sin),
         ("padding on the left", cache_leftpad),
-        ("cache_batch_idx beside a block table", cache_batch_idx if _paged(block_table) else None),
+        ("cache_batch_idx beside a block table", None if block_table is None else cache_batch_idx),
     ):
         if refused is not None:
             refuse(name)
-    given = Given(q, k_cache, v_cache, k, v, cache_seqlens, block_table, k_descale, v_descale)
     # Calls are remembered by it, so it has to be hashable.
     window: Any = tuple(window_size) if isinstance(window_size, list) else window_size
-    requested = Requested(softmax_scale, causal, window, softcap, return_softmax_lse)
-    out, lse = _attend(given, requested, cache_batch_idx, alibi_slopes)
+    options = Options(
+        *(causal, softmax_scale, 0.0, window, softcap, alibi_slopes), lse=return_softmax_lse
+    )
+    new: Any = None if k is None and v is None else (k, v)
+    scales: Any = None if k_descale is None and v_descale is None else (k_descale, v_descale)
+    cache = Cache(k_cache, v_cache, cache_seqlens, new, block_table, scales)
+    out, lse = _attend(q, cache, options, cache_batch_idx)
     return (out, lse) if return_softmax_lse else out
 
 
-class Requested(NamedTuple):
-    """What a call asks for beside tensors, as it is given."""
-
-    softmax_scale: float | None
-    causal: bool
-    window_size: Window
-    softcap: float
-    lse: bool
-
-
 def _attend(
-    given: Given, requested: Requested, batch_idx: Tensor | None, slopes: Tensor | None
+    given_q: Tensor, given: Cache, options: Options, batch_idx: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
     """out, and the log-sum-exp at least where it is wanted; checked, or as a call of the same form
     was."""
     form = None
-    if is_transformed(given.q, given.k_cache, given.v_cache, given.new_k, given.new_v):
+    if is_transformed(given_q, given.k, given.v, *(given.new or ())):
         raise NotImplementedError("flash_attn_with_kvcache has no derivatives")
-    if batch_idx is None and slopes is None and not cache_op.is_traced(given.q):
-        form = form_of(given, requested)
-        found = None if form is None else operators().cache_launches.launch(form, given)
+    if batch_idx is None and not cache_op.is_traced(given_q):
+        form = form_of(given_q, given, options)
+        found = None if form is None else operators().cache_launches.launch(form, given_q, given)
         if found is not None:
             return found
-    q, new, options = _checked(given, requested, batch_idx, slopes)
-    lengths, caches = given.lengths, (given.k_cache, given.v_cache)
+    q, cache = _checked(given_q, given, options, batch_idx)
     with torch.no_grad():
-        if not isinstance(lengths, Tensor):
-            known = caches[0].shape[1] if lengths is None else lengths
-            _check_length(known, new, caches, given.table)
-            in_one_piece = not _paged(given.table) and caches[0].dtype != E4M3
-            if in_one_piece and (
-                batch_idx is not None or not _appends(q, caches, new, options, requested.lse)
-            ):
-                read = _with_new(new, q, caches, known, batch_idx, options)
-                return dense(q, *read, options, requested.lse)
+        if not isinstance(cache.lengths, Tensor):
+            known = cache.k.shape[1] if cache.lengths is None else cache.lengths
+            _check_length(known, cache)
+            in_one_piece = cache.block_table is None and cache.k.dtype != E4M3
+            if in_one_piece and (batch_idx is not None or not _appends(q, cache, options)):
+                return dense(q, *_with_new(q, cache, known, batch_idx, options), options)
             lengths = torch.full((q.shape[0],), known, device=q.device, dtype=torch.int32)
             if not cache_op.is_traced(q):
-                return _attend(given._replace(lengths=lengths), requested, batch_idx, slopes)
-        # Each sequence is one page.
-        table = given.table if batch_idx is None else batch_idx[:, None]
-        scales = _scales(caches[0], given.k_scale, given.v_scale)
-        cache = Cache(*caches, lengths, new, table, scales)
+                return _attend(given_q, given._replace(lengths=lengths), options, batch_idx)
+            cache = cache._replace(lengths=lengths)
+        if batch_idx is not None:  # each sequence is one page
+            cache = cache._replace(block_table=batch_idx[:, None])
         if cache_op.is_traced(q):
-            return cache_op.call(q, cache, options, requested.lse)
+            return cache_op.call(q, cache, options)
         # A launch with copies is not one that finds the tensors of a later call.
-        copied = q is not given.q or (new is not None and _are_copies(new, given))
-        return _cached(q, cache, options, requested.lse, None if copied else form)
+        return _cached(q, cache, options, form if q is given_q and cache.new is given.new else None)
 
 
 def _checked(
-    given: Given, requested: Requested, batch_idx: Tensor | None, slopes: Tensor | None
-) -> tuple[Tensor, tuple[Tensor, Tensor] | None, Options]:
-    """Q with whole rows, the new keys and values, and the options.  Raises InvalidConfig for what
+    q: Tensor, cache: Cache, options: Options, batch_idx: Tensor | None
+) -> tuple[Tensor, Cache]:
+    """Q and new keys and values with whole rows, and both scales.  Raises InvalidConfig for what
     makes no call."""
-    q, k_cache = given.q, given.k_cache
-    check_dimensions((q, k_cache, given.v_cache), DENSE)
-    if _paged(given.table) and given.lengths is None:
+    check_dimensions((q, cache.k, cache.v), DENSE)
+    if cache.block_table is not None and cache.lengths is None:
         raise InvalidConfig("a block table needs cache_seqlens: pages may be partly filled")
-    new = _new_keys(given.new_k, given.new_v, given.lengths)
+    new = _new_keys(cache)
     if q.dtype == E4M3:
         raise InvalidConfig("Q must have elements of 16 bits or more; beside e4m3 caches, too")
     q = _with_rows(q)
-    options = Options(
-        requested.causal,
-        requested.softmax_scale,
-        0.0,
-        requested.window_size,
-        requested.softcap,
-        slopes,
-    )
     check_options(options, q.shape[0], q)
-    if not (given.lengths is None or isinstance(given.lengths, int)):
-        check_integers("cache_seqlens", given.lengths)
-    if given.table is not None:
-        check_integers("block_table", given.table, 2)
+    if not (cache.lengths is None or isinstance(cache.lengths, int)):
+        check_integers("cache_seqlens", cache.lengths)
+    if cache.block_table is not None:
+        check_integers("block_table", cache.block_table, 2)
     if batch_idx is not None:
-        _check_batch_idx(batch_idx, q, len(k_cache))
-    if k_cache.dtype != E4M3 and not (given.k_scale is None and given.v_scale is None):
-        raise InvalidConfig(f"k_descale and v_descale are of caches of {E4M3}, not {k_cache.dtype}")
-    return q, new, options
+        _check_batch_idx(batch_idx, q, len(cache.k))
+    return q, cache._replace(new=new, scales=_scales(cache))
 
 
 def _with_rows(tensor: Tensor) -> Tensor:
@@ -178,60 +155,43 @@ def _with_rows(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-def _appends(
-    q: Tensor,
-    caches: tuple[Tensor, Tensor],
-    new: tuple[Tensor, Tensor] | None,
-    options: Options,
-    wants_lse: bool,
-) -> bool:
+def _appends(q: Tensor, cache: Cache, options: Options) -> bool:
     """Whether a kernel writes new keys and values to the caches on its way, which is faster than
     to do so before a kernel that is told the lengths."""
-    if new is None or cache_op.is_traced(q):
-        return False
-    cache = Cache(*caches, lengths=q, new=new)  # whatever the lengths
-    return not _why_products(q, cache, options, wants_lse)
+    traced = cache.new is None or cache_op.is_traced(q)
+    return not traced and not _why_products(q, cache, options)
 
 
-def _new_keys(
-    k: Tensor | None, v: Tensor | None, lengths: int | Tensor | None
-) -> tuple[Tensor, Tensor] | None:
-    """Raise InvalidConfig for new keys without values, or without a place."""
-    if (k is None) != (v is None):
-        raise InvalidConfig("k and v are appended together: give both or neither")
-    if k is None or v is None:
+def _new_keys(cache: Cache) -> tuple[Tensor, Tensor] | None:
+    """Those with whole rows.  Raises InvalidConfig for new keys without values, or without a
+    place."""
+    if cache.new is None:
         return None
-    for name, given in (("k", k), ("v", v)):
+    if any(given is None for given in cache.new):
+        raise InvalidConfig("k and v are appended together: give both or neither")
+    for name, given in zip("kv", cache.new, strict=True):
         if not isinstance(given, Tensor) or given.ndim != 4:
             text = [*given.shape] if isinstance(given, Tensor) else type(given).__name__
             raise InvalidConfig(f"{name} must be a tensor {DENSE}, not {text}")
-    if lengths is None:
+    if cache.lengths is None:
         raise InvalidConfig("k and v have no place in the cache without cache_seqlens")
-    return _with_rows(k), _with_rows(v)
-
-
-def _are_copies(new: tuple[Tensor, Tensor], given: Given) -> bool:
-    """Whether new keys or values are not the tensors that were given."""
-    return new[0] is not given.new_k or new[1] is not given.new_v
+    k, v = cache.new
+    whole = (_with_rows(k), _with_rows(v))
+    return cache.new if whole[0] is k and whole[1] is v else whole
 
 
 def _with_new(
-    new: tuple[Tensor, Tensor] | None,
-    q: Tensor,
-    caches: tuple[Tensor, Tensor],
-    length: int,
-    batch_idx: Tensor | None,
-    options: Options,
+    q: Tensor, cache: Cache, length: int, batch_idx: Tensor | None, options: Options
 ) -> tuple[Tensor, Tensor]:
     """The first `length` keys and values of each sequence of the batch and what is new, which is
     written behind them.  Raises InvalidConfig before anything is written."""
-    seen = length if new is None else length + new[0].shape[1]
-    keys, values = (cache[:, :seen] for cache in caches)
-    if new is not None:
+    caches = (cache.k, cache.v)
+    keys, values = (one[:, : length + cache.added] for one in caches)
+    if cache.new is not None:
         _check_read(q, keys, values, batch_idx, options)
-        check_new_places(new, q, caches)
-        for cache, given in zip(caches, new, strict=True):
-            _append(cache, given, length, batch_idx, None)
+        check_new_places(cache.new, q, caches)
+        for one, given in zip(caches, cache.new, strict=True):
+            _append(one, given, length, batch_idx, None)
     if batch_idx is None:
         return keys, values
     rows = batch_idx.long()
@@ -274,24 +234,13 @@ def _check_batch_idx(batch_idx: Tensor, q: Tensor, sequences: int) -> None:
         )
 
 
-def _check_length(
-    length: int,
-    new: tuple[Tensor, Tensor] | None,
-    caches: tuple[Tensor, Tensor],
-    block_table: Tensor | None,
-) -> None:
+def _check_length(length: int, cache: Cache) -> None:
     """Raise InvalidConfig for keys that a cache has no room for."""
-    room = min(cache.shape[1] for cache in caches)
-    capacity = room * (1 if block_table is None else block_table.shape[-1])
-    added = 0 if new is None else new[0].shape[1]
-    if not 0 <= length <= capacity - added:
+    if not 0 <= length <= cache.capacity - cache.added:
         raise InvalidConfig(
-            f"cache_seqlens {length} and {added} new keys: the cache has room for {capacity}"
+            f"cache_seqlens {length} and {cache.added} new keys: the cache has room for "
+            f"{cache.capacity}"
         )
-
-
-def _paged(block_table: Tensor | None) -> bool:
-    return block_table is not None
 
 
 def _append(
@@ -325,17 +274,19 @@ def _append(
     cache[where] = torch.where(has_place[..., None, None], given, cache[where])
 
 
-def _scales(
-    k_cache: Tensor, k_descale: Tensor | None, v_descale: Tensor | None
-) -> tuple[Tensor, Tensor] | None:
-    """Both, for a cache that has them.  Raises InvalidConfig for what is no tensor."""
-    for name, given in (("k_descale", k_descale), ("v_descale", v_descale)):
+def _scales(cache: Cache) -> tuple[Tensor, Tensor] | None:
+    """Both, for a cache that has them.  Raises InvalidConfig for what is no tensor, and beside a
+    cache of another type."""
+    if cache.scales is None:
+        return None
+    for name, given in zip(("k_descale", "v_descale"), cache.scales, strict=True):
         if given is not None and not isinstance(given, Tensor):
             raise InvalidConfig(f"{name} must be a torch tensor, not {type(given).__name__}")
-    if k_cache.dtype != E4M3 or (k_descale is None and v_descale is None):
-        return None
-    one = torch.ones((), device=k_cache.device)
-    return one if k_descale is None else k_descale, one if v_descale is None else v_descale
+    if cache.k.dtype != E4M3:
+        raise InvalidConfig(f"k_descale and v_descale are of caches of {E4M3}, not {cache.k.dtype}")
+    one = torch.ones((), device=cache.k.device)
+    k, v = (one if given is None else given for given in cache.scales)
+    return k, v
 
 
 def _why_no_kernel(q: Tensor, cache: Cache, options: Options) -> str:
@@ -357,29 +308,29 @@ def _why_no_kernel(q: Tensor, cache: Cache, options: Options) -> str:
     return next((name for name, wanted in requested.items() if wanted), "")
 
 
-def _why_products(q: Tensor, cache: Cache, options: Options, wants_lse: bool) -> str:
+def _why_products(q: Tensor, cache: Cache, options: Options) -> str:
     """Why matrix products attend to a cache, in a few words; "" if our kernels do."""
-    problem = (q, cache.k, cache.v, options.traits)
     return (
         why_not_ours(q, cache.k, cache.v, options)
         or _why_no_kernel(q, cache, options)
-        or _refusals.reason(*problem, lse=wants_lse, of="cache")
+        or _refusals.reason(Asked(q, cache.k, cache.v, options.traits, options.lse, "cache"))
     )
 
 
 def _cached(
-    q: Tensor, cache: Cache, options: Options, wants_lse: bool, form: Hashable | None = None
+    q: Tensor, cache: Cache, options: Options, form: Hashable | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """`form` is that of the call if later ones may have the same launch."""
     remember = None if form is None else partial(operators().cache_launches.remember, form)
-    reason = _why_products(q, cache, options, wants_lse)
+    found: tuple[Tensor, Tensor | None]
+    reason = _why_products(q, cache, options)
     if not reason:
-        try:
-            return attend(q, cache, options.traits, return_lse=wants_lse, remember=remember)
-        except NoUsableVariant as error:
-            reason = str(error)
-            problem = (q, cache.k, cache.v, options.traits)
-            _refusals.remember(*problem, reason, lse=wants_lse, of="cache")
+        traits = options.traits
+        ours = partial(attend, q, cache, traits, return_lse=options.lse, remember=remember)
+        asked = Asked(q, cache.k, cache.v, traits, options.lse, "cache")
+        found, reason = _refusals.attempt(ours, asked)
+        if not reason:
+            return found
     cache.check_places(q)
     check_heads(q, cache.k)
     check_floating(q, cache.k, cache.v)

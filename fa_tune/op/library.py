@@ -34,29 +34,7 @@ _LENGTHS = "Tensor cum_q, Tensor cum_kv, SymInt longest_q, SymInt longest_kv"
 _ROOM = "Tensor(a!) out, Tensor(b!)? lse"
 _DONE = f"Tensor grad_out, {_QKV}, Tensor out, Tensor lse, Tensor? grad_lse"
 _GRADIENTS = "(Tensor, Tensor, Tensor, Tensor)"
-SCHEMAS = {
-    "fwd": f"({_QKV}, {PLAIN_SCHEMA}) -> Tensor",
-    "fwd_lse": f"({_QKV}, {PLAIN_SCHEMA}) -> (Tensor, Tensor)",
-    "fwd_out": f"({_QKV}, {_ROOM}, {PLAIN_SCHEMA}) -> ()",
-    "scored_fwd": f"({_QKV}, {SCHEMA}) -> Tensor",
-    "scored_fwd_lse": f"({_QKV}, {SCHEMA}) -> (Tensor, Tensor)",
-    "scored_fwd_out": f"({_QKV}, {_ROOM}, {SCHEMA}) -> ()",
-    "hooked_fwd": f"({_QKV}, {HOOKED_SCHEMA}) -> Tensor",
-    "hooked_fwd_lse": f"({_QKV}, {HOOKED_SCHEMA}) -> (Tensor, Tensor)",
-    "hooked_fwd_out": f"({_QKV}, {_ROOM}, {HOOKED_SCHEMA}) -> ()",
-    "bwd": f"({_DONE}, {HOOKED_SCHEMA}) -> {_GRADIENTS}",
-    "packed_fwd": f"({_QKV}, {_LENGTHS}, {SCHEMA}) -> Tensor",
-    "packed_fwd_lse": f"({_QKV}, {_LENGTHS}, {SCHEMA}) -> (Tensor, Tensor)",
-    "packed_fwd_out": f"({_QKV}, {_LENGTHS}, {_ROOM}, {SCHEMA}) -> ()",
-    "hooked_packed_fwd": f"({_QKV}, {_LENGTHS}, {HOOKED_SCHEMA}) -> Tensor",
-    "hooked_packed_fwd_lse": f"({_QKV}, {_LENGTHS}, {HOOKED_SCHEMA}) -> (Tensor, Tensor)",
-    "hooked_packed_fwd_out": f"({_QKV}, {_LENGTHS}, {_ROOM}, {HOOKED_SCHEMA}) -> ()",
-    "packed_bwd": f"({_DONE}, {_LENGTHS}, {HOOKED_SCHEMA}) -> {_GRADIENTS}",
-}
-FORWARD = tuple(name for name in SCHEMAS if not name.endswith("bwd"))
-HOOKED = tuple(name for name in FORWARD if name.startswith("hooked"))  # in Python wherever
 N_DONE, N_LENGTHS = len(Done._fields), len(Lengths._fields)
-
 # Kept: with the object, what it registered would go.
 LIBRARY = torch.library.Library("fa_tune", "DEF")
 
@@ -80,10 +58,6 @@ def _fake_lse(q: Tensor, k: Tensor, v: Tensor, *_: object) -> tuple[Tensor, Tens
     return room_for_out(q, v), room_for_lse(q)
 
 
-def _fake_nothing(*_: object) -> None:
-    return None
-
-
 def _fake_bwd(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Gradients:
     slopes = Traits(*others[N_DONE - 4 :]).alibi_slopes
     three = (q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape))
@@ -94,28 +68,36 @@ def _fake_packed_bwd(*given: Any) -> Gradients:
     return _fake_bwd(*given[:N_DONE], *given[N_DONE + N_LENGTHS :])
 
 
-_KINDS = ("scored", "hooked", "packed", "hooked_packed")
-_FAKES: dict[str, Callable[..., Any]] = {
-    "fwd": _fake_out,
-    "fwd_lse": _fake_lse,
-    "fwd_out": _fake_nothing,
-    **{f"{kind}_fwd": _fake_out for kind in _KINDS},
-    **{f"{kind}_fwd_lse": _fake_lse for kind in _KINDS},
-    **{f"{kind}_fwd_out": _fake_nothing for kind in _KINDS},
-    "bwd": _fake_bwd,
-    "packed_bwd": _fake_packed_bwd,
+# What is given before the results' room and after it.
+_KINDS = {
+    "": ((), PLAIN_SCHEMA),
+    "scored_": ((), SCHEMA),
+    "hooked_": ((), HOOKED_SCHEMA),
+    "packed_": ((_LENGTHS,), SCHEMA),
+    "hooked_packed_": ((_LENGTHS,), HOOKED_SCHEMA),
 }
+_RESULTS: dict[str, tuple[tuple[str, ...], str, Callable[..., Any]]] = {
+    "fwd": ((), "Tensor", _fake_out),
+    "fwd_lse": ((), "(Tensor, Tensor)", _fake_lse),
+    "fwd_out": ((_ROOM,), "()", lambda *_: None),
+}
+FORWARD = tuple(kind + name for kind in _KINDS for name in _RESULTS)
+HOOKED = tuple(name for name in FORWARD if name.startswith("hooked"))  # in Python wherever
 
 
 def _no_gpu(*args: Tensor, **_: object) -> NoReturn:
     raise InvalidConfig(f"Q, K, V must be on a GPU; Q is on {args[0].device}")
 
 
-def _define() -> None:
-    for name, schema in SCHEMAS.items():
-        LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-        torch.library.register_fake(f"fa_tune::{name}", _FAKES[name], lib=LIBRARY)
-        LIBRARY.impl(name, _no_gpu, "CPU")
+def _define(name: str, given: tuple[str, ...], result: str, fake: Callable[..., Any]) -> None:
+    schema = f"{name}({', '.join(given)}) -> {result}"
+    LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+    torch.library.register_fake(f"fa_tune::{name}", fake, lib=LIBRARY)
+    LIBRARY.impl(name, _no_gpu, "CPU")
 
 
-_define()
+for _kind, (_before, _traits) in _KINDS.items():
+    for _name, (_room, _result, _fake) in _RESULTS.items():
+        _define(_kind + _name, (_QKV, *_before, *_room, _traits), _result, _fake)
+_define("bwd", (_DONE, HOOKED_SCHEMA), _GRADIENTS, _fake_bwd)
+_define("packed_bwd", (_DONE, _LENGTHS, HOOKED_SCHEMA), _GRADIENTS, _fake_packed_bwd)

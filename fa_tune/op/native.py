@@ -14,7 +14,7 @@ from fa_tune.build.native.call import problem_of
 from fa_tune.build.native.core import Core
 from fa_tune.build.native.library import torch_library
 from fa_tune.core.errors import FaTuneError, ToolMissing
-from fa_tune.core.workload import FORWARD, DType, Workload
+from fa_tune.core.workload import FIELDS, FORWARD, Workload
 from fa_tune.op.fallback_warning import tell_of_copies
 
 _LEAST_TORCH = (2, 10)  # of the stable ABI that csrc/torch needs
@@ -114,31 +114,15 @@ def translated(error: RuntimeError) -> Exception:
 
 def workload_of_problem(problem: abi.Problem) -> Workload:
     """The workload of a problem, with the usual scale."""
-    sides = (abi.Window.LEFT, abi.Window.RIGHT)
-    windows = (problem.window_left, problem.window_right)
-    left, right = (
-        keys if problem.window & side else None for side, keys in zip(sides, windows, strict=True)
-    )
+    given = {n: getattr(problem, n) for n, _ in abi.Problem._fields_ if n in FIELDS}
+    of_fields = {name: FIELDS[name].type(value) for name, value in given.items()}
+    named = {"softmax_scale": None, "softcap": problem.softcap or None, "score_hook": None}
+    for name, side in (("window_left", abi.Window.LEFT), ("window_right", abi.Window.RIGHT)):
+        named[name] = given[name] if problem.window & side else None
     return Workload(
-        batch=problem.batch,
-        heads=problem.heads,
-        kv_heads=problem.kv_heads,
-        seq_len_q=problem.seq_len_q,
-        seq_len_kv=problem.seq_len_kv,
-        d_head=problem.d_head,
-        dtype=DType(problem.dtype),
         causal=problem.mask not in (abi.Mask.FULL, abi.Mask.FULL_DIAGONAL),
         bottom_right=problem.mask in (abi.Mask.CAUSAL_BR, abi.Mask.FULL_DIAGONAL),
-        lse=bool(problem.lse),
-        window_left=left,
-        window_right=right,
-        sink=bool(problem.sink),
-        softcap=problem.softcap or None,
-        alibi=bool(problem.alibi),
-        d_head_v=problem.d_head_v,
-        packed=bool(problem.packed),
-        total_q=problem.total_q,
-        total_kv=problem.total_kv,
+        **of_fields | named,
     )
 
 

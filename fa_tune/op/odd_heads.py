@@ -37,9 +37,12 @@ def scale(q: Tensor, given: float | None) -> float:
     return 1 / math.sqrt(q.shape[-1]) if given is None else given
 
 
-def filled_up(*three: Tensor, step: int = WHOLE_D_HEAD) -> tuple[Tensor, ...]:
+def filled_up(
+    q: Tensor, k: Tensor, v: Tensor, step: int = WHOLE_D_HEAD
+) -> tuple[Tensor, Tensor, Tensor]:
     """With columns of zeros up to one multiple of `step`; the same if they have that."""
-    wide = max(t.shape[-1] for t in three)
+    wide = max(q.shape[-1], v.shape[-1])
     wide += -wide % step
     pad = torch.nn.functional.pad
-    return tuple(t if t.shape[-1] == wide else pad(t, (0, wide - t.shape[-1])) for t in three)
+    q, k, v = (t if t.shape[-1] == wide else pad(t, (0, wide - t.shape[-1])) for t in (q, k, v))
+    return q, k, v

@@ -29,34 +29,44 @@ def packed_attention(
     """Attention of q [total_q, heads, d_head] to k and v [total_kv, kv_heads, d_head] and, where it
     is wanted, its log-sum-exp, fp32 [heads, total_q].  Masks are aligned with the end of each
     sequence.  Gradients flow as from `attention`.  Raises as `attention`."""
-    if odd_heads.known and odd_heads.has(q, v):
-        traits = traits._replace(scale=odd_heads.scale(q, traits.scale))
-        d_v = v.shape[-1]
-        q, k, v = odd_heads.filled_up(q, k, v)
-        out, lse = packed_attention(q, k, v, lengths, traits, return_lse=return_lse)
-        return out[..., :d_v], lse
     sink, slopes = traits.tensors
     if sink is not None:
         traits = traits._replace(sink=of_heads(sink, "sink"))
     if slopes is not None:
         traits = traits._replace(alibi_slopes=of_heads(slopes, "alibi_slopes"))
     wants_grad = any(t.requires_grad for t in (q, k, v)) or traits.wants_grad
-    forward, forward_lse = _SCORED
-    given = (*lengths, *traits.scored)
     if traits.score_hook is not None:
-        forward, forward_lse = _HOOKED
-        given = (*lengths, *traits)
         autograd.check_hook(traits.score_hook, wants_grad=wants_grad)
-    try:
-        transformed = autograd.is_transformed(q, k, v, *traits.tensors)
-        if (wants_grad and torch.is_grad_enabled()) or transformed:
-            return autograd.attention(q, k, v, return_lse, *given)
-        if return_lse:
-            out, lse = forward_lse(q, k, v, *given)
-            return out, lse
-        return forward(q, k, v, *given), None
-    except (RuntimeError, NoUsableVariant) as error:
-        refusal = translated(error) if isinstance(error, RuntimeError) else error
-        if not odd_heads.found(refusal, q, v):
-            raise refusal from None
-    return packed_attention(q, k, v, lengths, traits, return_lse=return_lse)
+    records = wants_grad and torch.is_grad_enabled()
+    records = records or autograd.is_transformed(q, k, v, *traits.tensors)
+    if not (odd_heads.known and odd_heads.has(q, v)):
+        try:
+            return _run(q, k, v, lengths, traits, return_lse, records)
+        except (RuntimeError, NoUsableVariant) as error:
+            refusal = translated(error) if isinstance(error, RuntimeError) else error
+            if not odd_heads.found(refusal, q, v):
+                raise refusal from None
+    wide = odd_heads.filled_up(q, k, v)
+    traits = traits._replace(scale=odd_heads.scale(q, traits.scale))
+    out, lse = _run(*wide, lengths, traits, return_lse, records)
+    return out[..., : v.shape[-1]], lse
+
+
+def _run(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lengths: Lengths,
+    traits: Traits,
+    return_lse: bool,
+    records: bool,
+) -> tuple[Tensor, Tensor | None]:
+    hooked = traits.score_hook is not None
+    forward, forward_lse = _HOOKED if hooked else _SCORED
+    given = (q, k, v, *lengths, *(traits if hooked else traits.scored))
+    if records:
+        return autograd.attention(q, k, v, return_lse, *given[3:])
+    if return_lse:
+        out, lse = forward_lse(*given)
+        return out, lse
+    return forward(*given), None

@@ -33,9 +33,12 @@ def forward(
     keys: Tensor | None = None,
     sequence: int | None = None,
     dropout_p: float = 0.0,
+    added: tuple[Tensor | None, ...] = (),
 ) -> tuple[Tensor, Tensor]:
     """out and the log-sum-exp, as the operator's.  `keys` [batch]: how many keys each of the batch
-    has, None: all; `sequence`: as in `gradients`."""
+    has, None: all; `sequence`: as in `gradients`.  `added` to scores at last: [1 or batch, 1 or
+    heads, seq_len_q, seq_len_kv], or boolean, False where a key is hidden.  Sinks may be of each
+    query, [batch, heads, seq_len_q, 1]."""
     kind = torch.promote_types(q.dtype, torch.float32)
     kv_heads, n_kv = k.shape[2], k.shape[1]
     values = v.to(kind)
@@ -44,11 +47,17 @@ def forward(
     place = _Place(0, q.shape[1], sequence, count)
     grouped = _of_groups(q.to(kind), kv_heads)
     scores, *_ = _scores(grouped, k.to(kind), traits, slopes, place, records=True)
+    for more in added:
+        if more is not None:
+            of_groups = more.unflatten(1, (kv_heads if more.shape[1] > 1 else 1, -1))
+            hides = more.dtype == torch.bool
+            scores = scores.masked_fill(~of_groups, -torch.inf) if hides else scores + of_groups
     if keys is not None:  # what no query sees may be anything, such as freed pages
         unseen = scores.isneginf().all(3).flatten(1, 2).all(1)
         values = values.masked_fill(unseen[..., None, None], 0.0)
     if traits.sink is not None:
-        sink = traits.sink.to(kind).view(kv_heads, -1, 1, 1)
+        sink = traits.sink if traits.sink.ndim == 4 else traits.sink[:, None, None]
+        sink = sink.to(kind).unflatten(-3, (kv_heads, -1))
         scores = torch.cat((scores, sink.expand(*scores.shape[:-1], 1)), -1)
     blind = scores.isneginf().all(-1, keepdim=True)
     scores = scores.masked_fill(blind, 0.0)

@@ -21,48 +21,25 @@ from fa_tune.op.traits import Traits
 
 
 class PythonOp:
-    """The operators by the kernels that `kernel` gives for a workload and a device; each is as its
-    schema says."""
+    """The operators by the kernels that `kernel` gives for a workload and a device."""
 
     def __init__(self, kernel: Callable[[Workload, int], CoreKernel]) -> None:
         self._kernel = kernel
 
-    def fwd(self, q: Tensor, k: Tensor, v: Tensor, *traits: Any) -> Tensor:
-        """out."""
-        out = room_for_out(q, v)
-        self._run((q, k, v, out), None, None, Traits(*traits))
-        return out
-
-    def fwd_lse(self, q: Tensor, k: Tensor, v: Tensor, *traits: Any) -> tuple[Tensor, Tensor]:
-        """out and the log-sum-exp."""
-        out, lse = room_for_out(q, v), room_for_lse(q)
-        self._run((q, k, v, out), lse, None, Traits(*traits))
-        return out, lse
-
-    def fwd_out(
-        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None, *traits: Any
-    ) -> None:
-        """Into what is given."""
-        self._run((q, k, v, out), lse, None, Traits(*traits))
-
-    def packed_fwd(self, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Tensor:
-        """out of a packed batch; zeros in rows of no sequence."""
-        out = room_for_out(q, v).zero_()
-        self._run((q, k, v, out), None, Lengths(*others[:N_LENGTHS]), Traits(*others[N_LENGTHS:]))
-        return out
-
-    def packed_fwd_lse(
-        self, q: Tensor, k: Tensor, v: Tensor, *others: Any
-    ) -> tuple[Tensor, Tensor]:
-        """out and the log-sum-exp of a packed batch."""
-        out, lse = room_for_out(q, v).zero_(), room_for_lse(q).zero_()
-        self._run((q, k, v, out), lse, Lengths(*others[:N_LENGTHS]), Traits(*others[N_LENGTHS:]))
-        return out, lse
-
-    def packed_fwd_out(self, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> None:
-        """out of a packed batch, into what is given."""
-        lengths, (out, lse, *traits) = Lengths(*others[:N_LENGTHS]), others[N_LENGTHS:]
-        self._run((q, k, v, out), lse, lengths, Traits(*traits))
+    def __call__(self, name: str, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Any:
+        """The operator of a name, as its schema says."""
+        lengths = None
+        if "packed" in name:
+            lengths, others = Lengths(*others[:N_LENGTHS]), others[N_LENGTHS:]
+        if name.endswith("_out"):
+            out, lse, *traits = others
+            return self._run((q, k, v, out), lse, lengths, Traits(*traits))
+        room = [room_for_out(q, v)] + [room_for_lse(q)] * name.endswith("_lse")
+        if lengths is not None:  # rows of no sequence are zeros
+            room = [tensor.zero_() for tensor in room]
+        out, lse = (*room, None)[:2]
+        self._run((q, k, v, out), lse, lengths, Traits(*others))
+        return out if lse is None else (out, lse)
 
     def _run(
         self,

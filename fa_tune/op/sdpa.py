@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import warnings
-from types import TracebackType
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,14 +17,12 @@ import torch.nn.attention
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from fa_tune.core.errors import FaTuneError, NoUsableVariant, ToolMissing
-from fa_tune.core.workload import MAX_SCALE, MIN_SCALE
+from fa_tune.core.errors import FaTuneError, ToolMissing
 from fa_tune.op import library  # noqa: F401  defines the operators
 from fa_tune.op.backward import Mask, of_torch
 from fa_tune.op.fallback_warning import tell
-from fa_tune.op.native import translated
 from fa_tune.op.operands import Done, has_whole_rows
-from fa_tune.op.refusals import Refusals
+from fa_tune.op.refusals import Asked, Refusals, why_not_ours
 from fa_tune.op.traits import Traits
 
 NAME = "fa_tune"
@@ -80,21 +79,18 @@ class Override:
     ) -> tuple[Any, ...]:
         """The operator: tensors are [batch, heads, seq_len, d_head]."""
         query, scale, _ = _folded(query, scale)
-        problem = (query, key, value, Traits(is_causal))
-        reason = self._reason(query, key, value, dropout_p, return_debug_mask, scale)
-        reason = reason or self._refusals.reason(*problem, lse=True)
+        reason = "the debug mask is wanted" if return_debug_mask else ""
+        reason = (
+            reason or why_not_ours(query, key, scale, dropout_p) or _why_others(query, key, value)
+        )
         if not reason:
             out = torch.empty_like(query)
             lse = query.new_empty(query.shape[:3], dtype=torch.float32)
             four = [t.transpose(1, 2) for t in (query, key, value, out)]
-            try:
-                _fwd_out(*four, lse, is_causal, False, scale)
-            except (RuntimeError, FaTuneError) as error:  # from C++, from Python
-                found = translated(error) if isinstance(error, RuntimeError) else error
-                reason = str(found)
-                if isinstance(found, NoUsableVariant):
-                    self._refusals.remember(*problem, reason, lse=True)
-            else:
+            ours = partial(_fwd_out, *four, lse, is_causal, False, scale)
+            asked = Asked(query, key, value, Traits(is_causal), lse=True)
+            _, reason = self._refusals.attempt(ours, asked, (RuntimeError, FaTuneError))
+            if not reason:
                 return _results(query, key, out, lse)
         tell(_WHO, reason)
         if not return_debug_mask and self._suits_cudnn(query, key, value, dropout_p, is_causal):
@@ -128,32 +124,6 @@ class Override:
         dq, dk, dv = (_like(grad, t) for grad, t in zip(found, three, strict=True))
         return dq if factor == 1 else dq * factor, dk, dv
 
-    def _reason(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        dropout_p: float,
-        return_debug_mask: bool,
-        scale: float | None,
-    ) -> str:
-        """Why it is not ours; "" if it is, as far as that is known."""
-        if dropout_p > 0:
-            return "dropout"
-        if return_debug_mask:
-            return "the debug mask is wanted"
-        if query.dtype not in (torch.float16, torch.bfloat16):
-            return f"{query.dtype} is neither fp16 nor bf16"
-        if key.shape != value.shape or key.shape[1] == 0 or query.shape[1] % key.shape[1]:
-            return "K and V differ in shape, or their heads do not divide Q's"
-        if 0 in query.shape or 0 in key.shape:
-            return "there is nothing to attend to"
-        if scale is not None and not MIN_SCALE <= scale <= MAX_SCALE:
-            return f"a scale of {scale:g}"
-        if not all(has_whole_rows(t) for t in (query, key, value)):
-            return "rows that do not start at multiples of 16 bytes"
-        return ""
-
     def _suits_cudnn(
         self, query: Tensor, key: Tensor, value: Tensor, dropout_p: float, is_causal: bool
     ) -> bool:
@@ -168,6 +138,15 @@ class Override:
         grouped = query.shape[1] != key.shape[1]
         requested = torch.backends.cuda.SDPAParams(query, key, value, None, 0.0, is_causal, grouped)
         return bool(torch.backends.cuda.can_use_cudnn_attention(requested))
+
+
+def _why_others(query: Tensor, key: Tensor, value: Tensor) -> str:
+    """Why tensors are not ours that may be torch's, in a few words; "" if they may be ours."""
+    if key.shape != value.shape or key.shape[1] == 0 or query.shape[1] % key.shape[1]:
+        return "K and V differ in shape, or their heads do not divide Q's"
+    if not all(has_whole_rows(t) for t in (query, key, value)):
+        return "rows that do not start at multiples of 16 bytes"
+    return ""
 
 
 def _folded(query: Tensor, scale: float | None) -> tuple[Tensor, float | None, float]:
@@ -240,42 +219,25 @@ def _is_active() -> bool:
     return bool(current() == NAME)  # others may have taken torch's place
 
 
-class SdpaEnabled:
-    """What `enable_sdpa` gives: a context that ends it, unless it was enabled before."""
-
-    def __init__(self, *, outermost: bool) -> None:
-        self._outermost = outermost
-
-    def __enter__(self) -> SdpaEnabled:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._outermost:
-            disable_sdpa()
-
-
-def enable_sdpa() -> SdpaEnabled:
+def enable_sdpa() -> AbstractContextManager[Any]:
     """From now on torch's `scaled_dot_product_attention` runs our kernels where it can: fp16 and
     bf16 without dropout and without a mask but `is_causal`.  Gradients are those of torch's flash
     backend.  All else is computed as before, with one warning for each reason.
 
-    Also a context manager: `with enable_sdpa(): …`.  A graph that is compiled follows whatever is
-    enabled when it runs, as far as it was compiled with the flash backend.
+    Also a context manager: `with enable_sdpa(): …`, which ends it, unless it was enabled before.  A
+    graph that is compiled follows whatever is enabled when it runs, as far as it was compiled with
+    the flash backend.
 
     Raises ToolMissing for a torch without CUDA, or one that cannot give its own kernel back.
     """
     if not hasattr(torch.library, "get_kernel"):
         raise ToolMissing(f"torch {torch.__version__} is too old for enable_sdpa; 2.10 is not")
     with _lock:
-        outermost = not _is_active()
-        if outermost:
+        context = ExitStack()
+        if not _is_active():
             _activate()
-        return SdpaEnabled(outermost=outermost)
+            context.callback(disable_sdpa)
+        return context
 
 
 def disable_sdpa() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,7 @@ class Operators:
             )
         op = PythonOp(lambda workload, device: self._memo.kernel(workload, device))
         for name in FORWARD if self.native is None else HOOKED:
-            function = getattr(op, name.removeprefix("scored_").removeprefix("hooked_"))
-            LIBRARY.impl(name, function, dispatch_key)
+            LIBRARY.impl(name, partial(op, name), dispatch_key)
 
     def load(self, artifact: Artifact) -> CoreKernel:
         """A kernel to launch.  Raises ToolMissing without the core."""

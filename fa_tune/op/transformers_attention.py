@@ -10,22 +10,22 @@ takes is refused.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from fa_tune.core.errors import FaTuneError, InvalidConfig, NoUsableVariant, ToolMissing
+from fa_tune.core.errors import FaTuneError, InvalidConfig, ToolMissing
+from fa_tune.op import products
 from fa_tune.op.api import attention
 from fa_tune.op.fallback_warning import tell
 from fa_tune.op.lazy_mask import LazyMask, Rule
-from fa_tune.op.operands import HALF
 from fa_tune.op.plans import is_capturing
 from fa_tune.op.precision import autocast
-from fa_tune.op.refusals import Refusals
-from fa_tune.op.traits import Traits
+from fa_tune.op.refusals import Asked, Refusals, why_not_ours
+from fa_tune.op.traits import Traits, bounds
 
 _MASK = "a mask"  # which the model was asked for
 _WHO = "attention of Transformers"
@@ -87,11 +87,10 @@ def mask(
         )
 
     window = _window_of(mask_function)
-    plain = mask_function is causal_mask_function and _is_zero(kv_offset)
     if not (
         skips
-        and (plain or window is not None)
         and isinstance(kv_offset, int)
+        and (window is not None or (mask_function is causal_mask_function and kv_offset == 0))
         and _ends_together(q_offset, q_length, kv_offset + kv_length)
         and not _is_padded(attention_mask, kv_offset + kv_length)
     ):
@@ -133,113 +132,62 @@ def attend(
             attention_mask = attention_mask.tensor
     window = window - 1 if causal and window is not None and window < key.shape[2] else None
     sink = others.get("s_aux") if others.get("sinks") is None else others["sinks"]
-    bias, softcap = others.get("position_bias"), others.get("softcap")
-    requested = _Requested(causal, scaling, dropout, window, sink, softcap, bias)
-    reason = _reason(query, key, value, attention_mask, dropout, others)
+    softcap = others.get("softcap")
     # One query sees every key, whatever the mask, but those outside its window.
     masked, windowed = causal and query.shape[2] > 1, window is not None
     traits = Traits(masked, masked or windowed, scaling, window, None, sink, softcap)
-    reason = reason or _refusals.reason(query, key, value, traits, lse=False)
+    reason = _reason(query, key, value, attention_mask, dropout, scaling, others)
+    q, k, v = (t.transpose(1, 2) for t in (query, key, value))
     if not reason:
-        three = (t.transpose(1, 2) for t in (query, key, value))
-        try:
-            found = attention(
-                *three,
-                causal=traits.causal,
-                bottom_right=traits.bottom_right,
-                softmax_scale=scaling,
-                window=(window, None),
-                sink=sink,
-                softcap=softcap,
-            )
-        except FaTuneError as error:
-            reason = str(error)
-            if isinstance(error, NoUsableVariant):
-                _refusals.remember(query, key, value, traits, reason, lse=False)
-        else:
+        ours = partial(
+            attention,
+            *(q, k, v),
+            causal=traits.causal,
+            bottom_right=traits.bottom_right,
+            softmax_scale=scaling,
+            window=(window, None),
+            sink=sink,
+            softcap=softcap,
+        )
+        found, reason = _refusals.attempt(
+            ours, Asked(query, key, value, traits, lse=False), (FaTuneError,)
+        )
+        if not reason:
             return found, None
     if reason != _MASK:
         tell(_WHO, reason)
-    if attention_mask is None:
-        attention_mask = _own_mask(query, key, requested)
-    if requested.sink is not None or requested.softcap is not None:
-        return _by_products(query, key, value, attention_mask, requested), None
-    return _by_torch(module, query, key, value, attention_mask, requested, others)
+    if sink is None and softcap is None:
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+        if attention_mask is None:
+            attention_mask = _own_mask(query, key, traits)
+        three = (query, key, value)
+        options = {"dropout": dropout, "scaling": scaling, "is_causal": causal, **others}
+        by_torch: tuple[Tensor, None] = sdpa_attention_forward(
+            module, *three, attention_mask, **options
+        )
+        return by_torch
+    if attention_mask is not None:  # which says all that is hidden
+        traits = Traits(scale=scaling, sink=sink, softcap=softcap)
+    out, _ = products.forward(
+        *(q, k, v, traits),
+        dropout_p=dropout,
+        added=(attention_mask, others.get("position_bias")),
+    )
+    return out, None
 
 
-@dataclass(frozen=True)
-class _Requested:
-    """What a layer asks for.  `window`: keys before its own that a query sees, None: all.
-    `sink`: [heads], or [batch, heads, seq_len_q, 1]; `bias`: what is added to capped scores."""
-
-    causal: bool
-    scaling: float | None
-    dropout: float
-    window: int | None
-    sink: Tensor | None
-    softcap: float | None
-    bias: Tensor | None
-
-
-def _own_mask(query: Tensor, key: Tensor, requested: _Requested) -> Tensor | None:
+def _own_mask(query: Tensor, key: Tensor, traits: Traits) -> Tensor | None:
     """What None stands for, True where a key is seen; None where torch's attention takes it for
     the same."""
     n_q, n_kv = query.shape[2], key.shape[2]
-    by_products = requested.sink is not None or requested.softcap is not None
-    needed = by_products or requested.window is not None or n_q != n_kv
-    if not requested.causal or not needed or (n_q == 1 and requested.window is None):
+    first, last = bounds(traits, n_q, n_kv)
+    if first is None and (last is None or n_q == n_kv):
         return None
     ahead = torch.arange(n_kv, device=query.device)
-    ahead = ahead - torch.arange(n_kv - n_q, n_kv, device=query.device)[:, None]
-    seen = ahead <= 0
-    if requested.window is not None:
-        seen = seen & (ahead >= -requested.window)
-    return seen[None, None]
-
-
-def _by_torch(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    requested: _Requested,
-    others: dict[str, Any],
-) -> tuple[Tensor, None]:
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-    found: tuple[Tensor, None] = sdpa_attention_forward(
-        *(module, query, key, value, attention_mask),
-        dropout=requested.dropout,
-        scaling=requested.scaling,
-        is_causal=requested.causal,
-        **others,
-    )
-    return found
-
-
-def _by_products(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, requested: _Requested
-) -> Tensor:
-    group = query.shape[1] // key.shape[1]
-    key, value = (t.repeat_interleave(group, 1) for t in (key, value))
-    scale = query.shape[3] ** -0.5 if requested.scaling is None else requested.scaling
-    scores = (query @ key.transpose(2, 3)).float() * scale
-    if requested.softcap is not None:
-        scores = requested.softcap * torch.tanh(scores / requested.softcap)
-    if requested.bias is not None:
-        scores = scores + requested.bias
-    if mask is not None:
-        # No row is left without a key: its result is not looked at.
-        hidden = torch.finfo(scores.dtype).min
-        scores = scores.masked_fill(~mask, hidden) if mask.dtype == torch.bool else scores + mask
-    if requested.sink is not None:
-        sink = requested.sink.float()
-        sink = sink if sink.ndim == 4 else sink[None, :, None, None]
-        scores = torch.cat((scores, sink.expand(*scores.shape[:3], 1)), -1)
-    weights = scores.softmax(-1)[..., : key.shape[2]].to(value.dtype)
-    weights = torch.nn.functional.dropout(weights, requested.dropout)
-    return (weights @ value).transpose(1, 2).contiguous()
+    ahead = ahead - torch.arange(n_q, device=query.device)[:, None]
+    seen = ahead >= (-n_q if first is None else first)
+    return (seen if last is None else seen & (ahead <= last))[None, None]
 
 
 def _reason(
@@ -248,23 +196,20 @@ def _reason(
     value: Tensor,
     attention_mask: Tensor | None,
     dropout: float,
+    scaling: float | None,
     others: dict[str, Any],
 ) -> str:
     """Why it is not ours; "" if it is, as far as that is known."""
     if attention_mask is not None:
         return _MASK
-    if dropout:
-        return "dropout"
     for name in _NOT_OURS:
         if others.get(name) is not None:
             return name
     if query.device.type not in _DEVICES:
         return f"the tensors are on the {query.device.type}"
-    if query.dtype not in HALF:
-        return f"{query.dtype} is neither fp16 nor bf16"
     if key.shape[:3] != value.shape[:3]:
         return "K and V differ in batch, heads or length"
-    return ""
+    return why_not_ours(query, key, scaling, dropout)
 
 
 def _window_of(mask_function: Any) -> int | None:
@@ -289,10 +234,6 @@ def _window_of(mask_function: Any) -> int | None:
         return None
     (window,) = (cell.cell_contents for cell in of_this[0].__closure__)
     return window if isinstance(window, int) and window > 0 else None
-
-
-def _is_zero(offset: Any) -> bool:
-    return isinstance(offset, int) and offset == 0
 
 
 def _ends_together(q_offset: Any, q_length: int, kv_length: int) -> bool:

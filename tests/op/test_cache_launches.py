@@ -269,10 +269,10 @@ def test_new_keys_that_are_copied_are_copied_each_time(kernel: Recorder) -> None
 def test_few_launches_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_launches, "MOST_KNOWN", 3)
     launches = CacheLaunches()
-    prepared = cast(Prepared, SimpleNamespace(launch=lambda given: given))
+    prepared = cast(Prepared, SimpleNamespace(launch=lambda q, cache: cache))
     given = cast(Any, object())
     for number in range(7):
         launches.remember(number, prepared)
-    assert [launches.launch(n, given) is given for n in range(7)] == [False] * 6 + [True]
+    assert [launches.launch(n, given, given) is given for n in range(7)] == [False] * 6 + [True]
     launches.remember([1], prepared)
-    assert launches.launch([1], given) is None, "what cannot be hashed is checked each time"
+    assert launches.launch([1], given, given) is None, "what cannot be hashed is checked each time"

@@ -145,7 +145,7 @@ def test_tensors_become_a_launch(made: Plans, monkeypatch: pytest.MonkeyPatch) -
     op = PythonOp(memo.kernel)
     q = torch.zeros(2, 6, 64, 128, dtype=torch.float16).transpose(1, 2)
     k = torch.zeros(2, 64, 3, 128, dtype=torch.float16)
-    out, lse = op.fwd_lse(q, k, k, True, False, 0.5)
+    out, lse = op("fwd_lse", q, k, k, True, False, 0.5)
     assert out.is_contiguous()
     assert (lse.shape, lse.dtype) == ((2, 6, 64), torch.float32)
     expected = Workload(2, 6, 3, 64, 64, 128, DType.FP16, causal=True, lse=True, softmax_scale=0.5)
@@ -160,11 +160,11 @@ def test_tensors_become_a_launch(made: Plans, monkeypatch: pytest.MonkeyPatch) -
     assert tensors.of[TensorRole.O].address == out.data_ptr()
     assert tensors.of[TensorRole.LSE].address == lse.data_ptr()
     with pytest.raises(InvalidConfig, match="out must be"):
-        op.fwd_out(q, k, k, k, None)
+        op("fwd_out", q, k, k, k, None)
     with pytest.raises(InvalidConfig):
-        op.fwd_out(q, k, k, out[:, :, :1].expand_as(out), None)
+        op("fwd_out", q, k, k, out[:, :, :1].expand_as(out), None)
     with pytest.raises(InvalidConfig, match="lse must be"):
-        op.fwd_out(q, k, k, out, lse[:1])
+        op("fwd_out", q, k, k, out, lse[:1])
 
 
 def test_a_v_without_columns_is_refused(made: Plans) -> None:
@@ -174,9 +174,9 @@ def test_a_v_without_columns_is_refused(made: Plans) -> None:
     v = q[..., :0]
     ends = torch.tensor([0, 64], dtype=torch.int32)
     with pytest.raises(InvalidConfig):
-        op.fwd(q, q, v)
+        op("fwd", q, q, v)
     with pytest.raises(InvalidConfig):
-        op.packed_fwd(q[0], q[0], v[0], ends, ends, 64, 64, *Traits())
+        op("packed_fwd", q[0], q[0], v[0], ends, ends, 64, 64, *Traits())
     with pytest.raises(InvalidConfig):
         workload_of(q, q, v)
     with pytest.raises(InvalidConfig):
@@ -198,7 +198,7 @@ def test_a_packed_batch_with_a_score_hook_becomes_a_launch(
     q, k = torch.zeros(9, 6, 128).half(), torch.zeros(70, 3, 128).half()
     cum_q, cum_kv = (torch.tensor(c, dtype=torch.int32) for c in ([0, 4, 9], [0, 64, 70]))
     lengths = Lengths(cum_q, cum_kv, 5, 64)
-    out = op.packed_fwd(q, k, k, *lengths, *Traits(True, sink=torch.zeros(6), score_hook=one))
+    out = op("packed_fwd", q, k, k, *lengths, *Traits(True, sink=torch.zeros(6), score_hook=one))
     expected = Workload(
         *(2, 6, 3, 5, 64, 128, DType.FP16),
         causal=True,
@@ -215,5 +215,5 @@ def test_a_packed_batch_with_a_score_hook_becomes_a_launch(
     assert tensors.of[TensorRole.O].address == out.data_ptr()
     assert tensors.of[TensorRole.CU_SEQLENS_Q].address == cum_q.data_ptr()
     assert tensors.of[TensorRole.CU_SEQLENS_KV].address == cum_kv.data_ptr()
-    op.packed_fwd(q, k, k, *lengths, *Traits(True, sink=torch.zeros(6), score_hook=other))
+    op("packed_fwd", q, k, k, *lengths, *Traits(True, sink=torch.zeros(6), score_hook=other))
     assert len(kernel.launched) == 1

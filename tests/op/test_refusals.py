@@ -16,10 +16,9 @@ import torch
 
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.op import flash_attn, flash_kv_cache, transformers_attention
-from fa_tune.op.refusals import Refusals
+from fa_tune.op.refusals import Asked, Refusals
 from fa_tune.op.traits import Traits
 
-PLAIN = Traits()
 HEADS = torch.zeros(4)
 
 
@@ -35,41 +34,46 @@ def half(*shape: int) -> torch.Tensor:
 
 
 Q = half(2, 3, 4, 32)
+PLAIN = Asked(Q, Q, Q, Traits(), lse=False)
+
+
+def too_hot() -> None:
+    raise NoUsableVariant("too hot")
 
 
 def test_a_refusal_is_of_one_kind_of_problem() -> None:
     refusals = Refusals()
-    refusals.remember(Q, Q, Q, PLAIN, "too hot", lse=False)
+    assert refusals.attempt(too_hot, PLAIN) == (None, "too hot")
+    assert refusals.attempt(lambda: pytest.fail("asked again"), PLAIN) == (None, "too hot")
     wide, bf16 = half(2, 3, 4, 64), Q.bfloat16()
-    assert refusals.reason(half(5, 9, 4, 32), Q, Q, PLAIN, lse=False) == "too hot"
-    assert refusals.reason(Q, Q, Q, PLAIN._replace(scale=0.5), lse=False) == "too hot"
+    assert refusals.reason(PLAIN._replace(q=half(5, 9, 4, 32))) == "too hot"
+    assert refusals.reason(PLAIN._replace(traits=Traits(scale=0.5))) == "too hot"
     others: list[Traits] = [
-        PLAIN._replace(causal=True),
-        PLAIN._replace(window_left=3),
-        PLAIN._replace(window_right=0),
-        PLAIN._replace(sink=HEADS),
-        PLAIN._replace(softcap=5.0),
-        PLAIN._replace(alibi_slopes=HEADS),
-        PLAIN._replace(score_hook="0" * 16),
+        Traits(causal=True),
+        Traits(window_left=3),
+        Traits(window_right=0),
+        Traits(sink=HEADS),
+        Traits(softcap=5.0),
+        Traits(alibi_slopes=HEADS),
+        Traits(score_hook="0" * 16),
     ]
-    assert not any(refusals.reason(Q, Q, Q, traits, lse=False) for traits in others)
-    assert not refusals.reason(Q, Q, Q, PLAIN, lse=True)
+    assert not any(refusals.reason(PLAIN._replace(traits=traits)) for traits in others)
+    assert not refusals.reason(PLAIN._replace(lse=True))
     for of in ("packed", "cache"):
-        assert not refusals.reason(Q, Q, Q, PLAIN, lse=False, of=of)
+        assert not refusals.reason(PLAIN._replace(of=of))
     for three in ((wide, wide, Q), (Q, Q, wide), (bf16, bf16, bf16), (Q, bf16, bf16)):
-        assert not refusals.reason(*three, PLAIN, lse=False)
-    trained = Q.clone().requires_grad_()
-    assert not refusals.reason(trained, Q, Q, PLAIN, lse=False)
+        assert not refusals.reason(Asked(*three, Traits(), lse=False))
+    trained = PLAIN._replace(q=Q.clone().requires_grad_())
+    assert not refusals.reason(trained)
     with torch.no_grad():
-        assert refusals.reason(trained, Q, Q, PLAIN, lse=False) == "too hot"
+        assert refusals.reason(trained) == "too hot"
 
 
 def test_score_hooks_are_asked_for_every_time() -> None:
     refusals = Refusals()
-    hooked = PLAIN._replace(score_hook="0" * 16)
-    refusals.remember(Q, Q, Q, hooked, "it does not compile", lse=False)
-    assert not refusals.reason(Q, Q, Q, hooked, lse=False)
-    assert not refusals.reason(Q, Q, Q, PLAIN, lse=False)
+    refusals.attempt(too_hot, PLAIN._replace(traits=Traits(score_hook="0" * 16)))
+    assert not refusals.reason(PLAIN._replace(traits=Traits(score_hook="0" * 16)))
+    assert not refusals.reason(PLAIN)
 
 
 class Kernels:

@@ -16,9 +16,9 @@ if not TYPE_CHECKING:
 import torch
 from transformers import DynamicCache
 
-from fa_tune.core.errors import InvalidConfig
-from fa_tune.op import register_transformers, transformers_attention
-from fa_tune.op.refusals import Refusals
+from fa_tune.core.errors import InvalidConfig, NoUsableVariant
+from fa_tune.op import refusals, register_transformers, transformers_attention
+from fa_tune.op.refusals import Asked, Refusals
 from fa_tune.op.traits import Traits
 from tests.op import tiny_models, twins
 
@@ -35,7 +35,7 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return ours(q, k, v, **problem)
 
     monkeypatch.setattr(transformers_attention, "_DEVICES", ("cpu",))
-    monkeypatch.setattr(transformers_attention, "HALF", (torch.float32,))
+    monkeypatch.setattr(refusals, "HALF", (torch.float32,))
     monkeypatch.setattr(transformers_attention, "attention", counted)
     calls.clear()
     register_transformers()
@@ -153,11 +153,15 @@ def test_torch_computes_the_same_in_our_place(
     assert torch.allclose(found, ours, atol=1e-5)
 
 
+def refuse() -> None:
+    raise NoUsableVariant("of others")
+
+
 @pytest.mark.parametrize("padded", [False, True])
 def test_no_graph_breaks(padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    refusals = Refusals()
-    refusals.remember(*(torch.ones(1, 1, 1, 8),) * 3, Traits(), "of others", lse=False)
-    monkeypatch.setattr(transformers_attention, "_refusals", refusals)
+    known = Refusals()
+    known.attempt(refuse, Asked(*(torch.ones(1, 1, 1, 8),) * 3, Traits(), lse=False))
+    monkeypatch.setattr(transformers_attention, "_refusals", known)
     torch.compiler.reset()
     model = tiny_models.make("llama")
     given = tiny_models.prompts("cpu", padded=padded)
@@ -190,7 +194,7 @@ def test_gradients_reach_the_weights(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["llama", "mistral", "gemma"])
 def test_autocast_leaves_attention_ours(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rotary embedding in fp32 makes fp32 of queries and keys."""
-    monkeypatch.setattr(transformers_attention, "HALF", (torch.bfloat16,))
+    monkeypatch.setattr(refusals, "HALF", (torch.bfloat16,))
     model = tiny_models.make(kind)
     given = tiny_models.prompts("cpu", padded=False)
     found = []
