@@ -9,7 +9,7 @@ it as well, one at a time opens the file, reads or writes, and closes it again.
 
 `body` is the JSON of a record (`core.codec`); `place` its workload or traits; `crc32` of the body,
 since SQLite does not notice a digit that changed.  What is damaged is reported, and never written
-to.  A journal of older versions, JSON lines, is taken over once and stays as it is.
+to.
 """
 
 from __future__ import annotations
@@ -20,42 +20,23 @@ import os
 import sqlite3
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import ClassVar, TypeVar
 from urllib.parse import quote
 
 from fa_tune.core import codec
 from fa_tune.core.errors import JournalError
 from fa_tune.core.files import sync_folder
-from fa_tune.core.model import Attempt, Verdict
-from fa_tune.store import older_journal
-from fa_tune.store.fingerprint import Fingerprint, explain_difference
-from fa_tune.store.journal_records import (
-    KINDS,
-    AttemptRecord,
-    BuildFailureRecord,
-    R,
-    Record,
-    VerdictRecord,
-    name_of,
-)
+from fa_tune.core.model import Attempt, Outcome, Verdict
+from fa_tune.store.fingerprint import Fingerprint
 from fa_tune.store.shared_files import LOCK_TIMEOUT_S, has_locks, locked, storage_errors
 
-__all__ = [
-    "AttemptRecord",
-    "BuildFailureRecord",
-    "Fingerprint",
-    "Journal",
-    "Record",
-    "VerdictRecord",
-    "explain_difference",
-]
-
-VERSION = 2  # 1: JSON lines
+VERSION = 2
 OURS = 0x66617475  # SQLite's application_id
 ALONE = "nolock=1"
-OLDER = ".jsonl"  # how a journal of version 1 is called
 _SQLITE = b"SQLite format 3\0"
 _CHANGED = "its checksum does not fit: the record was changed"
 _MEND = "move the file away to start anew; nothing was changed"
@@ -70,17 +51,84 @@ _TABLES = (
 )
 
 
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True)
+class AttemptRecord:
+    """A finished attempt at measuring; `recorded_at` is UTC, ISO 8601."""
+
+    kind: ClassVar = "attempt"
+    fingerprint: Fingerprint
+    attempt: Attempt
+    recorded_at: str = field(default_factory=_now)
+
+    def __post_init__(self) -> None:
+        m, a = self.attempt.measurement, self.attempt
+        if m is not None and (m.subject, m.workload) != (a.subject, a.workload):
+            raise ValueError(f"measurement of {m.subject} in an attempt at {a.subject}")
+
+    @property
+    def about(self) -> tuple[str, str]:
+        """Subject and workload."""
+        return self.attempt.subject, self.attempt.workload
+
+
+@dataclass(frozen=True)
+class VerdictRecord:
+    """A finished verification of one subject, on all its cases."""
+
+    kind: ClassVar = "verdict"
+    fingerprint: Fingerprint
+    subject: str
+    verdict: Verdict
+    recorded_at: str = field(default_factory=_now)
+
+    @property
+    def about(self) -> tuple[str, str]:
+        """Subject, and no workload."""
+        return self.subject, ""
+
+
+@dataclass(frozen=True)
+class BuildFailureRecord:
+    """A variant that did not compile, so that a resumed search need not try again.
+
+    `outcome` is COMPILE_FAILED, TIMED_OUT or CRASHED.
+    """
+
+    kind: ClassVar = "build_failure"
+    fingerprint: Fingerprint
+    subject: str
+    traits: str
+    outcome: Outcome
+    reason: str
+    recorded_at: str = field(default_factory=_now)
+
+    @property
+    def about(self) -> tuple[str, str]:
+        """Subject and traits."""
+        return self.subject, self.traits
+
+
+Record = AttemptRecord | VerdictRecord | BuildFailureRecord
+R = TypeVar("R", AttemptRecord, VerdictRecord, BuildFailureRecord)
+_KINDS: Mapping[str, type[Record]] = {
+    kind.kind: kind for kind in (AttemptRecord, VerdictRecord, BuildFailureRecord)
+}
+
+
 class Journal:
     """The records of one journal file, in the order they were added, and the way to add to them.
 
     A missing file is an empty journal and is created by the first append.  Opening and reading
     raise JournalError for a damaged file or one that is no journal (it is left as it is), and
-    StorageError where the disk refuses.  `warnings` are for a reader.
+    StorageError where the disk refuses.
     """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self.warnings: tuple[str, ...] = ()
         self._db: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
         self._fingerprints: dict[int, Fingerprint] = {}
@@ -140,7 +188,7 @@ class Journal:
 
     def _last(self, kind: type[R], digest: str, subject: str, place: str) -> R | None:
         where = "WHERE subject = ? AND place = ? AND kind = ? ORDER BY id DESC"
-        for record in self._select(where, subject, place, name_of(kind), digest=digest):
+        for record in self._select(where, subject, place, kind.kind, digest=digest):
             assert isinstance(record, kind)
             return record
         return None
@@ -173,10 +221,10 @@ class Journal:
         try:
             if _crc32(body) != crc:
                 raise ValueError(_CHANGED)
-            if kind not in KINDS:
+            if kind not in _KINDS:
                 raise ValueError(f"unknown kind {kind!r}")
             raw = {**codec.parse(body), "fingerprint": fingerprint}
-            return codec.load(KINDS[kind], raw)
+            return codec.load(_KINDS[kind], raw)
         except (ValueError, TypeError, AttributeError) as error:
             raise self._damage(f"record {number}: {error}") from None
 
@@ -214,18 +262,11 @@ class Journal:
         if self._db is not None:
             self._db.close()
         self._db, self._fingerprints = None, {}
-        older = self.path.with_suffix(OLDER)
-        is_older = older != self.path and older.exists()
-        if found is None and not writing and not is_older:
+        if found is None and not writing:
             return None
-        places = [self.path.parent, *([self.path] if found else [])]
+        places = self.path.parent, self.path
         if not writing and not all(os.access(place, os.W_OK) for place in places):
-            if found is None:
-                self._db = sqlite3.connect(":memory:", **_OPTIONS)
-                self._create(self._db)
-            else:
-                self._db = _connected(self.path, "mode=ro&immutable=1")
-            self._identity = found
+            self._db, self._identity = _connected(self.path, "mode=ro&immutable=1"), found
             return self._checked(self._db)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if not has_locks(self.path):
@@ -251,7 +292,8 @@ class Journal:
                 db.execute("PRAGMA journal_mode = WAL")
             with db:
                 db.execute("BEGIN IMMEDIATE")
-                self._create(db)
+                for statement in _TABLES:
+                    db.execute(statement)
             sync_folder(self.path.parent)
         return self._checked(db)
 
@@ -273,27 +315,14 @@ class Journal:
             )
         return db
 
-    def _create(self, db: sqlite3.Connection) -> None:
-        for statement in _TABLES:
-            db.execute(statement)
-        older = self.path.with_suffix(OLDER)
-        if older != self.path and older.exists():
-            records, warning = older_journal.read(older)
-            self.warnings = (warning,) if warning else ()
-            for record in records:
-                _insert(db, record, _body(record))
-
-
-_OPTIONS: dict[str, Any] = {
-    "timeout": LOCK_TIMEOUT_S,
-    "isolation_level": None,
-    "check_same_thread": False,
-}
-
 
 def _connected(path: Path, parameters: str) -> sqlite3.Connection:
-    db: sqlite3.Connection = sqlite3.connect(
-        f"file:{quote(str(path.absolute()))}?{parameters}", uri=True, **_OPTIONS
+    db = sqlite3.connect(
+        f"file:{quote(str(path.absolute()))}?{parameters}",
+        uri=True,
+        timeout=LOCK_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,
     )
     db.execute("PRAGMA synchronous = FULL")
     if parameters == ALONE:  # without memory that several share
@@ -326,5 +355,5 @@ def _insert(db: sqlite3.Connection, record: Record, body: str) -> None:
     db.execute(
         "INSERT INTO records (kind, fingerprint, subject, place, body, crc32) "
         "VALUES (?, ?, ?, ?, ?, ?)",
-        (name_of(type(record)), by, *record.about, body, _crc32(body)),
+        (record.kind, by, *record.about, body, _crc32(body)),
     )

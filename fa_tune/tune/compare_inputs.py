@@ -23,7 +23,8 @@ from fa_tune.core.options import Progress
 from fa_tune.core.stats import Ratio, median, median_interval
 from fa_tune.search.data_dependence import paired_with_own
 from fa_tune.search.decide import Decision, contenders, sound_choice
-from fa_tune.store.journal import AttemptRecord, Fingerprint
+from fa_tune.store.fingerprint import Fingerprint
+from fa_tune.store.journal import AttemptRecord
 from fa_tune.tune.dispatch import Request, run_items_on_gpus
 from fa_tune.tune.fleet.gpu import WorkerGpu
 from fa_tune.tune.outputs import recorded_decision

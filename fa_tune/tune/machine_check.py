@@ -148,9 +148,7 @@ def _registry() -> str:
 
 def _journal(machine: MachineOptions) -> str:
     path = (machine.cache_dir or default_cache_dir()) / JOURNAL
-    journal = Journal(path)
-    count = len(journal.records())
-    return "; ".join((f"{count} records in {path}", *journal.warnings))
+    return f"{len(Journal(path).records())} records in {path}"
 
 
 def _cache(machine: MachineOptions) -> str:

@@ -26,7 +26,8 @@ from fa_tune.core.options import MachineOptions, MeasureOptions, Progress
 from fa_tune.core.paths import default_cache_dir
 from fa_tune.core.workload import Workload
 from fa_tune.profile.base import Capabilities, Profiler
-from fa_tune.store.journal import Fingerprint, Journal
+from fa_tune.store.fingerprint import Fingerprint
+from fa_tune.store.journal import Journal
 from fa_tune.store.recordings import Recording
 from fa_tune.tune.fleet.gpu import WorkerGpu, local_gpus
 from fa_tune.tune.fleet.pool import Pool, kept_lanes
@@ -301,8 +302,6 @@ def open_session(
     """A session with the journal of the machine's cache folder; a profiler that needs no GPU gets
     none.  Raises JournalError for a damaged journal."""
     journal = Journal(machine.cache_dir / JOURNAL)
-    for warning in journal.warnings:
-        progress.warn(warning)
     if not selection.capabilities.needs_device:
         machine = dataclasses.replace(machine, pool=Pool())
     return Session(machine, selection, journal, measure, progress, reuse)

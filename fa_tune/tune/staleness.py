@@ -11,7 +11,8 @@ from fa_tune import families
 from fa_tune.core.model import Variant
 from fa_tune.core.options import Progress, SearchOptions
 from fa_tune.families.base import Config
-from fa_tune.store.journal import Fingerprint, Journal, explain_difference
+from fa_tune.store.fingerprint import Fingerprint, explain_difference
+from fa_tune.store.journal import Journal
 from fa_tune.tune.plan import plan_search
 from fa_tune.tune.session import Session
 

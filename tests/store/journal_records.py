@@ -5,14 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fa_tune.core.model import Attempt, CaseError, Measurement, Outcome, Quantity, Verdict
-from fa_tune.store.journal import (
-    AttemptRecord,
-    BuildFailureRecord,
-    Fingerprint,
-    Journal,
-    Record,
-    VerdictRecord,
-)
+from fa_tune.store.fingerprint import Fingerprint
+from fa_tune.store.journal import AttemptRecord, BuildFailureRecord, Journal, Record, VerdictRecord
 
 WORKLOAD = "b16_h16_kv16_q4096_k4096_d128_fp16_full"
 FP = Fingerprint(

@@ -23,13 +23,8 @@ from hypothesis import strategies as st
 
 from fa_tune.core.errors import FaTuneError, JournalError, StorageError
 from fa_tune.core.model import Attempt, Measurement, Outcome, Quantity
-from fa_tune.store.journal import (
-    AttemptRecord,
-    Fingerprint,
-    Journal,
-    VerdictRecord,
-    explain_difference,
-)
+from fa_tune.store.fingerprint import Fingerprint, explain_difference
+from fa_tune.store.journal import AttemptRecord, Journal, VerdictRecord
 from tests.store.full_disk import refused_with_room
 from tests.store.journal_records import (
     FP,

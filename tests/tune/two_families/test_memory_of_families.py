@@ -10,7 +10,8 @@ import pytest
 from fa_tune import families
 from fa_tune.build.compile import kernel_source_identity, kernel_source_sha256
 from fa_tune.core.model import Outcome, Variant
-from fa_tune.store.journal import AttemptRecord, Fingerprint, VerdictRecord
+from fa_tune.store.fingerprint import Fingerprint
+from fa_tune.store.journal import AttemptRecord, VerdictRecord
 from fa_tune.store.recordings import SOURCES, load_all
 from fa_tune.store.registry import file as store
 from fa_tune.tune.profilers import choose_profiler
