@@ -42,8 +42,8 @@ from fa_tune.core.workload import (
 from fa_tune.lab.default_check import compare_recordings, compare_registry
 from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.store.registry.file import load, update
-from fa_tune.store.registry.lookup import NoMatch, find_match
-from fa_tune.store.registry.merge import Conflict, conflicts, merge_registries
+from fa_tune.store.registry.lookup import NoEntry, find_match
+from fa_tune.store.registry.merge import EntryConflict, conflicts, merge_registries
 from fa_tune.store.registry.schema import Registry, to_json
 from fa_tune.tune.outputs import registry_path
 
@@ -250,7 +250,7 @@ def best(
     if not kept.entries:
         raise NoUsableVariant(_nothing_in(path))
     found = find_match(kept, target_of(kept, gpu, workload, method), workload)
-    if isinstance(found, NoMatch):
+    if isinstance(found, NoEntry):
         raise NoUsableVariant(found.reason)
     chosen = found.chosen
     try:
@@ -303,7 +303,7 @@ def merge_files(files: tuple[Path, ...], output: Path) -> None:
     if output.exists() and not any(os.path.samefile(output, path) for path in files):
         raise click.UsageError(f"{output} exists; name it among the files to merge, or remove it")
     loaded = [load(path) for path in files]
-    named: list[Conflict] = []
+    named: list[EntryConflict] = []
 
     def combine(current: Registry) -> Registry:
         # The output is read again under its lock: what a search added since is merged as well.
@@ -341,7 +341,7 @@ def _nothing_in(path: Path) -> str:
     return f"there is nothing in the registry {path} yet; fa-tune search fills it"
 
 
-def _sentence(conflict: Conflict) -> str:
+def _sentence(conflict: EntryConflict) -> str:
     """What a conflict between two entries was about, and how it ended."""
     key = conflict.kept.key
     also = (

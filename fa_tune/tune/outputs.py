@@ -39,7 +39,7 @@ from fa_tune.store.recordings import (
     Recording,
 )
 from fa_tune.store.registry import file as registry_file
-from fa_tune.store.registry.combine import Found
+from fa_tune.store.registry.combine import FoundEntry
 from fa_tune.store.registry.schema import (
     Confirmed,
     Entry,
@@ -228,7 +228,7 @@ def keep_in_registry(
                 if a.outcome not in (Outcome.OK, Outcome.NOT_RECORDED)
                 and not is_reference(a.subject)
             }
-            entries.append(Found(entry, others, failed))
+            entries.append(FoundEntry(entry, others, failed))
     return registry_file.put(path, entries)
 
 

@@ -19,7 +19,7 @@ from fa_tune.libraries import LABELS
 from fa_tune.report.fitted import Legend, fitted
 from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.search.data_dependence import worst
-from fa_tune.store.registry.lookup import Match, Target, find_match
+from fa_tune.store.registry.lookup import EntryMatch, Target, find_match
 from fa_tune.store.registry.schema import Entry, Registry, entry_text
 
 _REFERENCES = tuple(name for name in LABELS if name != BARE_READ)
@@ -206,7 +206,7 @@ def target_of(
     if len(held) == 1:
         return Target(held[0], method=method)
     found = {name: find_match(registry, Target(name, method=method), workload) for name in held}
-    exact = [name for name, match in found.items() if isinstance(match, Match) and match.exact]
+    exact = [name for name, match in found.items() if isinstance(match, EntryMatch) and match.exact]
     if len(exact) == 1:
         return Target(exact[0], method=method)
     raise InvalidConfig(
@@ -215,7 +215,7 @@ def target_of(
     )
 
 
-def write_best(match: Match, requested: Workload) -> None:
+def write_best(match: EntryMatch, requested: Workload) -> None:
     """What a script needs to run the config, and the whole entry it comes from."""
     write_document(
         Best,

@@ -19,7 +19,7 @@ from fa_tune.store.registry.schema import Entry, RunnerUp
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundEntry:
     """A search's entry and all that its choice was made among: `others` are the variants that were
     measured, each with its time over the chosen one's, `failed` those that gave no time."""
 
@@ -33,7 +33,7 @@ class Found:
         return {self.entry.chosen, *self.others}
 
 
-def combined(present: Entry | None, found: Found) -> tuple[Entry, str | None]:
+def combined(present: Entry | None, found: FoundEntry) -> tuple[Entry, str | None]:
     """The entry to keep, and a sentence where it is not the search's own choice."""
     new = found.entry
     if present is None:
@@ -61,7 +61,7 @@ def combined(present: Entry | None, found: Found) -> tuple[Entry, str | None]:
     return _widened(new, present, unmeasured, behind.ratio.value if behind else None), None
 
 
-def _met(present: Entry, found: Found) -> bool:
+def _met(present: Entry, found: FoundEntry) -> bool:
     """Whether the present choice was measured beside the new one, or no longer can be."""
     if present.chosen in found.measured or present.chosen in found.failed:
         return True
@@ -103,7 +103,7 @@ def _widened(
     return dataclasses.replace(new, runners_up=_in_order(runners), tie_set=tuple(tied))
 
 
-def _with_news_of(present: Entry, found: Found) -> Entry:
+def _with_news_of(present: Entry, found: FoundEntry) -> Entry:
     """The present entry with what only the search knows."""
     behind = found.others[present.chosen].ratio.value
     known = _known(present)

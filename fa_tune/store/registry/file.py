@@ -14,7 +14,7 @@ from pathlib import Path
 from platformdirs import user_data_path
 
 from fa_tune.core.files import read_bytes, replace_file
-from fa_tune.store.registry.combine import Found, combined
+from fa_tune.store.registry.combine import FoundEntry, combined
 from fa_tune.store.registry.schema import Registry, from_json, to_json
 from fa_tune.store.shared_files import locked, storage_errors
 
@@ -66,7 +66,7 @@ def save(path: Path | str, registry: Registry) -> None:
     update(path, lambda _: registry)
 
 
-def put(path: Path | str, found: Sequence[Found]) -> tuple[str, ...]:
+def put(path: Path | str, found: Sequence[FoundEntry]) -> tuple[str, ...]:
     """Add a search's entries, each combined with the entry that has its key (`combine.combined`).
 
     Returns one sentence per entry that is not the search's own choice.  Raises as `update` does.

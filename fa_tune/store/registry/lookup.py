@@ -39,7 +39,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Match:
+class EntryMatch:
     """An entry that serves.  `exact`: it was measured on the very workload asked for, whatever
     the softmax scale.
 
@@ -67,21 +67,21 @@ class Match:
 
 
 @dataclass(frozen=True)
-class NoMatch:
+class NoEntry:
     """No entry serves; `reason` says why and what to do, in one sentence."""
 
     reason: str
 
 
-def find_match(registry: Registry, here: Target, workload: Workload) -> Match | NoMatch:
+def find_match(registry: Registry, here: Target, workload: Workload) -> EntryMatch | NoEntry:
     """The best of `serving`, or the reason why there is none."""
     found = serving(registry, here, workload)
     if found:
         return found[0]
-    return NoMatch(_why_none(registry, here, workload))
+    return NoEntry(_why_none(registry, here, workload))
 
 
-def serving(registry: Registry, here: Target, workload: Workload) -> tuple[Match, ...]:
+def serving(registry: Registry, here: Target, workload: Workload) -> tuple[EntryMatch, ...]:
     """`matches` but those that want other kernels, and before them what serves between them, where
     few queries see many keys and none is of the very workload."""
     found = alike(matches(registry, here, workload), workload)
@@ -102,7 +102,7 @@ def serving(registry: Registry, here: Target, workload: Workload) -> tuple[Match
     return (replace(found[0], explanation=told, interpolated=serves.variant), *found)
 
 
-def matches(registry: Registry, here: Target, workload: Workload) -> tuple[Match, ...]:
+def matches(registry: Registry, here: Target, workload: Workload) -> tuple[EntryMatch, ...]:
     """Every entry of the kind, nearest first: same GPU model, dtype, d_head, and causal or not.
     Last come those of few rows for a workload of many, or the reverse, which `serving` leaves out.
 
@@ -130,7 +130,7 @@ def matches(registry: Registry, here: Target, workload: Workload) -> tuple[Match
         )
     )
     return tuple(
-        Match(
+        EntryMatch(
             entry=e,
             exact=_same_time(e.workload, workload),
             distance=distance(e.workload, workload),
@@ -141,7 +141,7 @@ def matches(registry: Registry, here: Target, workload: Workload) -> tuple[Match
     )
 
 
-def alike(found: Iterable[Match], workload: Workload) -> tuple[Match, ...]:
+def alike(found: Iterable[EntryMatch], workload: Workload) -> tuple[EntryMatch, ...]:
     """Those of them that were tuned for few rows where the workload has few, for many where it has
     many; for caches of several sequences those that were tuned for caches, since what is fastest
     for sequences of one length may be slow where one is much longer."""
@@ -154,7 +154,7 @@ def alike(found: Iterable[Match], workload: Workload) -> tuple[Match, ...]:
     )
 
 
-def near_enough(found: Iterable[Match], workload: Workload) -> tuple[Match, ...]:
+def near_enough(found: Iterable[EntryMatch], workload: Workload) -> tuple[EntryMatch, ...]:
     """Those that serve before a default for who takes the nearest, as an exported library does: of
     few rows only what was tuned for nearly such sizes."""
     few = workload.decode_shape

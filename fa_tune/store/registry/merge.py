@@ -64,7 +64,7 @@ def _by_evidence(registries: Iterable[Registry]) -> list[Entry]:
 
 
 @dataclass(frozen=True)
-class Conflict:
+class EntryConflict:
     """Two entries for one key that choose different variants; `kept` has more evidence.
 
     `why` says what decided, in words; `differences` are conditions under which they were
@@ -77,7 +77,7 @@ class Conflict:
     differences: tuple[str, ...]
 
 
-def conflicts(*registries: Registry) -> tuple[Conflict, ...]:
+def conflicts(*registries: Registry) -> tuple[EntryConflict, ...]:
     """Every entry that `merge` drops although it names another variant than what it keeps, each
     such variant once, with the best of its evidence; in the order of the keys."""
     kept = {entry.key: entry for entry in merge_registries(*registries).entries}
@@ -90,14 +90,14 @@ def conflicts(*registries: Registry) -> tuple[Conflict, ...]:
 CONDITIONS = ("driver", "cuda", "nvrtc", "profiler_version", "clock_policy", "cache_policy")
 
 
-def _conflict(kept: Entry, dropped: Entry) -> Conflict:
+def _conflict(kept: Entry, dropped: Entry) -> EntryConflict:
     a, b = kept.provenance, dropped.provenance
     names = [name for name in CONDITIONS if getattr(a, name) != getattr(b, name)]
     if kept.chosen.family == dropped.chosen.family:  # else they are of different sources anyway
         sources = a.kernel_source_sha256, b.kernel_source_sha256
         alike = equal(kept.chosen.family, *sources, [kind_of(kept.workload)])
         names += [] if alike else ["kernel sources"]
-    return Conflict(kept, dropped, _why(kept, dropped), tuple(names))
+    return EntryConflict(kept, dropped, _why(kept, dropped), tuple(names))
 
 
 def _why(kept: Entry, dropped: Entry) -> str:

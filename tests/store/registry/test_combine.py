@@ -9,7 +9,7 @@ import pytest
 
 from fa_tune.core.model import Variant
 from fa_tune.core.stats import Ratio
-from fa_tune.store.registry.combine import Found, combined
+from fa_tune.store.registry.combine import FoundEntry, combined
 from fa_tune.store.registry.schema import Entry, RunnerUp
 
 MakeEntry = Callable[..., Entry]
@@ -25,7 +25,7 @@ A, B, C, D, E = (variant(16 * i) for i in range(1, 6))
 
 def searched(
     make_entry: MakeEntry, chosen: Variant, ratios: dict[Variant, float], *tied: Variant
-) -> Found:
+) -> FoundEntry:
     """A search that measured `chosen` and the others, each with its time over the chosen one's."""
     runners = {v: RunnerUp(v, 6e-3 * r, Ratio(r, None)) for v, r in ratios.items()}
     entry = make_entry(
@@ -34,7 +34,7 @@ def searched(
         runners_up=tuple(runners.values()),
         confirmation=None,
     )
-    return Found(entry, runners)
+    return FoundEntry(entry, runners)
 
 
 def test_a_choice_that_was_not_measured_beside_the_entry_does_not_replace_it(

@@ -20,7 +20,7 @@ from fa_tune.core.errors import RegistryError, StorageError
 from fa_tune.core.model import Variant
 from fa_tune.core.stats import Ratio
 from fa_tune.store.registry import file as registry_file
-from fa_tune.store.registry.combine import Found
+from fa_tune.store.registry.combine import FoundEntry
 from fa_tune.store.registry.schema import Entry, Registry, RunnerUp, from_json
 from fa_tune.store.shared_files import check_lockable
 from tests.store.full_disk import refused_with_room
@@ -28,9 +28,9 @@ from tests.store.full_disk import refused_with_room
 MakeEntry = Callable[..., Entry]
 
 
-def found(*entries: Entry) -> list[Found]:
+def found(*entries: Entry) -> list[FoundEntry]:
     """Entries that were chosen among all that they tell of."""
-    return [Found(e, others_of(e)) for e in entries]
+    return [FoundEntry(e, others_of(e)) for e in entries]
 
 
 def others_of(entry: Entry) -> dict[Variant, RunnerUp]:

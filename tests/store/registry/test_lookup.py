@@ -14,8 +14,8 @@ from fa_tune.core.workload import DType, Workload, benchmark_workload
 from fa_tune.families.equal_sources import kind_of
 from fa_tune.store.registry import lookup
 from fa_tune.store.registry.lookup import (
-    Match,
-    NoMatch,
+    EntryMatch,
+    NoEntry,
     Target,
     alike,
     distance,
@@ -48,13 +48,13 @@ def by(method: str) -> Target:
     return dataclasses.replace(H200, method=method)
 
 
-def found(result: Match | NoMatch) -> Match:
-    assert isinstance(result, Match), result
+def found(result: EntryMatch | NoEntry) -> EntryMatch:
+    assert isinstance(result, EntryMatch), result
     return result
 
 
-def refusal(result: Match | NoMatch) -> str:
-    assert isinstance(result, NoMatch), result
+def refusal(result: EntryMatch | NoEntry) -> str:
+    assert isinstance(result, NoEntry), result
     assert "\n" not in result.reason
     return result.reason
 
