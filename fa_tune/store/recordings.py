@@ -8,6 +8,7 @@ Written by `fa-tune search --record`, read by replay and the tests, never edited
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import io
@@ -40,7 +41,7 @@ from fa_tune.core.model import (
 )
 from fa_tune.core.workload import Workload
 from fa_tune.libraries import LABELS
-from fa_tune.store.shared_files import locked
+from fa_tune.store.shared_files import locked, storage_errors
 from fa_tune.store.table.checks import METHODS, named
 from fa_tune.store.table.columns import COUNTERS
 from fa_tune.store.table.from_attempts import CYCLES, rows_from_attempts
@@ -94,14 +95,10 @@ class MeasuredBy:
     def of(cls, attempts: Iterable[Attempt]) -> MeasuredBy:
         """What measured these."""
         found = [a.measurement for a in attempts if a.measurement is not None]
-        versions: dict[str, set[str]] = {}
-        for measurement in found:
-            for name, version in measurement.versions.items():
-                versions.setdefault(name, set()).add(version)
-        return cls(
-            tuple(sorted({m.gpu_uuid for m in found if m.gpu_uuid})),
-            {name: tuple(sorted(several)) for name, several in sorted(versions.items())},
-        )
+        versions: dict[str, tuple[str, ...]] = {}
+        for name, version in sorted({pair for m in found for pair in m.versions.items()}):
+            versions[name] = (*versions.get(name, ()), version)
+        return cls(tuple(sorted({m.gpu_uuid for m in found if m.gpu_uuid})), versions)
 
     @property
     def libraries(self) -> str:
@@ -156,12 +153,10 @@ def save(path: Path, attempts: Iterable[Attempt], resources: Mapping[str, Any], 
         parse_rows(table.getvalue(), "its table")
     except (ValueError, ProfileFormatError) as error:
         raise StorageError(f"cannot write the recording {path}: {error}") from None
-    try:
+    with storage_errors(f"cannot write the recording {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.parent / _LOCK, "recordings"):
             replace_files({path: data, path.with_suffix(META_SUFFIX): text.encode()}, alone=True)
-    except OSError as error:
-        raise StorageError(f"cannot write the recording {path}: {error.strerror}") from error
 
 
 def load(path: Path) -> Recording:
@@ -178,7 +173,7 @@ def _with_table(path: Path, meta: Meta, only: Collection[tuple[str, str]] = ()) 
             raise ProfileFormatError(f"{path}: {named(row, wrong)}")
         attempts.append(_attempt(row, meta))
     try:
-        decided = {key: _canonical(found) for key, found in meta.decided.items()}
+        decided = {Workload.from_key(k).key: _canonical(d) for k, d in meta.decided.items()}
     except InvalidConfig as error:
         raise ProfileFormatError(f"{path.with_suffix(META_SUFFIX)}: decided: {error}") from None
     meta = dataclasses.replace(meta, decided=decided)
@@ -221,21 +216,20 @@ def _row_contradiction(row: Row, meta: Meta) -> str | None:
 
 
 def _canonical(decided: Decided) -> Decided:
-    if decided.chosen:
-        chosen = families.canonical(Variant.from_key(decided.chosen)).key
-        decided = dataclasses.replace(decided, chosen=chosen)
-    on_inputs = {
-        families.canonical(Variant.from_key(key)).key: figures
-        for key, figures in decided.on_inputs.items()
-    }
-    decided = dataclasses.replace(decided, on_inputs=on_inputs)
-    if (found := decided.confirmed) is None:
-        return decided
-    chosen, default = (
-        families.canonical(Variant.from_key(key)).key for key in (found.chosen, found.default)
+    """The same with every variant as its family writes it today; raises InvalidConfig."""
+    if (found := decided.confirmed) is not None:
+        chosen, default = _todays_key(found.chosen), _todays_key(found.default)
+        found = dataclasses.replace(found, chosen=chosen, default=default)
+    return dataclasses.replace(
+        decided,
+        confirmed=found,
+        chosen=decided.chosen and _todays_key(decided.chosen),
+        on_inputs={_todays_key(key): figures for key, figures in decided.on_inputs.items()},
     )
-    confirmed = dataclasses.replace(found, chosen=chosen, default=default)
-    return dataclasses.replace(decided, confirmed=confirmed)
+
+
+def _todays_key(key: str) -> str:
+    return families.canonical(Variant.from_key(key)).key
 
 
 def load_meta(path: Path) -> Meta:
@@ -291,19 +285,11 @@ def _contradiction(meta: Meta) -> str | None:
         return f"provenance.gpu is {p.gpu!r}, but device.name {meta.device.name!r}"
     if p.method not in METHODS:
         return f"provenance.method is {p.method!r}, not {' or '.join(METHODS)}"
-    try:
+    with contextlib.suppress(ValueError):
         parse_time(p.recorded_at)
-        has_zone = datetime.fromisoformat(p.recorded_at).tzinfo is not None
-    except ValueError:
-        has_zone = False
-    if not has_zone:
-        return f"provenance.recorded_at is not an ISO 8601 time with a zone: {p.recorded_at!r}"
-    try:
-        for key in meta.decided:
-            Workload.from_key(key)
-    except InvalidConfig as error:
-        return f"decided: {error}"
-    return None
+        if datetime.fromisoformat(p.recorded_at).tzinfo is not None:
+            return None
+    return f"provenance.recorded_at is not an ISO 8601 time with a zone: {p.recorded_at!r}"
 
 
 def families_in(recording: Recording) -> tuple[str, ...]:
@@ -358,7 +344,7 @@ def _attempt(row: Row, meta: Meta) -> Attempt:
     elif row.is_reference:
         subject = user_subject(row.kernel)
     else:
-        subject = families.canonical(Variant(row.family, row.kernel)).key
+        subject = _todays_key(Variant(row.family, row.kernel).key)
     measurement = None
     if row.outcome is Outcome.OK and row.samples_s:
         measurement = Measurement(
@@ -382,12 +368,9 @@ def _attempt(row: Row, meta: Meta) -> Attempt:
 
 def remove(path: Path) -> None:
     """Delete a recording that there may be; `path` is the CSV.  Raises StorageError."""
-    try:
-        with locked(path.parent / _LOCK, "recordings"):
-            for file in (path.with_suffix(META_SUFFIX), path):
-                file.unlink(missing_ok=True)
-    except OSError as error:
-        raise StorageError(f"cannot remove {path}: {error.strerror}") from error
+    with storage_errors(f"cannot remove {path}"), locked(path.parent / _LOCK, "recordings"):
+        for file in (path.with_suffix(META_SUFFIX), path):
+            file.unlink(missing_ok=True)
 
 
 def _counters(row: Row) -> Iterable[tuple[str, Quantity]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fa_tune.core.workload import Workload
-from fa_tune.store.table.read_csv import read_rows
+from fa_tune.store.table.read_csv import parse_rows
 from tests.commands.console import Console
 from tests.project_files import ROOT
 
@@ -33,7 +33,11 @@ def replayed(console: Console, monkeypatch: pytest.MonkeyPatch) -> Console:
 
 def seconds(kernel: str) -> float:
     """The median of a kernel's samples in the recording's text."""
-    (row,) = [row for row in read_rows(RECORDED) if row.kernel == kernel]
+    (row,) = [
+        row
+        for row in parse_rows(RECORDED.read_text("utf-8"), str(RECORDED))
+        if row.kernel == kernel
+    ]
     assert row.samples_s
     return statistics.median(row.samples_s)
 

@@ -24,7 +24,7 @@ from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.store import recordings
 from fa_tune.store.registry import file as store
 from fa_tune.store.registry.schema import Entry
-from fa_tune.store.table.read_csv import read_rows
+from fa_tune.store.table.read_csv import parse_rows
 from fa_tune.tune import outputs
 from fa_tune.tune.build import PreparedWorkload
 from fa_tune.tune.flow import decide_one
@@ -261,7 +261,7 @@ def test_the_users_own_registry_is_the_default(
 def test_the_csv_has_every_attempt(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder" / "table.csv"
     outputs.save_csv(path, search_result(result()))
-    rows = read_rows(path)
+    rows = parse_rows(path.read_text("utf-8"), str(path))
     assert len(rows) == N + 3
     assert [row.kernel for row in rows[:2]] == ["FA2", "cuDNN"]
     (crashed,) = (row for row in rows if row.outcome is Outcome.CRASHED)

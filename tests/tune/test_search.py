@@ -17,7 +17,7 @@ from fa_tune.core.model import Attempt, Outcome, Variant
 from fa_tune.core.workload import DType, Workload
 from fa_tune.search.decide import Rule
 from fa_tune.store.registry import file as store
-from fa_tune.store.table.read_csv import read_rows
+from fa_tune.store.table.read_csv import parse_rows
 from fa_tune.tune import flow, profilers
 from fa_tune.tune.outputs import Recorder
 from fa_tune.tune.results import SearchResult
@@ -216,7 +216,7 @@ def test_nothing_usable_is_said_with_the_reason_and_the_table_is_kept(world: Wor
         search(world, 1024, 2048, csv=path)
     assert caught.value.exit_status == 4
     assert str(caught.value).count("exceeds") == 1, "once for all workloads"
-    assert len(read_rows(path)) == 12
+    assert len(parse_rows(path.read_text("utf-8"), str(path))) == 12
     assert not world.registry.exists()
 
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fa_tune.core.errors import ProfileFormatError, StorageError
-from fa_tune.core.files import read_bytes
+from fa_tune.core.errors import ProfileFormatError
 from fa_tune.core.model import REFERENCE_FAMILY, Outcome
 from fa_tune.core.workload_parts import PARTS
 from fa_tune.libraries import LABELS
@@ -30,26 +29,6 @@ _LABELS = {label.lower(): label for label in LABELS.values()} | {
     "v3": LABELS["fa3"],
     "reference": LABELS["fa2"],
 }
-
-
-def read_rows(path: str | Path, *, on_note: Callable[[str], None] | None = None) -> list[Row]:
-    """The rows of a CSV file of ours or of the classic form, as they stand in it.
-
-    Columns are found by heading, in any order; `Kernel Name` and `Dur (ms)` must be there.
-    Without a family column, family, dtype and mask come from the kernel's name.  `on_note`
-    gets a line for each oddity that was let pass.  Raises StorageError if the file cannot be read,
-    ProfileFormatError with file, line and column if a cell is not what its column holds, and with
-    file and line for a row that contradicts itself or is there twice.
-    """
-    return parse_rows(read_text(path), str(path), on_note=on_note)
-
-
-def read_text(path: str | Path) -> str:
-    """A file's text, UTF-8; raises StorageError or ProfileFormatError."""
-    try:
-        return text_of(read_bytes(Path(path)), path)
-    except FileNotFoundError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror}") from None
 
 
 def text_of(raw: bytes, path: str | Path) -> str:
@@ -77,8 +56,16 @@ def parse_rows(
     on_note: Callable[[str], None] | None = None,
     only: Collection[tuple[str, ...]] = (),
 ) -> list[Row]:
-    """`read_rows` on text; `where` is the file's name in messages.  `only`: rows with one of these
-    in the columns `KINDS`, the others unread."""
+    """The rows of a CSV of ours or of the classic form, as they stand in it; `where` is the file's
+    name in messages.
+
+    Columns are found by heading, in any order; `Kernel Name` and `Dur (ms)` must be there.
+    Without a family column, family, dtype and mask come from the kernel's name.  `on_note`
+    gets a line for each oddity that was let pass.  `only`: rows with one of these in the columns
+    `KINDS`, the others unread.  Raises ProfileFormatError with file, line and column if a cell is
+    not what its column holds, and with file and line for a row that contradicts itself or is there
+    twice.
+    """
     reader = _Reader(where, on_note or (lambda _: None), only)
     rows = list(reader.checked(reader.rows(text.removeprefix("\ufeff"))))
     if not text.endswith("\n"):
@@ -156,11 +143,9 @@ class _Reader:
         for heading in headings:
             if heading and headings.count(heading) > 1:
                 raise self.fail(line, f"column {heading!r} appears twice")
-        for needed in (NAME, DURATION):
-            if needed.heading not in headings:
-                raise self.fail(
-                    line, f"no column {needed.heading!r}; this is not a report of fa-tune"
-                )
+        for needed in (NAME.heading, DURATION.heading):
+            if needed not in headings:
+                raise self.fail(line, f"no column {needed!r}; this is not a report of fa-tune")
         derived = {column.heading for column in DERIVED_COLUMNS}
         unknown = [h for h in headings if h not in BY_HEADING and h not in derived]
         if unknown:
@@ -222,13 +207,10 @@ def _named(row: Row) -> Row:
     if label is not None:
         return replace(row, kernel=label, family=REFERENCE_FAMILY)
     identity = identify(row.kernel)
-    parts: dict[str, Any] = {
-        "dtype": row.dtype or identity.dtype,
-        "causal": identity.causal if row.causal is None else row.causal,
-    }
     return replace(
         row,
         kernel=identity.label if identity.family == REFERENCE_FAMILY else row.kernel,
         family=identity.family,
-        **parts,
+        dtype=row.dtype or identity.dtype,
+        causal=identity.causal if row.causal is None else row.causal,
     )

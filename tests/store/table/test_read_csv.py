@@ -7,7 +7,6 @@ import io
 from collections.abc import Callable
 from dataclasses import replace
 from operator import attrgetter
-from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
@@ -15,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fa_tune.core.errors import ProfileFormatError, StorageError
+from fa_tune.core.errors import ProfileFormatError
 from fa_tune.core.model import Outcome
 from fa_tune.core.workload import DType
 from fa_tune.store.table.checks import METHODS, implausible
 from fa_tune.store.table.columns import CLASSIC_COLUMNS, COLUMNS
-from fa_tune.store.table.read_csv import parse_rows, read_rows
+from fa_tune.store.table.read_csv import parse_rows, text_of
 from fa_tune.store.table.rows import Row, completed
 from fa_tune.store.table.write_csv import write_csv
 
@@ -269,15 +268,11 @@ def test_unknown_columns_are_named() -> None:
     assert notes == ["a.csv: unknown columns ignored: 'colour'"]
 
 
-def test_files(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_bytes(b"\xef\xbb\xbf" + CLASSIC.replace("\n", "\r\n").encode())
-    assert read_rows(path) == parse_rows(CLASSIC, "a.csv")
-    path.write_bytes(CLASSIC.encode("utf-16"))
+def test_files_are_utf_8_with_any_newlines() -> None:
+    marked = b"\xef\xbb\xbf" + CLASSIC.replace("\n", "\r\n").encode()
+    assert parse_rows(text_of(marked, "a.csv"), "a.csv") == parse_rows(CLASSIC, "a.csv")
     with pytest.raises(ProfileFormatError, match=r"a\.csv is not UTF-8 text"):
-        read_rows(path)
-    with pytest.raises(StorageError, match=r"none\.csv: No such file"):
-        read_rows(tmp_path / "none.csv")
+        text_of(CLASSIC.encode("utf-16"), "a.csv")
 
 
 def test_classic_columns_are_a_prefix() -> None:

@@ -17,7 +17,7 @@ from fa_tune.core.workload import DType
 from fa_tune.report.tables import tables_of
 from fa_tune.store.registry import file as store
 from fa_tune.store.table.kernel_names import identify
-from fa_tune.store.table.read_csv import read_rows
+from fa_tune.store.table.read_csv import parse_rows
 from fa_tune.tune.candidates import choose_families, runnable
 from fa_tune.tune.machine_check import doctor
 from fa_tune.tune.single import bench, build, profile
@@ -105,7 +105,7 @@ def test_where_the_preferred_default_fails_the_next_one_is_meant(world: World, h
 def test_the_table_and_the_file_tell_the_family(world: World) -> None:
     path = world.folder / "table.csv"
     search(world, csv=path)
-    rows = read_rows(path)
+    rows = parse_rows(path.read_text("utf-8"), str(path))
     assert {row.family for row in rows} == {"ref", "sm80", "wave"}
     best = next(row for row in rows if row.is_variant)
     assert Variant(best.family, best.kernel).key == WAVE_BEST
