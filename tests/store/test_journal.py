@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
-import fcntl
 import json
-import multiprocessing
 import os
 import random
 import shutil
-import signal
 import sqlite3
-import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +21,13 @@ from fa_tune.core.errors import FaTuneError, JournalError, StorageError
 from fa_tune.core.model import Attempt, Measurement, Outcome, Quantity
 from fa_tune.store.fingerprint import Fingerprint, explain_difference
 from fa_tune.store.journal import AttemptRecord, Journal, VerdictRecord
-from tests.store.full_disk import refused_with_room
+from tests.store.full_disk import (
+    killed,
+    make_read_only,
+    refused_with_room,
+    side_by_side,
+    take_locks_away,
+)
 from tests.store.journal_records import (
     FP,
     WORKLOAD,
@@ -36,8 +38,6 @@ from tests.store.journal_records import (
     subject,
     verdict,
 )
-
-FORK = multiprocessing.get_context("fork")
 
 
 @pytest.fixture
@@ -71,14 +71,11 @@ def test_find_returns_the_last_attempt_under_that_fingerprint_only(path: Path) -
     fill(path, attempt(1, time_s=1.0), attempt(1, time_s=2.0), attempt(1, other, 3.0), failed(2))
     journal = Journal(path)
     found = journal.find(FP.digest, subject(1), WORKLOAD)
-    assert found is not None
-    assert found.measurement is not None
     assert found.measurement.samples_s[0] == 2.0
     assert journal.find(FP.digest, subject(3), WORKLOAD) is None
     assert journal.find(FP.digest, subject(1), "b1_h1_kv1_q1_k1_d64_fp16_full") is None
     assert journal.find(dataclasses.replace(FP, runs=6).digest, subject(1), WORKLOAD) is None
     crashed = journal.find(FP.digest, subject(2), WORKLOAD)
-    assert crashed is not None
     assert crashed.outcome is Outcome.CRASHED
     history = journal.history(subject(1), WORKLOAD)
     assert [r.fingerprint.driver for r in history] == ["580.65", "580.65", "590.1"]
@@ -90,7 +87,6 @@ def test_verdicts_and_build_failures_are_found_by_what_they_depend_on(path: Path
     assert journal.find_verdict(events.for_verify().digest, subject(1)) == verdict().verdict
     elsewhere = dataclasses.replace(FP, gpu="NVIDIA A100", driver="1")
     found = journal.find_build_failure(elsewhere.for_build().digest, subject(2), "traits")
-    assert found is not None
     assert found.reason == "static_assert: no"
     assert journal.find_build_failure(FP.for_build().digest, subject(2), "other") is None
     assert journal.find_verdict(elsewhere.for_verify().digest, subject(1)) is None
@@ -286,21 +282,12 @@ def test_kill_9_at_random_moments_loses_no_acknowledged_record(
     path: Path, locks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not locks:
-        without_locks(monkeypatch)
+        take_locks_away(monkeypatch)
     rng = random.Random(7)
     expected: list[int] = []
     for _ in range(12):
-        read_end, write_end = os.pipe()
-        child = FORK.Process(target=append_until_killed, args=(path, write_end))
-        child.start()
-        os.close(write_end)
-        first = os.read(read_end, 1)
-        time.sleep(rng.uniform(0.0, 0.05))
-        assert child.pid is not None
-        os.kill(child.pid, signal.SIGKILL)
-        child.join()
-        with os.fdopen(read_end, "rb") as pipe:
-            acknowledged = [int(line) for line in (first + pipe.read()).split()]
+        told = killed(partial(append_until_killed, path), rng.uniform(0.0, 0.05))
+        acknowledged = [int(line) for line in told.split()]
         records = Journal(path).records()
         added = records[len(expected) :]
         assert len(added) - len(acknowledged) in (0, 1)  # killed between write and telling
@@ -318,24 +305,11 @@ def append_many(path: Path, first: int, count: int) -> None:
 @pytest.mark.parametrize("locks", [True, False])
 def test_searches_share_a_journal(path: Path, locks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not locks:
-        without_locks(monkeypatch)
-    children = [FORK.Process(target=append_many, args=(path, k * 1000, 20)) for k in (0, 1, 2)]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join()
-        assert child.exitcode == 0
+        take_locks_away(monkeypatch)
+    writers = (partial(append_many, path, k * 1000, 20) for k in (0, 1, 2))
+    side_by_side(*writers, meanwhile=lambda: Journal(path).records())
     subjects = [r.about[0] for r in Journal(path).records()]
     assert sorted(subjects) == sorted(subject(k * 1000 + i) for k in (0, 1, 2) for i in range(20))
-
-
-def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a file system that has none."""
-
-    def refuse(*_: Any) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
 
 
 def test_an_open_journal_sees_what_others_append_and_a_file_that_was_replaced(
@@ -374,14 +348,7 @@ def test_a_folder_that_takes_nothing_can_be_read_and_refuses_appends_in_one_line
 ) -> None:
     fill(path, attempt(1))
     changed(path, "PRAGMA journal_mode = DELETE")
-    real_open = os.open
-
-    def read_only_open(file: str, flags: int, *rest: int, **named: int) -> int:
-        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(file))
-        return real_open(file, flags, *rest, **named)
-
-    monkeypatch.setattr(os, "open", read_only_open)
+    make_read_only(monkeypatch)
     monkeypatch.setattr(os, "access", lambda *_: False)
     journal = Journal(path)
     assert journal.records() == (attempt(1),)

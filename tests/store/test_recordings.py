@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ from fa_tune.core.workload import MASKS, DType, Workload
 from fa_tune.families.sm80.sets import get_kernel_configs
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Decided, Meta
-from tests.store.full_disk import FORK, refused_with_room
+from tests.store.full_disk import refused_with_room, side_by_side
 
 H200 = DeviceInfo("NVIDIA H200", (9, 0), "580.65.06", 150_000_000_000, "GPU-1")
 ORIGIN = Provenance(
@@ -186,7 +187,6 @@ def test_registers_are_kept_from_the_compiler_where_nobody_counted(tmp_path: Pat
     resources = {SUBJECTS[-1]: Resources(168, 0, 0, 0, 0, 49152, 128, 2)}
     recordings.save(path, [measured(SUBJECTS[-1], 1e-3)], resources, META)
     (attempt,) = recordings.load(path).attempts
-    assert attempt.measurement is not None
     assert attempt.measurement.counters == {
         "launch__registers_per_thread": Quantity(168.0, "register/thread")
     }
@@ -196,7 +196,6 @@ def test_one_sample_is_one_sample(tmp_path: Path) -> None:
     path = tmp_path / "gpu" / "a.csv"
     recordings.save(path, [measured("sm80:x", 1e-3 / 3)], {}, META)
     (attempt,) = recordings.load(path).attempts
-    assert attempt.measurement is not None
     (sample_s,) = attempt.measurement.samples_s
     assert math.isclose(sample_s, 1e-3 / 3, rel_tol=1e-11)
 
@@ -379,16 +378,13 @@ def save_often(path: Path, saved: list[Attempt], meta: Meta) -> None:
 def test_of_two_writers_one_recording_is_left(tmp_path: Path) -> None:
     path = tmp_path / "gpu" / "a.csv"
     recordings.save(path, FEW, {}, FEW_META)
-    pairs = ((FEW, FEW_META), (MORE, MORE_META))
-    children = [FORK.Process(target=save_often, args=(path, *pair)) for pair in pairs]
-    for child in children:
-        child.start()
-    while any(child.is_alive() for child in children):
+
+    def check() -> None:
         assert is_whole(recordings.load(path))
-    for child in children:
-        child.join()
-        assert child.exitcode == 0
-    assert is_whole(recordings.load(path))
+
+    pairs = ((FEW, FEW_META), (MORE, MORE_META))
+    side_by_side(*(partial(save_often, path, *pair) for pair in pairs), meanwhile=check)
+    check()
     assert {p.name for p in path.parent.iterdir() if p.suffix != ".lock"} == {
         "a.csv",
         "a.meta.json",
@@ -463,12 +459,7 @@ def test_a_recording_of_old_has_no_hash_of_its_table(path: Path) -> None:
 def test_a_full_disk_leaves_the_old_recording(path: Path) -> None:
     before = recordings.load(path)
     room = path.stat().st_size + 100  # enough for the table alone
-    message = refused_with_room(
-        room, lambda: recordings.save(path, before.attempts, {}, long_note(before.meta))
-    )
+    longer = dataclasses.replace(before.meta, note="long " * 1000)
+    message = refused_with_room(room, lambda: recordings.save(path, before.attempts, {}, longer))
     assert message.startswith(f"cannot write the recording {path}: ")
     assert recordings.load(path) == before
-
-
-def long_note(meta: Meta) -> Meta:
-    return dataclasses.replace(meta, note="long " * 1000)

@@ -26,13 +26,11 @@ def world(world: World) -> World:
 
 def test_a_choice_that_holds_is_kept_with_what_confirmed_it(world: World) -> None:
     one = only(search(world, 1024))
-    assert one.confirmation is not None
     assert (one.confirmation.chosen, one.confirmation.default) == (FAST, DEFAULT)
     assert one.confirmation.ratio.value == pytest.approx(0.97)
     (entry,) = store.load(world.registry).entries
     assert entry.chosen.key == FAST
     found = entry.confirmation
-    assert found is not None
     assert (found.variant.key, found.default.key, found.n, found.upheld) == (
         FAST,
         DEFAULT,
@@ -45,17 +43,14 @@ def test_a_choice_that_holds_is_kept_with_what_confirmed_it(world: World) -> Non
 def test_a_choice_that_gains_nothing_gives_way_to_the_default(world: World, ratio: float) -> None:
     world.confirmer.ratio[KEY] = ratio
     one = only(search(world, 1024))
-    assert one.decision is not None
     assert one.decision.rule is Rule.CONTRADICTED
     assert one.decision.chosen.subject == DEFAULT
-    assert one.decision.to_default is not None
     assert one.decision.to_default.value == 1.0
     assert one.decision.to_references["ref:fa2"].value == pytest.approx(2 / 1.5)
     assert "run as a program runs them" in one.decision.sentence
     assert any(FAST in text for text in world.progress.warnings)
     (entry,) = store.load(world.registry).entries
     assert entry.chosen.key == DEFAULT
-    assert entry.confirmation is not None
     assert not entry.confirmation.upheld
     assert entry.confirmation.variant.key == FAST
 
@@ -104,7 +99,6 @@ def test_a_fresh_search_compares_again(world: World) -> None:
 def test_a_comparison_that_fails_leaves_the_choice_unconfirmed(world: World) -> None:
     world.confirmer.broken[KEY] = (Outcome.CRASHED, "out of GPU memory")
     one = only(search(world, 1024))
-    assert one.decision is not None
     assert one.decision.chosen.subject == FAST
     assert one.confirmation is None
     assert any("not confirmed" in text for text in world.progress.warnings)

@@ -36,7 +36,6 @@ def world(world: World) -> World:
 
 def chosen(result: SearchResult) -> tuple[str, Rule]:
     decision = only(result).decision
-    assert decision is not None
     return decision.chosen.subject, decision.rule
 
 
@@ -51,7 +50,6 @@ def test_the_choice_and_what_may_follow_meet_the_default_on_all_inputs(world: Wo
     assert entry.inputs == "trained"
     assert list(entry.per_inputs) == NAMES
     ratio = entry.per_inputs["falling"].ratio_to_default
-    assert ratio is not None
     assert ratio.value == pytest.approx(0.97)
 
 
@@ -63,9 +61,7 @@ def test_a_choice_that_is_behind_on_any_inputs_gives_way_to_the_next(
     found = search(world, 1024)
     assert chosen(found) == (NEXT, Rule.BEHIND_ON_INPUTS)
     decision = only(found).decision
-    assert decision is not None
     assert f"takes 5.00 % more time than the default on {inputs} inputs" in decision.sentence
-    assert decision.to_default is not None
     assert decision.to_default.value == pytest.approx(0.75)
     assert any(inputs in warning for warning in world.progress.warnings)
     (entry,) = store.load(world.registry).entries
@@ -206,7 +202,6 @@ def test_recorded_figures_are_told_beside_todays_default() -> None:
     assert found["new"][0].to_default is None
     for subject, ratio in (("old", 1 / 0.9), ("other", 1.1)):
         told = found[subject][0].to_default
-        assert told is not None
         assert told.value == pytest.approx(ratio)
         assert told.interval is None
     unknown = compare_inputs._against("unmeasured", figures)

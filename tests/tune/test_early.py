@@ -34,11 +34,8 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_profile_has_its_workers_before_it_is_loaded(there: Path) -> None:
     with cli._early(["profile", CONFIG]):
         prefork, profiler = PREFORK.get(), EARLY.get()
-        assert prefork is not None
-        assert profiler is not None
         assert profiler._ahead.is_waiting
         worker = prefork._waiting
-        assert worker is not None
         assert worker.poll() is None
     assert worker.returncode is not None, "nothing is left waiting"
     assert not profiler._ahead.is_waiting

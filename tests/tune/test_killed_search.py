@@ -48,7 +48,6 @@ class Search:
             stdout=subprocess.PIPE,
             text=True,
         )
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         return process
 

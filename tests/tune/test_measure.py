@@ -111,7 +111,6 @@ class Noisy(FakeProfiler):
         found = super().attempt(subject, plan)
         signs = dict(zip(fakes.keys(2), (1, -1), strict=True))
         sign = signs.get(subject, 0) * (1 if plan.runs > 1 else -1)
-        assert found.measurement is not None
         samples = tuple(s * (1 + 0.004 * sign) for s in found.measurement.samples_s)
         return dataclasses.replace(
             found, measurement=dataclasses.replace(found.measurement, samples_s=samples)
@@ -169,7 +168,6 @@ def test_parts_that_an_older_journal_has_under_the_whole_are_not_taken_for_it(be
 def test_samples_of_both_parts_stand_in_the_order_they_were_taken(bench: Bench) -> None:
     (only,) = fakes.keys(1)
     found = bench.measure(FakeProfiler(lambda *_: 1e-3), 1)[only].measurement
-    assert found is not None
     assert found.samples_s == (1e-3, 1e-3, 1e-3 * (1 + 1e-4))
 
 

@@ -117,12 +117,9 @@ def test_an_entry_says_what_was_chosen_and_by_how_much(kept: Callable[..., Entry
     assert entry.chosen.key == BEST
     assert entry.n == 3
     assert entry.median_s == pytest.approx(1e-3, rel=1e-3)
-    assert entry.interval_s is not None
     assert entry.interval_s[0] <= entry.median_s <= entry.interval_s[1]
     assert entry.tflops == pytest.approx(matmul_flop(WORKLOAD) / entry.median_s / 1e12)
-    assert entry.default is not None
     assert entry.default.key == DEFAULT
-    assert entry.ratio_to_default is not None
     assert entry.ratio_to_default.value == pytest.approx(0.5)
     assert {name: r.value for name, r in entry.ratio_to_references.items()} == pytest.approx(
         {"fa2": 0.25, "cudnn": 2.0}
@@ -135,7 +132,6 @@ def test_a_users_kernel_is_measured_beside_ours_and_never_chosen(
     kept: Callable[..., Entry], tmp_path: Path
 ) -> None:
     one = result(beside=("fa2", MINE))
-    assert one.decision is not None
     assert one.decision.to_references[MINE].value == pytest.approx(10.0)
     entry = kept(one)
     assert entry.chosen.key == BEST
@@ -155,7 +151,6 @@ def test_runners_up_are_the_next_fastest_with_their_ratios(kept: Callable[..., E
 
 def test_the_verdict_of_the_chosen_one_is_kept(kept: Callable[..., Entry]) -> None:
     verdict = kept().verdict
-    assert verdict is not None
     assert (verdict.correct, verdict.cases) == (True, 1)
     assert (verdict.max_abs_error, verdict.limit) == (1e-3, 2.2e-3)
     assert kept(verified=False).verdict is None
@@ -171,7 +166,6 @@ def test_traits_are_those_of_the_workload(
 def test_a_single_sample_has_no_interval(kept: Callable[..., Entry]) -> None:
     entry = kept(result(runs=1))
     assert (entry.n, entry.interval_s) == (1, None)
-    assert entry.ratio_to_default is not None
     assert entry.ratio_to_default.interval is None
 
 
@@ -207,7 +201,6 @@ def replay(tmp_path: Path) -> ProfilerSelection:
 
 def test_a_replay_names_its_recording_and_keeps_its_provenance(tmp_path: Path) -> None:
     measured = replay(tmp_path)
-    assert measured.recording is not None
     registry = tmp_path / "registry.json"
     outputs.keep_in_registry(registry, search_result(result()), measured)
     (entry,) = store.load(registry).entries
@@ -370,7 +363,6 @@ def test_a_csv_may_go_where_the_shell_says(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_replayed_entry_names_the_recording_of_its_own_numbers(tmp_path: Path) -> None:
     """Not the newest of those that were replayed."""
     measured = replay(tmp_path)
-    assert measured.recording is not None
     newest = dataclasses.replace(measured.recording, path=tmp_path / "nvidia_h200" / "newest.csv")
     several = dataclasses.replace(
         measured, recording=newest, recordings=(newest, measured.recording)

@@ -48,9 +48,7 @@ def recorded(world: World, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_replay_chooses_what_the_recorded_search_chose(world: World, recorded: Path) -> None:
     result = search(world, 1024, recordings=recorded)
-    decision = only(result).decision
-    assert decision is not None
-    assert decision.chosen.subject == FAST
+    assert only(result).decision.chosen.subject == FAST
     assert "recorded on an NVIDIA H200" in result.source
     assert world.progress.notes[0] == result.source
     assert world.verifier.verified == [], "no GPU to verify on"
@@ -97,13 +95,11 @@ def test_where_no_recording_holds_the_default_set_those_recorded_are_chosen_amon
     # A set that was asked for by name is not exchanged: beside it there is only the default.
     named = only(search(world, 1024, recordings=recorded, kernels="wide"))
     assert note not in world.progress.notes
-    assert named.decision is not None
     assert named.decision.chosen.subject == DEFAULT
 
     again(world)
     found = only(search(world, 1024, recordings=recorded, kernels="fast"))
     assert note in world.progress.notes
-    assert found.decision is not None
     assert found.decision.chosen.subject == FAST
     assert {a.outcome for a in found.attempts} == {Outcome.OK}
 
@@ -221,11 +217,9 @@ def test_a_replay_decides_by_what_the_search_decided_by(
     both = [benchmark_workload(length, 128, DType.FP16) for length in (1024, 2048)]
     world.tie_break = TieBreak({w: Neighbour(w.key, regrets) for w in both} if regrets else {})
     live = only(search(world, 1024, record=folder, profiler="events"))
-    assert live.decision is not None
     assert live.decision.chosen.subject == chosen
     lose_the_gpu(world, monkeypatch)
     replayed = only(search(world, 1024, recordings=folder, registry=world.folder / "mine.json"))
-    assert replayed.decision is not None
     assert replayed.decision.chosen.subject == chosen
     assert replayed.decision.rule == live.decision.rule
     assert replayed.decision.tie_set == live.decision.tie_set
@@ -239,7 +233,6 @@ def test_a_choice_that_was_not_confirmed_is_not_chosen_by_a_replay(
     folder = world.folder / "profiles"
     world.confirmer.ratio[benchmark_workload(1024, 128, DType.FP16).key] = 1.02
     live = only(search(world, 1024, record=folder))
-    assert live.decision is not None
     assert live.decision.rule is Rule.CONTRADICTED
     lose_the_gpu(world, monkeypatch)
     replayed = only(search(world, 1024, recordings=folder, registry=world.folder / "mine.json"))
@@ -253,11 +246,9 @@ def test_a_choice_that_is_behind_on_other_inputs_is_not_chosen_by_a_replay(
 ) -> None:
     folder = world.folder / "profiles"
     first = only(search(world, 1024)).decision
-    assert first is not None
     again(world)
     world.comparer.ratio[first.chosen.subject, "falling"] = 1.05
     live = only(search(world, 1024, record=folder, resume=False))
-    assert live.decision is not None
     assert live.decision.rule is Rule.BEHIND_ON_INPUTS
     lose_the_gpu(world, monkeypatch)
     world.comparer.asked.clear()
@@ -287,7 +278,6 @@ def test_a_recording_that_does_not_tell_is_replayed_by_its_times(
     meta.write_text(json.dumps(told))
     lose_the_gpu(world, monkeypatch)
     replayed = only(search(world, 1024, recordings=folder))
-    assert replayed.decision is not None
     assert replayed.decision.chosen.subject == CHOSEN_BY_TIME
 
 

@@ -57,14 +57,12 @@ def outcomes(result: SearchResult) -> dict[str, Outcome]:
 def test_the_fastest_is_found_and_kept(world: World) -> None:
     result = search(world, 1024)
     one = only(result)
-    assert one.decision is not None
     assert one.decision.chosen.subject == FAST
     assert one.decision.rule is Rule.CLEAR_WINNER
     assert one.decision.default == DEFAULT
     assert outcomes(result) == dict.fromkeys(TIMES, Outcome.OK)
     (entry,) = store.load(world.registry).entries
     assert entry.chosen.key == FAST
-    assert entry.verdict is not None
     assert entry.verdict.correct
     assert result.registry == world.registry
     assert result.method == "ncu"
@@ -146,9 +144,7 @@ def test_a_wrong_kernel_is_never_timed(world: World) -> None:
     assert (wrong.outcome, wrong.measurement) == (Outcome.WRONG_RESULT, None)
     assert wrong.reason == fakes.WRONG.reason
     assert FAST not in [s for s, _, _ in world.profiler.measured]
-    decision = only(result).decision
-    assert decision is not None
-    assert decision.chosen.subject == DEFAULT
+    assert only(result).decision.chosen.subject == DEFAULT
 
 
 @pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.TIMED_OUT])
@@ -176,8 +172,7 @@ def test_every_candidate_has_exactly_one_attempt_whatever_its_end(world: World) 
     world.verifier.wrong = {FAST}
     world.verifier.crashing = {SLOW: (Outcome.CRASHED, "boom")}
     world.compiler.refused = {OTHER: "no"}
-    result = search(world)
-    assert sorted(a.subject for a in result.attempts) == sorted(TIMES)
+    assert sorted(a.subject for a in search(world).attempts) == sorted(TIMES)
 
 
 def test_one_workload_that_fails_does_not_cost_the_others(world: World) -> None:

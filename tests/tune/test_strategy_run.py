@@ -46,7 +46,6 @@ def _twenty(world: World) -> None:
 def test_a_budget_of_measurements_is_kept(world: World, strategy: str) -> None:
     _, one = searched(world, strategy=strategy, measurements=9)
     assert len(scouted(world.profiler, 3)) == len(set(scouted(world.profiler, 3))) == 9
-    assert one.exploration is not None
     assert (one.exploration.configs, one.exploration.scouted) == (20, 9)
     assert {a.subject for a in one.attempts} == set(scouted(world.profiler, 3))
     assert f"{strategy} measured 9 of 20 configs" in one.exploration.sentence
@@ -69,7 +68,6 @@ def test_the_final_has_the_fastest_and_the_default_side_by_side(world: World) ->
     best = min(times.values())
     within = {s for s, t in times.items() if t <= 1.05 * best}
     assert set(final.artifacts) == within | {fakes.keys(1)[0]} & set(times)
-    assert one.decision is not None
     assert {s.subject for s in one.decision.standings} == set(final.artifacts)
     assert all(s.n == 5 for s in one.decision.standings)
 
@@ -91,7 +89,6 @@ def test_the_default_is_measured_first_whatever_the_strategy(world: World) -> No
 def test_a_random_search_has_the_default_in_its_final(world: World, seed: int) -> None:
     _, one = searched(world, strategy="random", measurements=1, seed=seed)
     assert fakes.keys(1)[0] in world.profiler.plans[-1].artifacts
-    assert one.decision is not None
     assert one.decision.chosen.subject == fakes.keys(1)[0]
 
 
@@ -124,7 +121,6 @@ def test_a_failure_costs_a_measurement_and_is_reported(world: World) -> None:
     _, one = searched(world, strategy="exhaustive", measurements=8)
     (attempt,) = [a for a in one.attempts if a.subject == bad]
     assert (attempt.outcome, attempt.reason) == (Outcome.CRASHED, "boom")
-    assert one.exploration is not None
     assert (one.exploration.scouted, one.exploration.failed) == (8, 1)
 
 
@@ -153,7 +149,6 @@ def test_wrong_results_are_never_timed(world: World) -> None:
 def test_what_does_not_compile_costs_learned_nothing(world: World) -> None:
     world.compiler.refused = {fakes.keys(3)[2]: "no"}
     _, one = searched(world, strategy="learned", measurements=19)
-    assert one.exploration is not None
     assert (one.exploration.configs, one.exploration.scouted) == (19, 19)
     assert [a.reason for a in one.attempts if a.outcome is Outcome.COMPILE_FAILED] == ["no"]
 
@@ -166,17 +161,12 @@ def test_the_audit_finds_what_the_strategy_missed(world: World) -> None:
 
     world.profiler = events(time)
     _, one = searched(world, strategy="exhaustive", measurements=3, audit=17)
-    assert one.exploration is not None
     audit = one.exploration.audit
-    assert audit is not None
     assert (audit.skipped, audit.measured, audit.fastest) == (17, 17, hidden)
     assert audit.regret > 0.5
-    assert one.decision is not None
     assert one.decision.chosen.subject == hidden
     world.profiler = events()
     _, one = searched(world, strategy="exhaustive", audit=5, measurements=20, resume=False)
-    assert one.exploration is not None
-    assert one.exploration.audit is not None
     assert one.exploration.audit.sentence == "nothing was skipped"
 
 
@@ -188,7 +178,6 @@ def test_seconds_end_the_scouting(world: World, monkeypatch: pytest.MonkeyPatch)
         lambda *a, **k: spend(*a, **k, clock=lambda: float(next(now))),
     )
     _, one = searched(world, strategy="random", seconds=25.0)
-    assert one.exploration is not None
     assert one.exploration.scouted == 8  # two batches, begun at 10 and 20 seconds
 
 
@@ -196,7 +185,6 @@ def test_under_ncu_a_finalist_s_first_sample_is_the_scout_s(world: World) -> Non
     world.profiler = FakeProfiler(method="ncu", default_runs=3)
     result, one = searched(world, strategy="random", measurements=10)
     assert result.reused == 0
-    assert one.decision is not None
     assert one.decision.leader.n == 3
     leader = [n for s, _, n in world.profiler.measured if s == one.decision.leader.subject]
     assert leader == [1, 2]
@@ -214,7 +202,6 @@ def test_what_scouts_found_stands_for_no_measurement(world: World) -> None:
 
 def test_one_sample_each_is_taken_again_in_the_final(world: World) -> None:
     _, one = searched(world, strategy="random", measurements=12, runs=1)
-    assert one.decision is not None
     final = world.profiler.plans[-1]
     assert set(final.artifacts) == {s.subject for s in one.decision.standings}
 

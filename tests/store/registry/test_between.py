@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 import pytest
 
@@ -14,8 +13,8 @@ from fa_tune.core.workload import DType, Workload
 from fa_tune.store.registry.between import Tuned, between, default_of, distance, filled
 from fa_tune.store.registry.lookup import Target, matches, serving
 from fa_tune.store.registry.schema import Entry, Registry, RunnerUp
+from tests.store.registry.conftest import MakeEntry
 
-MakeEntry = Callable[..., Entry]
 H200 = Target("NVIDIA H200")
 A, B, SAFE = (
     Variant("decode", f"decode(FP16, 128, 16, 128, 8): {words}")
@@ -35,7 +34,6 @@ def tuned(keys: int, chosen: Variant, batch: int = 4, **ratios: float) -> Tuned:
 
 def chosen(given: list[Tuned], asked: Workload) -> Variant:
     found = between(given, asked)
-    assert found is not None
     return found.variant
 
 
@@ -85,7 +83,6 @@ def test_a_default_is_as_good_as_the_defaults_nearby(
     losses: tuple[float | None, float | None], serves: Variant
 ) -> None:
     found = between(of_defaults(*losses), decode(3500), SAFE)
-    assert found is not None
     assert found.variant == serves
 
 
@@ -93,7 +90,6 @@ def test_the_default_stays_unless_another_config_is_clearly_faster() -> None:
     for lost, serves in ((1.008, SAFE), (1.03, A)):
         given = [dataclasses.replace(tuned(4096, A, b=1.2), default=lost)]
         found = between(given, decode(4097), SAFE)
-        assert found is not None
         assert found.variant == serves
 
 
@@ -102,7 +98,6 @@ def test_a_tuned_problem_says_little_of_sizes_that_are_far_from_it(loss: float) 
     given = [dataclasses.replace(tuned(4096, A, b=1.001, safe=1.3), default=loss)]
     for keys, serves in ((4200, A), (1 << 20, SAFE), (128, SAFE)):
         found = between(given, decode(keys), SAFE)
-        assert found is not None
         assert found.variant == serves
 
 
@@ -121,7 +116,6 @@ def test_clusters_that_all_ran_at_a_time_tell_nothing_of_more_than_can() -> None
     alone = [Tuned(decode(8192, 2), clusters, {clusters: 1.0})]
     assert between(alone, decode(8192, batch=4)) is None
     found = between(alone, decode(8192, batch=4), SAFE)
-    assert found is not None
     assert found.variant == SAFE
 
 

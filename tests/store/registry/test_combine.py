@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 import pytest
 
 from fa_tune.core.model import Variant
 from fa_tune.core.stats import Ratio
 from fa_tune.store.registry.combine import FoundEntry, combined
-from fa_tune.store.registry.schema import Entry, RunnerUp
-
-MakeEntry = Callable[..., Entry]
-
-
-def variant(B_c: int) -> Variant:
-    words = "async+eager+swizzled+load_2_2_2_tiles+buffer+opt_softmax"
-    return Variant("sm80", f"(FP16, 128, 64, {B_c}, 4): {words}")
-
+from fa_tune.store.registry.schema import RunnerUp
+from tests.store.registry.conftest import MakeEntry, variant
 
 A, B, C, D, E = (variant(16 * i) for i in range(1, 6))
 

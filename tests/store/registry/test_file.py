@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import errno
-import fcntl
-import multiprocessing
 import os
 import random
-import signal
 import stat
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,9 +20,14 @@ from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.combine import FoundEntry
 from fa_tune.store.registry.schema import Entry, Registry, RunnerUp, from_json
 from fa_tune.store.shared_files import check_lockable
-from tests.store.full_disk import refused_with_room
-
-MakeEntry = Callable[..., Entry]
+from tests.store.full_disk import (
+    killed,
+    make_read_only,
+    refused_with_room,
+    side_by_side,
+    take_locks_away,
+)
+from tests.store.registry.conftest import MakeEntry
 
 
 def found(*entries: Entry) -> list[FoundEntry]:
@@ -37,9 +39,6 @@ def others_of(entry: Entry) -> dict[Variant, RunnerUp]:
     tied = {v: RunnerUp(v, entry.median_s, Ratio(1.0, None)) for v in entry.tie_set}
     others = tied | {runner.variant: runner for runner in entry.runners_up}
     return {variant: runner for variant, runner in others.items() if variant != entry.chosen}
-
-
-FORK = multiprocessing.get_context("fork")
 
 
 @pytest.fixture
@@ -137,14 +136,9 @@ def test_concurrent_writers_lose_nothing(path: Path, make_entry: MakeEntry) -> N
         [make_entry(2**i, gpu=f"GPU {w}", recorded_at="2026-01-02") for i in range(5, 15)]
         for w in range(3)
     ]
-    children = [FORK.Process(target=put_some, args=(path, some)) for some in entries]
-    for child in children:
-        child.start()
-    while any(child.is_alive() for child in children):
-        registry_file.load(path)  # a reader never sees half a file
-    for child in children:
-        child.join()
-        assert child.exitcode == 0
+    writers = (partial(put_some, path, some) for some in entries)
+    # A reader never sees half a file.
+    side_by_side(*writers, meanwhile=lambda: registry_file.load(path))
     assert registry_file.load(path) == Registry.of([e for some in entries for e in some])
 
 
@@ -159,16 +153,8 @@ def test_kill_9_leaves_the_old_file_or_the_new_one(path: Path, make_entry: MakeE
     rng = random.Random(11)
     one, two = make_entry(n=1, interval_s=None), make_entry(n=2)
     for _ in range(10):
-        read_end, write_end = os.pipe()
-        child = FORK.Process(target=put_until_killed, args=(path, one, two, write_end))
-        child.start()
-        os.close(write_end)
-        assert os.read(read_end, 1) == b"."
-        time.sleep(rng.uniform(0.0, 0.02))
-        assert child.pid is not None
-        os.kill(child.pid, signal.SIGKILL)
-        child.join()
-        os.close(read_end)
+        writer = partial(put_until_killed, path, one, two)
+        assert killed(writer, rng.uniform(0.0, 0.02)).startswith(b".")
         assert registry_file.load(path).entries in ((one,), (two,))
     registry_file.put(path, found(make_entry(1024)))
     assert len(registry_file.load(path).entries) == 2
@@ -193,10 +179,7 @@ def test_a_lock_held_too_long_is_one_line(
 def test_a_registry_is_kept_where_the_file_system_has_no_locks(
     path: Path, make_entry: MakeEntry, monkeypatch: pytest.MonkeyPatch, answer: int
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(answer, os.strerror(answer))
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    take_locks_away(monkeypatch, answer)
     for length in (512, 1024):
         registry_file.put(path, found(make_entry(length)))
     assert len(registry_file.load(path).entries) == 2
@@ -257,14 +240,7 @@ def test_a_read_only_disk_can_be_read_and_refuses_writing_in_one_line(
     path: Path, make_entry: MakeEntry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry_file.put(path, found(make_entry()))
-    real_open = os.open
-
-    def read_only_open(file: str, flags: int, *rest: int, **named: int) -> int:
-        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(file))
-        return real_open(file, flags, *rest, **named)
-
-    monkeypatch.setattr(os, "open", read_only_open)
+    make_read_only(monkeypatch)
     assert len(registry_file.load(path).entries) == 1
     with pytest.raises(StorageError, match=r"cannot write registry .*: Read-only file system"):
         registry_file.put(path, found(make_entry()))

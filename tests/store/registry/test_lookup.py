@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,8 +24,8 @@ from fa_tune.store.registry.lookup import (
     near_enough,
 )
 from fa_tune.store.registry.schema import Entry, Registry
+from tests.store.registry.conftest import MakeEntry
 
-MakeEntry = Callable[..., Entry]
 H200 = Target("NVIDIA H200")
 
 

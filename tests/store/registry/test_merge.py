@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import permutations
 from typing import Any
@@ -14,8 +13,7 @@ from hypothesis import strategies as st
 from fa_tune.core.model import Variant
 from fa_tune.store.registry.merge import conflicts, evidence, merge_registries
 from fa_tune.store.registry.schema import Entry, Registry, VerdictSummary, to_json
-
-MakeEntry = Callable[..., Entry]
+from tests.store.registry.conftest import MakeEntry
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +27,8 @@ from fa_tune.store.registry.schema import (
     from_json,
     to_json,
 )
+from tests.store.registry.conftest import MakeEntry
 
-MakeEntry = Callable[..., Entry]
 DATA = Path(__file__).parent / "data"
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -94,18 +93,18 @@ def test_every_schema_version_has_a_fixture_that_still_reads() -> None:
             assert entry.tflops == pytest.approx(flops.tflops(flop, entry.median_s), rel=1e-3)
 
 
-def test_older_entries_were_measured_on_normal_inputs() -> None:
-    for version in (1, 2):
-        read = from_json((DATA / f"schema-{version}.json").read_bytes(), "old")
-        assert {entry.inputs for entry in read.entries} == {"normal"}
-        assert not any(entry.per_inputs for entry in read.entries)
-
-
-def test_entries_of_schema_3_have_no_ratios_between_inputs() -> None:
-    read = from_json((DATA / "schema-3.json").read_bytes(), "old")
-    figures = [found for entry in read.entries for found in entry.per_inputs.values()]
-    assert figures
+def test_what_older_schemas_do_not_tell_is_the_usual_or_none() -> None:
+    first, second, third = (
+        from_json((DATA / f"schema-{n}.json").read_bytes(), "old").entries for n in (1, 2, 3)
+    )
+    assert {(e.inputs, len(e.per_inputs)) for e in (*first, *second)} == {("normal", 0)}
+    figures = [found for entry in third for found in entry.per_inputs.values()]
     assert {found.ratio_to_own_inputs for found in figures} == {None}
+    verdicts = [entry.verdict for entry in first if entry.verdict]
+    assert {(v.rms_error, v.rms_limit) for v in verdicts} == {(None, None)}
+    assert {entry.confirmation for entry in first} == {None}
+    assert any(entry.confirmation for entry in second)
+    assert tuple(dataclasses.replace(e, confirmation=None) for e in second) == first
 
 
 def test_writing_the_current_fixture_changes_nothing() -> None:
@@ -345,28 +344,12 @@ def test_a_verdict_is_summarised_by_the_case_nearest_its_limit() -> None:
     assert VerdictSummary.of(Verdict(True, ())) is None
 
 
-def test_a_file_of_schema_1_says_nothing_of_a_confirmation() -> None:
-    old = from_json((DATA / "schema-1.json").read_bytes(), "schema-1.json")
-    assert {entry.confirmation for entry in old.entries} == {None}
-    new = from_json((DATA / "schema-2.json").read_bytes(), "schema-2.json")
-    assert any(entry.confirmation for entry in new.entries)
-    assert [dataclasses.replace(e, confirmation=None) for e in new.entries] == list(old.entries)
-
-
 def test_a_confirmation_leaves_the_one_that_is_chosen(make_entry: MakeEntry) -> None:
     found = make_entry().confirmation
-    assert found is not None
     with pytest.raises(ValueError, match="not the one that the confirmation leaves"):
         make_entry(confirmation=dataclasses.replace(found, upheld=False))
     kept = make_entry(chosen=found.default, confirmation=dataclasses.replace(found, upheld=False))
     assert kept.chosen == found.default
-
-
-def test_a_verdict_of_an_earlier_version_has_no_root_mean_square() -> None:
-    old = (DATA / "schema-1.json").read_bytes()
-    summaries = [e.verdict for e in from_json(old, "schema-1.json").entries if e.verdict]
-    assert summaries
-    assert {(s.rms_error, s.rms_limit) for s in summaries} == {(None, None)}
 
 
 def test_a_root_mean_square_nearer_its_limit_decides_which_case_is_shown() -> None:

@@ -45,8 +45,6 @@ def waiting(found: dict[str, int]) -> Any:
     def note(gpu: WorkerGpu) -> None:
         warm_up()
         prefork = PREFORK.get()
-        assert prefork is not None
-        assert prefork._waiting is not None
         found[gpu.label] = prefork._waiting.pid
 
     return note
@@ -106,7 +104,6 @@ def test_a_command_on_several_gpus_has_a_worker_waiting_for_each(
     with ready_workers(options):
         machine = open_machine(options, Stages())
         lanes = LANES.get()
-        assert lanes is not None
         there = {g.label: lanes.of(g.label)._prefork for g in machine.pool.gpus}
         machine.pool.on_each(lambda _: None)  # whatever was asked of the threads is done
         ahead = {label: p._waiting.pid for label, p in there.items() if p._waiting is not None}

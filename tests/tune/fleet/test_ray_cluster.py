@@ -78,7 +78,6 @@ def test_a_worker_waits_over_there(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = FakeGpu()
     gpu.host()
     waiting = gpu._prefork._waiting
-    assert waiting is not None
     items = {"a": {"do": "ok"}}
     results = gpu.run_items("job_handlers:work", {}, items, (20, 20), {})
     (result,) = copy_context().run(list, results)  # that of an actor's process ends with it
@@ -215,8 +214,7 @@ def everything() -> Counter[tuple[str, str]]:
 
 
 def test_every_gpu_of_the_cluster_measures(machine: Cluster) -> None:
-    result = machine.search()
-    assert result.source == "measured on the cluster's 3 x NVIDIA H200"
+    assert machine.search().source == "measured on the cluster's 3 x NVIDIA H200"
     assert machine.journaled() == everything()
     where = defaultdict(set)
     for gpu, _, _, workload, _ in machine.log():

@@ -18,17 +18,14 @@ from tests.tune.two_families.conftest import (
 @pytest.mark.parametrize("strategy", ["random", "learned", "exhaustive"])
 def test_every_family_gets_its_turns_and_the_best_of_all_wins(world: World, strategy: str) -> None:
     one = only(search(world, strategy=strategy, measurements=14))
-    assert one.exploration is not None
     assert (one.exploration.configs, one.exploration.scouted) == (44, 14)
     tried = by_family(a.subject for a in one.attempts)
     assert sorted(tried["wave"]) == sorted(WAVE), "a small family is not starved"
     assert len(tried["sm80"]) == 11
-    assert one.decision is not None
     assert one.decision.chosen.subject == WAVE_BEST
 
 
 def test_the_default_of_each_family_is_measured_first_and_in_the_final(world: World) -> None:
     one = only(search(world, strategy="learned", measurements=5))
-    assert one.decision is not None
     assert {SM80_DEFAULT, WAVE_DEFAULT} <= {s.subject for s in one.decision.standings}
     assert {standing.family for standing in one.families} == {"sm80", "wave"}

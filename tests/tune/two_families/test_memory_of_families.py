@@ -89,9 +89,7 @@ def test_what_one_family_measured_alone_serves_a_search_of_both(
     measured = by_family({subject for subject, _, _ in world.profiler.measured})
     assert measured["sm80"] == [SM80_DEFAULT]
     assert sorted(measured["wave"]) == sorted(WAVE)
-    decision = only(result).decision
-    assert decision is not None
-    assert decision.chosen.subject == WAVE_BEST
+    assert only(result).decision.chosen.subject == WAVE_BEST
 
 
 # Recordings -------------------------------------------------------------------------------------
@@ -115,9 +113,7 @@ def test_a_recording_tells_the_sources_of_each_family(world: World, recorded: Pa
     own = {name: kernel_source_sha256(name) for name in ("sm80", "wave")}
     assert origin.extra[SOURCES] == own
     result = search(world, recordings=recorded)
-    decision = only(result).decision
-    assert decision is not None
-    assert decision.chosen.subject == WAVE_BEST
+    assert only(result).decision.chosen.subject == WAVE_BEST
     (entry,) = store.load(world.registry).entries
     assert entry.source == "replay"
     assert entry.provenance.kernel_source_sha256 == own["wave"]
@@ -151,5 +147,4 @@ def test_a_family_that_nobody_recorded_is_left_out_of_a_replay(
     by_name = only(search(world, recordings=folder, families=("wave", "sm80")))
     reasons = {a.subject: a.outcome for a in by_name.attempts}
     assert {reasons[s] for s in WAVE} == {Outcome.NOT_RECORDED}, "who names it is told"
-    assert one.decision is not None
     assert one.decision.default == SM80_DEFAULT
