@@ -207,10 +207,13 @@ def _named(row: Row) -> Row:
     if label is not None:
         return replace(row, kernel=label, family=REFERENCE_FAMILY)
     identity = identify(row.kernel)
+    parts: dict[str, Any] = {
+        "dtype": row.dtype or identity.dtype,
+        "causal": identity.causal if row.causal is None else row.causal,
+    }
     return replace(
         row,
         kernel=identity.label if identity.family == REFERENCE_FAMILY else row.kernel,
         family=identity.family,
-        dtype=row.dtype or identity.dtype,
-        causal=identity.causal if row.causal is None else row.causal,
+        **parts,
     )
