@@ -99,15 +99,11 @@ def limits_for(arch: str | None, device: DeviceInfo | None) -> ArchLimits:
 
 def cuda_driver_version() -> str:
     """The CUDA version that the driver supports, `13.0`; empty without a driver."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        version = int(pynvml.nvmlSystemGetCudaDriverVersion())
-        pynvml.nvmlShutdown()
-    except Exception:  # without NVML there is nothing to say
-        return ""
-    return f"{version // 1000}.{version % 1000 // 10}"
+    with suppress(ToolMissing), _nvml() as nvml:
+        if nvml:
+            version = int(nvml.nvmlSystemGetCudaDriverVersion())
+            return f"{version // 1000}.{version % 1000 // 10}"
+    return ""
 
 
 @contextmanager

@@ -48,15 +48,9 @@ class KernelItem:
 
 
 @dataclass(frozen=True)
-class VerifyItem(KernelItem):
-    """A kernel to verify on the cases of its traits and on one more, `workload` (its key)."""
-
-    workload: str = ""
-
-
-@dataclass(frozen=True)
-class ProfileItem(KernelItem):
-    """A subject to launch on a workload (its key)."""
+class WorkloadItem(KernelItem):
+    """A subject to launch on a workload, or to verify on that beside the cases of its traits; by
+    its key."""
 
     workload: str = ""
 
@@ -206,7 +200,7 @@ class VerifyJob(_Job):
     """
 
     handler = "fa_tune.gpu.jobs.verify:handle"
-    items: Mapping[str, VerifyItem]
+    items: Mapping[str, WorkloadItem]
     seed: int
     item_timeout_s: float | None = None
     thorough: bool = False
@@ -247,7 +241,7 @@ class ProfileJob(_Job):
     rest is in what ncu writes."""
 
     handler = "fa_tune.gpu.jobs.ncu_target:handle"
-    items: Mapping[str, ProfileItem]
+    items: Mapping[str, WorkloadItem]
     rounds: int
     seed: int
     inputs: str = NORMAL

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
 from functools import cache, cached_property, lru_cache, total_ordering
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from fa_tune.core import dtypes
 from fa_tune.core.codec import Keyed
@@ -73,12 +73,13 @@ class Effect(Enum):
 class FieldSpec:
     """How the program treats a field of `Workload`.
 
-    `type`          int, bool, float, str or DType
+    `type`          int, bool, float, str or DType, as it is annotated
     `key`           the letters before its value in a key; of a flag, the letters themselves
     `words`         of a flag that every key states: what stands for false and for true
     `column`        its name in tables, if not its own
     `always_column` tables have its column even where no row differs from the usual value
-    `label`         how titles say a value that is not the usual one; `short`, how a table does
+    `label`         how titles say a value that is not the usual one; `short`, how a table does,
+                    None: by its key
     `told_by`       the property that says the value in a comparison, if not the field
     `help`          of its command line option, which a field without it has not
     `off`           the option's word for false, if not `no-…`
@@ -89,14 +90,14 @@ class FieldSpec:
                     compiled for it
     """
 
-    effect: Effect
     type: type
+    effect: Effect = Effect.DETAIL
     key: str = ""
     words: tuple[str, str] | None = None
     column: str = ""
     always_column: bool = False
     label: str = ""
-    short: str = ""
+    short: str | None = None
     told_by: str = ""
     help: str = ""
     off: str = ""
@@ -110,14 +111,14 @@ _REQUIRED: Any = dataclasses.MISSING
 
 
 def _size(key: str, **spec: Any) -> Any:
-    """A size that every workload has."""
-    return _field(Effect.SIZE, int, key=key, **spec)
+    """A size, which tables do not say beside its column."""
+    return _field(effect=Effect.SIZE, key=key, short="", **spec)
 
 
-def _field(effect: Effect, kind: type, *, default: Any = _REQUIRED, **spec: Any) -> Any:
-    """A field that is declared with `FieldSpec(effect, kind, **spec)`."""
+def _field(*, default: Any = _REQUIRED, **spec: Any) -> Any:
+    """A field that is declared with `FieldSpec(**spec)`."""
     spec.setdefault("always_column", default is _REQUIRED)
-    return dataclasses.field(default=default, metadata={"spec": FieldSpec(effect, kind, **spec)})
+    return dataclasses.field(default=default, metadata=spec)
 
 
 MASKS = ("full", "causal", "causal_br")
@@ -127,7 +128,6 @@ FORWARD = "forward"
 MIN_SCALE, MAX_SCALE = 1e-30, 1e30
 # A score below a soft cap is off by up to 2^-23 of the cap.
 MIN_SOFTCAP, MAX_SOFTCAP = 1e-3, 1e3
-_BETWEEN = {"softmax_scale": (MIN_SCALE, MAX_SCALE), "softcap": (MIN_SOFTCAP, MAX_SOFTCAP)}
 FEW_ROWS = 64
 MOST = 2**63 - 1  # of any size: what C++ counts in, and no product of them is beyond a float
 MOST_SEQUENCES = 1 << 20  # each of which is counted for itself
@@ -182,14 +182,12 @@ class Workload(Keyed):
     kv_heads: int = _size("kv")
     seq_len_q: int = _size("q", column="seq_len")
     seq_len_kv: int = _size("k")
-    d_head: int = _field(Effect.KIND, int, key="d")
-    dtype: DType = _field(Effect.KIND, DType)  # noqa: RUF009  it is a dataclass field
+    d_head: int = _field(effect=Effect.KIND, key="d")
+    dtype: DType = _field(effect=Effect.KIND)  # noqa: RUF009  it is a dataclass field
     causal: bool = _field(
-        Effect.KIND, bool, default=False, words=MASKS[:2], told_by="mask", always_column=True
+        effect=Effect.KIND, default=False, words=MASKS[:2], told_by="mask", always_column=True
     )
     bottom_right: bool = _field(
-        Effect.DETAIL,
-        bool,
         default=False,
         key="br",
         told_by="mask",
@@ -198,68 +196,51 @@ class Workload(Keyed):
         off="top-left",
     )
     lse: bool = _field(
-        Effect.DETAIL,
-        bool,
         default=False,
         key="lse",
         always_column=True,
         label="with log-sum-exp",
-        short="lse",
         help="Also compute the log-sum-exp of every row.",
     )
     softmax_scale: float | None = _field(
-        Effect.NONE,
-        float,
+        effect=Effect.NONE,
         default=None,
         key="scale",
         always_column=True,
         label="scale {:g}",
-        short="scale {:g}",
         help="Factor that multiplies the scores.",
         usual_text="1 / sqrt(d_head)",
         limits=(MIN_SCALE, MAX_SCALE),
     )
     window_left: int | None = _field(
-        Effect.DETAIL,
-        int,
         default=None,
         key="left",
         label="window of {} to the left",
-        short="left {}",
         help="How many keys before its own position a query sees.",
         usual_text="all",
         limits=(0, None),
         special=True,
     )
     window_right: int | None = _field(
-        Effect.DETAIL,
-        int,
         default=None,
         key="right",
         label="window of {} to the right",
-        short="right {}",
         help="How many keys after its own position a query sees; no effect with causal masks.",
         usual_text="all",
         limits=(0, None),
         special=True,
     )
     sink: bool = _field(
-        Effect.DETAIL,
-        bool,
         default=False,
         key="sink",
         label="with a sink",
-        short="sink",
         help="Give every head a sink: one more score that is added to the sum of each row.",
         special=True,
     )
     softcap: float | None = _field(
-        Effect.DETAIL,
-        float,
         default=None,
         key="softcap",
         label="soft cap {:g}",
-        short="softcap {:g}",
         help="Soft cap N of the scores s: they become N tanh(s / N).",
         usual_text="none",
         limits=(MIN_SOFTCAP, MAX_SOFTCAP),
@@ -267,29 +248,22 @@ class Workload(Keyed):
         special=True,
     )
     alibi: bool = _field(
-        Effect.DETAIL,
-        bool,
         default=False,
         key="alibi",
         label="with ALiBi slopes",
-        short="alibi",
         help="ALiBi: subtract from each score a multiple of the distance of query and key.",
         special=True,
     )
     score_hook: str | None = _field(
-        Effect.DETAIL,
-        str,
         default=None,
         key="hook",
         label="score hook {}",
-        short="hook {}",
         help="Apply your own CUDA function to the scores: the file with its source.",
         usual_text="none",
         special=True,
     )
     d_head_v: int = _field(
-        Effect.KIND,
-        int,
+        effect=Effect.KIND,
         default=0,
         key="dv",
         label="d_head_v {}",
@@ -298,14 +272,10 @@ class Workload(Keyed):
         usual_text="as --d-head",
         limits=(0, None),
     )
-    packed: bool = _field(
-        Effect.KIND, bool, default=False, key="packed", label="packed", short="packed"
-    )
-    total_q: int = _field(Effect.SIZE, int, default=0, key="tq", label="{} queries in all")
-    total_kv: int = _field(Effect.SIZE, int, default=0, key="tk", label="{} keys in all")
+    packed: bool = _field(effect=Effect.KIND, default=False, key="packed", label="packed")
+    total_q: int = _size("tq", default=0, label="{} queries in all")
+    total_kv: int = _size("tk", default=0, label="{} keys in all")
     lengths: str = _field(
-        Effect.DETAIL,
-        str,
         default="",
         key="len",
         label="lengths {}",
@@ -315,38 +285,30 @@ class Workload(Keyed):
         usual_text="not packed",
     )
     cache_lengths: str = _field(
-        Effect.DETAIL,
-        str,
         default="",
         key="cache",
         label="{} lengths on the device",
-        short="cache {}",
         help="Number of keys of each sequence, known to the device only, at most --seq-lens-kv: "
         "equal, uniform-SEED, lognormal-SIGMA-SEED, or a list such as 5+0+7.",
         usual_text="--seq-lens-kv, known to the host",
     )
     page_size: int = _field(
-        Effect.DETAIL,
-        int,
         default=0,
         key="page",
         label="pages of {}",
-        short="page {}",
         help="Store K and V in pages of N keys, a multiple of 16, found through a table on the "
         "device.",
         usual_text="no pages",
         limits=(0, None),
     )
     kv_e4m3: bool = _field(
-        Effect.KIND,
-        bool,
+        effect=Effect.KIND,
         default=False,
         key="e4m3",
         label="K and V in e4m3",
-        short="e4m3",
         help="Store K and V as e4m3, with a scale for each head.",
     )
-    op: str = _field(Effect.KIND, str, default=FORWARD, label="{}", short="{}")
+    op: str = _field(effect=Effect.KIND, default=FORWARD, label="{}", short="{}")
 
     def __post_init__(self) -> None:
         for name, spec in FIELDS.items():
@@ -362,25 +324,29 @@ class Workload(Keyed):
         if self.d_head_v < 0:
             raise InvalidConfig(f"d_head_v must be at least 1, or 0 as d_head, not {self.d_head_v}")
         if self.d_head_v == self.d_head:
-            object.__setattr__(self, "d_head_v", 0)  # one problem, one key
+            self._settle(d_head_v=0)  # one problem, one key
         if self.heads % self.kv_heads:
             raise InvalidConfig(f"{self.kv_heads} kv heads do not divide {self.heads} heads")
         if self.bottom_right and not self.aligned:
             raise InvalidConfig("bottom_right aligns a causal mask; this workload has no mask")
-        for name, (least, most) in _BETWEEN.items():
-            value = getattr(self, name)
+        for name in ("softmax_scale", "softcap"):
+            value, (least, most) = getattr(self, name), FIELDS[name].limits
             if value is None:
                 continue
             if not least <= value <= most:  # false for NaN, too
                 raise InvalidConfig(f"{name} must be between {least:g} and {most:g}, not {value:g}")
-            object.__setattr__(self, name, float(value))
+            self._settle(**{name: float(value)})
         if self.softmax_scale == 1 / math.sqrt(self.d_head):
-            object.__setattr__(self, "softmax_scale", None)
+            self._settle(softmax_scale=None)
         if self.kv_e4m3 and self.packed:
             raise InvalidConfig("a packed batch has K and V in the type of Q")
         if self.score_hook is not None and self.softcap is not None:
             raise InvalidConfig("softcap and a score hook: write the cap into the hook")
         self._settle_mask()
+
+    def _settle(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     def _settle_mask(self) -> None:
         """One problem, one key: a mask or a side of the window that hides nothing is not there."""
@@ -391,16 +357,15 @@ class Workload(Keyed):
         # Each sequence of a packed batch is aligned by its own end.
         diagonal = self.seq_len_kv - self.seq_len_q if self.packed else self.diagonal
         if left is not None and left >= self.seq_len_q - 1 + diagonal:
-            object.__setattr__(self, "window_left", None)
+            self._settle(window_left=None)
         if right is not None and (self.causal or right >= self.seq_len_kv - 1 - diagonal):
-            object.__setattr__(self, "window_right", None)
+            self._settle(window_right=None)
         elif right == 0:
-            object.__setattr__(self, "causal", True)
-            object.__setattr__(self, "window_right", None)
+            self._settle(causal=True, window_right=None)
         if self.causal and diagonal >= self.seq_len_kv - 1:
-            object.__setattr__(self, "causal", False)
+            self._settle(causal=False)
         if self.bottom_right and (self.seq_len_q == self.seq_len_kv or not self.aligned):
-            object.__setattr__(self, "bottom_right", False)
+            self._settle(bottom_right=False)
 
     def _settle_cache(self) -> None:
         if self.page_size < 0 or self.page_size % PAGE_KEYS:
@@ -417,11 +382,10 @@ class Workload(Keyed):
                 f"cache_lengths {self.cache_lengths} are of keys; all sequences have seq_len_q "
                 "queries"
             )
-        object.__setattr__(self, "cache_lengths", self.cache_lengths or "equal")
+        self._settle(cache_lengths=self.cache_lengths or "equal")
         keys = [kv for _, kv in self._drawn()]
-        object.__setattr__(self, "batch", len(keys))
-        object.__setattr__(self, "seq_len_kv", max(1, *keys))
-        object.__setattr__(self, "bottom_right", self.aligned)  # there is one alignment
+        # There is one alignment.
+        self._settle(batch=len(keys), seq_len_kv=max(1, *keys), bottom_right=self.aligned)
 
     def _drawn(self) -> Lengths:
         text = self.lengths or self.cache_lengths
@@ -437,16 +401,14 @@ class Workload(Keyed):
                     f"lengths {self.lengths} are {totals[0]} queries and {totals[1]} keys, not "
                     f"{given[0]} and {given[1]}"
                 )
-            settled = {
-                "packed": True,
-                "batch": len(found),
-                "seq_len_q": max(1, *(q for q, _ in found)),
-                "seq_len_kv": max(1, *(kv for _, kv in found)),
-                "total_q": totals[0],
-                "total_kv": totals[1],
-            }
-            for name, value in settled.items():
-                object.__setattr__(self, name, value)
+            self._settle(
+                packed=True,
+                batch=len(found),
+                seq_len_q=max(1, *(q for q, _ in found)),
+                seq_len_kv=max(1, *(kv for _, kv in found)),
+                total_q=totals[0],
+                total_kv=totals[1],
+            )
         if not self.packed:
             if self.total_q or self.total_kv:
                 raise InvalidConfig("total_q and total_kv are those of a packed batch")
@@ -454,7 +416,7 @@ class Workload(Keyed):
         for name in ("total_q", "total_kv"):
             if getattr(self, name) < 1:
                 raise InvalidConfig(f"{name} must be at least 1, not {getattr(self, name)}")
-        object.__setattr__(self, "bottom_right", False)  # there is one alignment
+        self._settle(bottom_right=False)  # there is one alignment
 
     @property
     def cached(self) -> bool:
@@ -477,20 +439,15 @@ class Workload(Keyed):
         return not self.packed and self.rows_of_kv_head <= FEW_ROWS
 
     @property
-    def keys_in_all(self) -> int:
-        """Keys of all sequences together."""
-        if self.uneven:
-            return sum(kv for _, kv in self.members)
-        return self.batch * self.seq_len_kv
-
-    @property
     def members(self) -> Lengths:
-        """The queries and keys of each sequence of a packed batch or a cache; where only the
-        device knows them, as many for each."""
+        """The queries and keys of each sequence; where only the device knows them, as many for
+        each."""
         if self.cached:
             return tuple((self.seq_len_q, kv) for _, kv in self._drawn())
         if self.lengths:
             return self._drawn()
+        if not self.packed:
+            return ((self.seq_len_q, self.seq_len_kv),) * self.batch
         return ((-(-self.total_q // self.batch), -(-self.total_kv // self.batch)),) * self.batch
 
     @property
@@ -503,13 +460,12 @@ class Workload(Keyed):
     def dense(self, batch: int, seq_len_q: int, seq_len_kv: int) -> Workload:
         """The same of a batch that is neither packed nor a cache; masks and distances are aligned
         bottom-right."""
-        windowed = self.window_left is not None or self.window_right is not None
         return dataclasses.replace(
             self,
             batch=batch,
             seq_len_q=seq_len_q,
             seq_len_kv=seq_len_kv,
-            bottom_right=self.causal or windowed or self.alibi,
+            bottom_right=self.aligned,
             packed=False,
             total_q=0,
             total_kv=0,
@@ -608,7 +564,16 @@ def _parsed(key: str) -> Workload:
         raise InvalidConfig(f"not a workload key: {key[:120]!r}") from None
 
 
-FIELDS: Mapping[str, FieldSpec] = {f.name: f.metadata["spec"] for f in dataclasses.fields(Workload)}
+def _type_of(hint: Any) -> type:
+    """Without None."""
+    found: type = (get_args(hint) or (hint,))[0]
+    return found
+
+
+_HINTS = get_type_hints(Workload)
+FIELDS: Mapping[str, FieldSpec] = {
+    f.name: FieldSpec(_type_of(_HINTS[f.name]), **f.metadata) for f in dataclasses.fields(Workload)
+}
 # What has a usual value, which nobody needs to state.
 USUAL: Mapping[str, Any] = {
     f.name: f.default for f in dataclasses.fields(Workload) if f.default is not dataclasses.MISSING
@@ -636,10 +601,18 @@ def unusual_labels(workload: Any, *, short: bool = False) -> tuple[tuple[str, st
     found = []
     for name in OPTIONAL:
         value, spec = getattr(workload, name), FIELDS[name]
-        text = spec.short if short else spec.label
+        text = spec.label
+        if short:
+            text = _short(spec) if spec.short is None else spec.short
         if text and value is not None and value != USUAL[name]:
             found.append((name, text.format(value)))
     return tuple(found)
+
+
+def _short(spec: FieldSpec) -> str:
+    if not spec.label or spec.type is bool:
+        return spec.key if spec.label else ""
+    return f"{spec.key} {{:g}}" if spec.type is float else f"{spec.key} {{}}"
 
 
 def _key_part(spec: FieldSpec, value: Any) -> str:

@@ -10,7 +10,7 @@ from fa_tune import families, operations
 from fa_tune.build.compile import BuildRequest
 from fa_tune.core import codec, input_files
 from fa_tune.core.inputs import InputSpec, Kind
-from fa_tune.core.jobs import VerifyItem, VerifyJob
+from fa_tune.core.jobs import VerifyJob, WorkloadItem
 from fa_tune.core.model import Artifact, Attempt, Outcome, Verdict, user_subject
 from fa_tune.core.workload import Workload
 from fa_tune.store.journal import AttemptRecord, VerdictRecord
@@ -92,7 +92,9 @@ def verify_all(
     left = {k: a for k, a in wanted.items() if k not in verdicts and k not in failures}
 
     more = {key: workload.key for key, workload in (also_on or {}).items()}
-    items = {k: VerifyItem.of(a.variant.key, a, workload=more.get(k, "")) for k, a in left.items()}
+    items = {
+        k: WorkloadItem.of(a.variant.key, a, workload=more.get(k, "")) for k, a in left.items()
+    }
 
     def keep(name: str, found: Verdict | Attempt) -> None:
         fingerprint = fingerprints[wanted[name].variant.family]
@@ -121,7 +123,7 @@ def verify_users(
         for traits in {replace(ragged, ragged=workload.packed), ragged}:
             subject = user_subject(place)
             name = f"{subject} @ {workload.dtype.name.lower()} d{workload.d_head} {traits}"
-            items[name] = VerifyItem(subject, traits=str(traits), workload=workload.key)
+            items[name] = WorkloadItem(subject, traits=str(traits), workload=workload.key)
     found = _run(session, items, inputs, lambda *_: None, thorough=thorough)
     failures = {}
     for name, failure in found.failures.items():
@@ -134,7 +136,7 @@ def verify_users(
 
 def _run(
     session: Session,
-    items: Mapping[str, VerifyItem],
+    items: Mapping[str, WorkloadItem],
     inputs: Sequence[InputSpec],
     keep: Callable[[str, Verdict | Attempt], None],
     *,
@@ -145,7 +147,7 @@ def _run(
     verdicts: dict[str, Verdict] = {}
     failures: dict[str, Attempt] = {}
 
-    def job_of(part: dict[str, VerifyItem], gpu: WorkerGpu) -> Request:
+    def job_of(part: dict[str, WorkloadItem], gpu: WorkerGpu) -> Request:
         return VerifyJob(
             items=part,
             device=gpu.worker_device,

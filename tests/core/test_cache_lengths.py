@@ -19,7 +19,6 @@ def test_a_list_says_batch_and_keys() -> None:
     found = cached(cache_lengths="5+0+77")
     assert (found.batch, found.seq_len_kv) == (3, 77)
     assert found.members == ((2, 5), (2, 0), (2, 77))
-    assert found.keys_in_all == 82
 
 
 def test_drawn_lengths_are_as_long_as_the_cache_at_most() -> None:

@@ -23,23 +23,22 @@ from fa_tune.core.jobs import (
     KernelItem,
     ProbeItem,
     ProbeJob,
-    ProfileItem,
     ProfileJob,
     Reading,
     Round,
     TimeJob,
     TimeResult,
-    VerifyItem,
     VerifyJob,
+    WorkloadItem,
 )
 from fa_tune.core.model import is_reference
 from fa_tune.tune.fleet.ray_actor import files_of
 from tests.project_files import ROOT
 
 KERNEL = KernelItem("sm80:a", "a.cubin", ("kernel_a",), "plain", "sm_80")
-VERIFY = VerifyItem("sm80:a", "a.cubin", ("kernel_a", "combine_a"), "causal", "sm_80")
+VERIFY = WorkloadItem("sm80:a", "a.cubin", ("kernel_a", "combine_a"), "causal", "sm_80")
 WORKLOAD = "b1_h1_kv1_q64_k64_d64_fp16_full"
-PROFILED = ProfileItem("sm80:a", "a.cubin", ("kernel_a",), workload=WORKLOAD)
+PROFILED = WorkloadItem("sm80:a", "a.cubin", ("kernel_a",), workload=WORKLOAD)
 TIME = TimeJob(
     items={"sm80:a": KERNEL, "ref:fa2": KernelItem("ref:fa2")},
     device=1,
@@ -136,7 +135,7 @@ def test_what_is_imported_before_there_is_work_are_handlers() -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_a_library_does_not_follow_itself_from_workload_to_workload(seed: int) -> None:
     subjects = {f"w {s}": s for s in ("ref:fa2", "ref:cudnn", "sm80:a")}
-    items = {name: ProfileItem(s, workload=WORKLOAD) for name, s in subjects.items()}
+    items = {name: WorkloadItem(s, workload=WORKLOAD) for name, s in subjects.items()}
     job = ProfileJob(items=items, device=0, rounds=1, seed=seed)
     free, bound = job.order(0, list(items)), job.order(0, list(items), last="ref:fa2")
     assert sorted(bound) == sorted(free) == sorted(items)
@@ -149,7 +148,7 @@ def test_a_library_does_not_follow_itself_from_workload_to_workload(seed: int) -
 def test_one_of_ours_follows_each_library(seed: int, n: int) -> None:
     """By its symbol the library's launches can be told from those of the next."""
     subjects = ["ref:fa2", "ref:cudnn", "ref:flex", *(f"sm80:{i}" for i in range(n))]
-    items = {s: ProfileItem(s, workload=WORKLOAD) for s in subjects}
+    items = {s: WorkloadItem(s, workload=WORKLOAD) for s in subjects}
     job = ProfileJob(items=items, device=0, rounds=2, seed=seed)
     rounds = [job.order(i, subjects) for i in (0, 1)]
     assert all(sorted(order) == sorted(subjects) for order in rounds)
@@ -160,6 +159,6 @@ def test_one_of_ours_follows_each_library(seed: int, n: int) -> None:
 
 def test_with_few_of_ours_all_are_launched() -> None:
     subjects = ["ref:fa2", "ref:cudnn", "ref:flex", "sm80:a"]
-    items = {s: ProfileItem(s, workload=WORKLOAD) for s in subjects}
+    items = {s: WorkloadItem(s, workload=WORKLOAD) for s in subjects}
     order = ProfileJob(items=items, device=0, rounds=1, seed=0).order(0, subjects)
     assert sorted(order) == sorted(subjects)

@@ -13,14 +13,14 @@ pytest.importorskip("torch", reason="torch is not installed: nobody computes any
 
 ADDED = Path(__file__).parent / "backward"  # as in a checkout
 CHECK = "check.py"
-FIELD = """    op: str = _field(Effect.KIND, str, default=FORWARD, label="{}", short="{}")
+FIELD = """    op: str = _field(effect=Effect.KIND, default=FORWARD, label="{}", short="{}")
 """
 EDITS = {
     "fa_tune/core/workload.py": [
         (
             FIELD,
             f"{FIELD}    wide_sums: bool = _field(\n"
-            '        Effect.KIND, bool, default=False, key="wide", label="fp32", short="fp32"\n'
+            '        effect=Effect.KIND, default=False, key="wide", label="fp32", short="fp32"\n'
             "    )\n",
         )
     ],

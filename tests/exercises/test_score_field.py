@@ -16,7 +16,7 @@ EDITS = {
         (
             "    d_head_v: int = _field(",
             "    tilt: float | None = _field(\n"
-            '        Effect.DETAIL, float, default=None, key="tilt", label="tilt {:g}",\n'
+            '        default=None, key="tilt", label="tilt {:g}",\n'
             '        help="Add N j to the scores of key j.", examples=(0.02, -0.1), special=True,\n'
             "    )\n    d_head_v: int = _field(",
         )

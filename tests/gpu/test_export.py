@@ -97,7 +97,7 @@ def test_few_queries_run_by_their_own_defaults(exported: tuple[Export, Path]) ->
 
 
 def _scores(workload: Workload) -> int:
-    return workload.heads * workload.seq_len_q * workload.keys_in_all
+    return workload.heads * workload.seq_len_q * sum(keys for _, keys in workload.members)
 
 
 def test_defaults_by_size_are_pythons_default_at_their_sizes(

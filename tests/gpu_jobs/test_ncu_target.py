@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fa_tune.core.jobs import KernelItem, ProfileItem, ProfileJob
+from fa_tune.core.jobs import KernelItem, ProfileJob, WorkloadItem
 from fa_tune.gpu.jobs import ncu_target
 from fa_tune.operations.base import Launch, Problem
 
@@ -74,7 +74,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
 
 
 def run(told: Told, *items: tuple[str, str], rounds: int = 1, seed: int = 0) -> None:
-    made = {f"{key} {subject}": ProfileItem(subject, workload=key) for key, subject in items}
+    made = {f"{key} {subject}": WorkloadItem(subject, workload=key) for key, subject in items}
     _, shared, raw = ProfileJob(items=made, device=0, rounds=rounds, seed=seed).request()
     ncu_target.handle(shared, raw, told)  # type: ignore[arg-type]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from fa_tune.core.jobs import ProfileItem, ProfileJob
+from fa_tune.core.jobs import ProfileJob, WorkloadItem
 from fa_tune.core.model import is_reference, is_users
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.guard import guarded, use_device
@@ -48,7 +48,7 @@ class _Profiled:
     """Subjects of one workload; `before`: the subject launched last on the one before."""
 
     def __init__(
-        self, job: ProfileJob, items: Mapping[str, ProfileItem], report: Report, before: str
+        self, job: ProfileJob, items: Mapping[str, WorkloadItem], report: Report, before: str
     ) -> None:
         self._job, self._items, self._report = job, items, report
         self._before, self._last = before, ""
@@ -91,7 +91,7 @@ class _Profiled:
         runners: dict[str, tuple[Runner, Launch]] = {}
         check = FinalCheck(self._problem)
 
-        def prepare(item: ProfileItem) -> tuple[Runner, Launch]:
+        def prepare(item: WorkloadItem) -> tuple[Runner, Launch]:
             runner = runner_of(item)
             launch = runner.bind(self._problem)
             launch()

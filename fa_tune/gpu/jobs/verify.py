@@ -13,7 +13,7 @@ from fa_tune import families, operations
 from fa_tune.core import codec
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.inputs import InputSpec
-from fa_tune.core.jobs import VerifyItem, VerifyJob
+from fa_tune.core.jobs import VerifyJob, WorkloadItem
 from fa_tune.core.model import CaseError, Variant, Verdict, is_users
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.guard import check_runners
@@ -98,7 +98,7 @@ def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) 
 
 def verify_items(
     device: int,
-    items: Mapping[str, VerifyItem],
+    items: Mapping[str, WorkloadItem],
     seed: int,
     report: Report,
     *,

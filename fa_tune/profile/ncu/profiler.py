@@ -17,7 +17,7 @@ from typing import Any
 from fa_tune.core.devices import pinned_to
 from fa_tune.core.errors import NoUsableVariant, ProfileFormatError, ToolMissing
 from fa_tune.core.files import save_file
-from fa_tune.core.jobs import FIRST_LAUNCH, ProfileItem, ProfileJob
+from fa_tune.core.jobs import FIRST_LAUNCH, ProfileJob, WorkloadItem
 from fa_tune.core.model import Attempt, Outcome, is_users, reference_name
 from fa_tune.profile.base import (
     Capabilities,
@@ -383,10 +383,10 @@ class _Item:
         return () if artifact is None else artifact.symbols
 
     @property
-    def item(self) -> ProfileItem:
+    def item(self) -> WorkloadItem:
         """The worker's item."""
         artifact = self.plan.artifacts.get(self.subject)
-        return ProfileItem.of(self.subject, artifact, workload=self.plan.workload.key)
+        return WorkloadItem.of(self.subject, artifact, workload=self.plan.workload.key)
 
 
 def _alike(plans: Sequence[MeasurePlan]) -> list[list[MeasurePlan]]:
