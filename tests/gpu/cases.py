@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fa_tune import families
-from fa_tune.build.compile import BuildRequest
+from fa_tune.build.cache import ArtifactStore
+from fa_tune.build.compile import BuildRequest, build
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Artifact, Variant
@@ -70,6 +71,14 @@ def request(variant: Variant, workload: Workload, limits: ArchLimits) -> BuildRe
     family = families.get(variant.family)
     traits = family.traits(family.parse(variant.config), workload)
     return BuildRequest(variant, traits, family.compile_arch(limits))
+
+
+def compiled(requests: Sequence[BuildRequest], store: ArtifactStore) -> list[Artifact]:
+    """The artifacts of requests, all of which must compile, in their order."""
+    found = {r.request: r for r in build(list(dict.fromkeys(requests)), store)}
+    failed = {one: r.reason for one, r in found.items() if r.artifact is None}
+    assert not failed
+    return [a for one in requests if (a := found[one].artifact) is not None]
 
 
 def takes(family: KernelFamily, config: Config, workload: Workload) -> bool:

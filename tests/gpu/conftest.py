@@ -14,7 +14,7 @@ import pytest
 
 from fa_tune import families
 from fa_tune.build.cache import ArtifactStore
-from fa_tune.build.compile import BuildRequest, build
+from fa_tune.build.compile import BuildRequest
 from fa_tune.core import codec, devices
 from fa_tune.core.arch import ArchLimits, limits, parse_arch
 from fa_tune.core.model import Artifact, Outcome, Variant
@@ -22,7 +22,7 @@ from fa_tune.core.options import MachineOptions
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import KernelFamily
 from fa_tune.workers.supervisor import run_items
-from tests.gpu.cases import Case, item_of, request
+from tests.gpu.cases import Case, compiled, item_of, request
 from tests.project_files import ROOT
 
 PROGRAM = [sys.executable, "-c", "import sys; from fa_tune.cli import main; sys.exit(main())"]
@@ -112,15 +112,9 @@ def family(request: pytest.FixtureRequest, arch: str) -> KernelFamily:
 @pytest.fixture(scope="session")
 def built(machine: MachineOptions) -> Built:
     """Compiles requests; every one must succeed."""
-
-    def compiled(requests: Sequence[BuildRequest]) -> list[Artifact]:
-        assert machine.cache_dir is not None
-        results = build(requests, ArtifactStore(machine.cache_dir))
-        failed = {r.request: r.reason for r in results if r.artifact is None}
-        assert not failed
-        return [r.artifact for r in results if r.artifact is not None]
-
-    return compiled
+    assert machine.cache_dir is not None
+    store = ArtifactStore(machine.cache_dir)
+    return lambda requests: compiled(requests, store)
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ import torch
 
 from fa_tune import families
 from fa_tune.build.cache import ArtifactStore
-from fa_tune.build.compile import BuildRequest, build
 from fa_tune.build.native.call import problem_of, tensors_of
 from fa_tune.build.native.core import CURRENT_DEVICE, Core, CoreKernel, KernelImage
 from fa_tune.core.arch import ArchLimits, limits
@@ -26,9 +25,12 @@ from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.operations.base import Tensors
 from fa_tune.operations.forward.torch_side import inputs as make_inputs
+from fa_tune.operations.torch_side import outputs_of
 from tests.csrc.tables import CoreTable, entry
-from tests.gpu.items import enqueue, launch_args, load_artifact, lse_for
-from tests.gpu.op_checks import main, same_bits
+from tests.gpu.cases import compiled, request
+from tests.gpu.items import by_cupy
+from tests.gpu.op_checks import main
+from tests.gpu.oracle import same_bits
 from tests.tensors import qkv
 
 THREADS, LAUNCHES = 8, 10_000
@@ -42,18 +44,9 @@ def here() -> ArchLimits:
     return limits(torch.cuda.get_device_capability())
 
 
-def compiled(wanted: list[tuple[Config, Workload]]) -> list[Artifact]:
-    requests = []
-    for config, workload in wanted:
-        family = families.of(config)
-        traits = family.traits(config, workload)
-        variant = families.variant_of(family, config)
-        requests.append(BuildRequest(variant, traits, family.compile_arch(here())))
-    unique = list(dict.fromkeys(requests))
-    results = {r.request: r for r in build(unique, STORE)}
-    failed = {r.request: r.reason for r in results.values() if r.artifact is None}
-    assert not failed, failed
-    return [a for r in requests if (a := results[r].artifact) is not None]
+def built(wanted: list[tuple[Config, Workload]]) -> list[Artifact]:
+    requests = [request(families.variant(config), w, here()) for config, w in wanted]
+    return compiled(requests, STORE)
 
 
 def able(family: KernelFamily, d_head: int, dtype: DType, d_head_v: int = 0) -> list[Config]:
@@ -96,12 +89,6 @@ def stream() -> int:
     return int(torch.cuda.current_stream().cuda_stream)
 
 
-def fresh(workload: Workload, inputs: Tensors) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Room for results, full of NaN."""
-    shape = (*inputs["q"].shape[:3], workload.d_v)
-    return inputs["q"].new_full(shape, torch.nan), lse_for(workload, torch.nan)
-
-
 def launch(
     kernel: CoreKernel, workload: Workload, args: Tensors, on: int, device: int = CURRENT_DEVICE
 ) -> None:
@@ -115,13 +102,11 @@ def launch(
     kernel.launch(problem_of(workload), tensors, on, device)
 
 
-def by_python(artifact: Artifact, workload: Workload, inputs: Tensors) -> list[torch.Tensor]:
-    """O, and the log-sum-exp where the workload has it."""
-    out, lse = fresh(workload, inputs)
-    kernel = load_artifact(artifact)
-    enqueue(kernel, workload, launch_args(inputs, out, lse))
-    torch.cuda.synchronize()
-    return [out] if lse is None else [out, lse]
+def by_core(kernel: CoreKernel, workload: Workload, inputs: Tensors) -> list[torch.Tensor]:
+    """The outputs, full of NaN before, of a call on torch's current stream."""
+    room = outputs_of(workload, fill=torch.nan)
+    launch(kernel, workload, {**inputs, **room}, stream())
+    return list(room.values())
 
 
 def workloads(d_head: int, dtype: DType, d_head_v: int = 0) -> Iterator[Workload]:
@@ -146,14 +131,10 @@ def bits() -> str:
         for config in configs(192, DType.BF16, 2, d_head_v=128)
         for workload in workloads(192, DType.BF16, 128)
     ]
-    for (config, workload), artifact in zip(wanted, compiled(wanted), strict=True):
+    for (config, workload), artifact in zip(wanted, built(wanted), strict=True):
         inputs = make_inputs(workload, seed=14)
-        expected = by_python(artifact, workload, inputs)
-        out, lse = fresh(workload, inputs)
-        kernel = CORE.kernel(KernelImage.of(artifact))
-        launch(kernel, workload, launch_args(inputs, out, lse), stream())
-        torch.cuda.synchronize()
-        found = [out] if lse is None else [out, lse]
+        expected = by_cupy(artifact, workload, inputs)
+        found = by_core(CORE.kernel(KernelImage.of(artifact)), workload, inputs)
         assert same_bits(found, expected), f"{config} on {workload.key}"
     return "right"
 
@@ -165,7 +146,7 @@ class Tenant:
         # More tiles than multiprocessors, so that the scheduler counts.
         self.workload = Workload(3, 16, 16, 512, 512, 128, DType.FP16)
         self.inputs = make_inputs(self.workload, seed=seed)
-        (self.expected,) = by_python(artifact, self.workload, self.inputs)
+        (self.expected,) = by_cupy(artifact, self.workload, self.inputs)
         self.stream = torch.cuda.Stream()
         self.kernel, self.wrong = kernel, torch.zeros((), dtype=torch.int64, device="cuda")
         self.launched = 0
@@ -173,7 +154,7 @@ class Tenant:
         torch.cuda.synchronize()
 
     def run(self, launches: int) -> None:
-        args = [launch_args(self.inputs, out) for out in self.outs]
+        args = [{**self.inputs, "o": out} for out in self.outs]
         with torch.cuda.stream(self.stream):
             for _ in range(launches // BUFFERS):
                 for out in self.outs:
@@ -187,7 +168,7 @@ class Tenant:
 
 def threads() -> str:
     wanted = [(c, Workload(3, 16, 16, 512, 512, 128, DType.FP16)) for c in scheduled_configs()]
-    for artifact in compiled(wanted):
+    for artifact in built(wanted):
         kernel = CORE.kernel(KernelImage.of(artifact))
         tenants = [Tenant(kernel, artifact, seed) for seed in range(THREADS)]
         running = [threading.Thread(target=t.run, args=(LAUNCHES // THREADS,)) for t in tenants]
@@ -203,26 +184,25 @@ def threads() -> str:
 
 def graphs() -> str:
     workload = Workload(3, 16, 16, 512, 512, 128, DType.FP16)
-    for artifact in compiled([(c, workload) for c in scheduled_configs()]):
+    for artifact in built([(c, workload) for c in scheduled_configs()]):
         one, other = (make_inputs(workload, seed=seed) for seed in (1, 2))
-        (expected,) = by_python(artifact, workload, other)
+        (expected,) = by_cupy(artifact, workload, other)
         kernel = CORE.kernel(KernelImage.of(artifact))
         refused = False
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
-            out, _ = fresh(workload, one)
             try:
-                launch(kernel, workload, launch_args(one, out), stream())
+                by_core(kernel, workload, one)
             except DriverError as error:
                 refused = "fa_tune_prepare" in str(error)
         assert refused
         kernel.prepare()
         captured = []
         for _ in range(2):
-            out, _ = fresh(workload, one)
+            out = torch.empty_like(one["q"])
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 for _ in range(3):
-                    launch(kernel, workload, launch_args(one, out), stream())
+                    launch(kernel, workload, {**one, "o": out}, stream())
             captured.append((graph, out, torch.cuda.Stream()))
         for name in ("q", "k", "v"):
             one[name].copy_(other[name])
@@ -231,8 +211,7 @@ def graphs() -> str:
             for graph, _, side in captured:
                 with torch.cuda.stream(side):
                     graph.replay()
-            plain, _ = fresh(workload, one)
-            launch(kernel, workload, launch_args(one, plain), stream())
+            (plain,) = by_core(kernel, workload, one)
         torch.cuda.synchronize()
         for found in (plain, *(out for _, out, _ in captured)):
             assert same_bits([found], [expected]), artifact.variant
@@ -243,9 +222,9 @@ def two_gpus() -> str:
     if torch.cuda.device_count() < 2:
         return "one GPU"
     workload = Workload(3, 16, 16, 512, 512, 128, DType.FP16)
-    for artifact in compiled([(c, workload) for c in scheduled_configs()]):
+    for artifact in built([(c, workload) for c in scheduled_configs()]):
         inputs = make_inputs(workload, seed=1)
-        (expected,) = by_python(artifact, workload, inputs)
+        (expected,) = by_cupy(artifact, workload, inputs)
         kernel = CORE.kernel(KernelImage.of(artifact))
         there = qkv(**{n: t.to("cuda:1") for n, t in inputs.items()})
         results = []
@@ -253,7 +232,7 @@ def two_gpus() -> str:
             for device, given in ((0, inputs), (1, there)):
                 out = torch.full_like(given["q"], torch.nan)
                 of_device = torch.cuda.current_stream(device).cuda_stream
-                launch(kernel, workload, launch_args(given, out), of_device, device)
+                launch(kernel, workload, {**given, "o": out}, of_device, device)
                 results.append(out)
         assert torch.cuda.current_device() == 0
         torch.cuda.synchronize(0)
@@ -266,14 +245,14 @@ def two_gpus() -> str:
 def table() -> str:
     workload = Workload(2, 4, 4, 512, 512, 128, DType.FP16)
     chosen, *_ = families.defaults(128, DType.FP16, here())
-    (artifact,) = compiled([(chosen, workload)])
+    (artifact,) = built([(chosen, workload)])
     image, gpu = KernelImage.of(artifact), torch.cuda.get_device_name()
     made = CoreTable(CORE, [image], [entry(gpu, workload, image.config)], [image.config])
     inputs = make_inputs(workload, seed=1)
-    out, _ = fresh(workload, inputs)
-    made.launch(problem_of(workload), tensors_of(launch_args(inputs, out)), stream())
+    room = outputs_of(workload, fill=torch.nan)
+    made.launch(problem_of(workload), tensors_of({**inputs, **room}), stream())
     torch.cuda.synchronize()
-    assert same_bits([out], by_python(artifact, workload, inputs))
+    assert same_bits(room.values(), by_cupy(artifact, workload, inputs))
     assert "measured on" in made.why(workload)
     return "right"
 

@@ -29,11 +29,6 @@ def load(item: Mapping[str, Any]) -> CompiledKernel:
     return CompiledKernel(kernel_item(item))
 
 
-def load_artifact(artifact: Artifact) -> CompiledKernel:
-    """The kernel of an artifact."""
-    return CompiledKernel(KernelItem.of(artifact.variant.key, artifact))
-
-
 def enqueue(kernel: CompiledKernel, workload: Workload, tensors: Tensors) -> None:
     """Enqueue one call on torch's current stream; `tensors` are inputs and outputs."""
     kernel.bind(Problem(workload, tensors, {}))()
@@ -59,12 +54,16 @@ def check_kernels(
     )
 
 
-def launch_args(inputs: Tensors, out: torch.Tensor, lse: torch.Tensor | None = None) -> Tensors:
-    """The tensors of a forward pass; `lse` is fp32 [batch, heads, seq_len_q]."""
-    outputs = {"o": out} if lse is None else {"o": out, "lse": lse}
-    return {**inputs, **outputs}
+def results(kernel: CompiledKernel, workload: Workload, inputs: Tensors) -> list[torch.Tensor]:
+    """The outputs, full of NaN before, of a call that is enqueued."""
+    room = outputs_of(workload, fill=torch.nan)
+    enqueue(kernel, workload, {**inputs, **room})
+    return list(room.values())
 
 
-def lse_for(workload: Workload, fill: float | None = None) -> torch.Tensor | None:
-    """Room for the log-sum-exp of a workload that wants it, filled if asked; else None."""
-    return outputs_of(workload, fill=fill).get("lse")
+def by_cupy(artifact: Artifact, workload: Workload, inputs: Tensors) -> list[torch.Tensor]:
+    """The outputs of a kernel that is launched as it is measured."""
+    kernel = CompiledKernel(KernelItem.of(artifact.variant.key, artifact))
+    found = results(kernel, workload, inputs)
+    torch.cuda.synchronize()
+    return found

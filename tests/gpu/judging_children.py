@@ -20,7 +20,7 @@ from fa_tune.operations.forward.torch_side import inputs as make_inputs
 from fa_tune.workers.main import Report
 from tests.gpu import any_bits, growing, oracle, poison, wide
 from tests.gpu.cases import Case
-from tests.gpu.items import check_kernels, enqueue, launch_args, load, lse_for
+from tests.gpu.items import check_kernels, enqueue, load, results
 from tests.gpu.offsets import check_lse, check_strides
 from tests.libraries.calls import run
 from tests.tensors import qkv
@@ -43,7 +43,8 @@ def call_of(kernel: CompiledKernel) -> oracle.KernelCall:
     """The kernel as a function of tensors."""
 
     def call(w: Workload, inputs: Tensors, out: torch.Tensor, lse: torch.Tensor | None) -> None:
-        enqueue(kernel, w, launch_args(inputs, out, lse))
+        outputs = {"o": out} if lse is None else {"o": out, "lse": lse}
+        enqueue(kernel, w, {**inputs, **outputs})
         torch.cuda.synchronize()
 
     return call
@@ -117,15 +118,9 @@ def repeat_all(kernel: CompiledKernel, item: Mapping[str, Any]) -> list[str]:
     for case in (codec.load(Case, case) for case in item["cases"]):
         w = case.workload
         inputs = oracle.inputs_for(w, case.layout, case.seed, "cuda", case.growth)
-        found = []
-        for _ in range(int(item["repeats"])):
-            out = torch.full(inputs["q"].shape, math.nan, dtype=inputs["q"].dtype, device="cuda")
-            lse = lse_for(w, math.nan)
-            enqueue(kernel, w, launch_args(inputs, out, lse))
-            found.append([out] if lse is None else [out, lse])
+        first, *others = [results(kernel, w, inputs) for _ in range(int(item["repeats"]))]
         torch.cuda.synchronize()
-        first, *others = found
-        same = (oracle.equal_bits(a, b) for o in others for a, b in zip(first, o, strict=True))
+        same = (oracle.same_bits(first, other) for other in others)
         wrong += [] if all(same) else [f"{case.name}: launches differ"]
         wrong += [f"{case.name}: NaN" for tensor in first if tensor.isnan().any()]
     return wrong
@@ -139,7 +134,7 @@ def check_streams(_: CompiledKernel, item: Mapping[str, Any]) -> list[str]:
     streams = [torch.cuda.Stream() for _ in kernels]
     given = [make_inputs(w, seed=i) for i in range(wide.STREAMS)]
     outs = [torch.full_like(one["q"], math.nan) for one in given]
-    calls = [launch_args(one, out) for one, out in zip(given, outs, strict=True)]
+    calls = [{**one, "o": out} for one, out in zip(given, outs, strict=True)]
     alone = []
     for kernel, args, out in zip(kernels, calls, outs, strict=True):
         enqueue(kernel, w, args)

@@ -14,14 +14,14 @@ import torch
 
 from fa_tune import families
 from fa_tune.build.cache import ArtifactStore
-from fa_tune.build.compile import BuildRequest, build
 from fa_tune.core.arch import limits
-from fa_tune.core.model import Artifact
 from fa_tune.core.workload import Workload
 from fa_tune.op import flash_attn_with_kvcache, state
 from fa_tune.op.kv_cache import E4M3, Cache, attend
 from fa_tune.op.traits import Traits
-from tests.gpu.op_checks import draw, main, reference, same_bits
+from tests.gpu.cases import compiled, request
+from tests.gpu.op_checks import draw, main, reference
+from tests.gpu.oracle import same_bits
 
 PROBLEMS, FEW_PROBLEMS = 72, 24
 KINDS = 24  # of kernels among them: each is compiled
@@ -128,11 +128,14 @@ def random_caches() -> None:
 def any_config() -> None:
     """The same by configs that are nobody's default: any shares, clusters, ways to combine."""
     operators, dice = state.operators(), random.Random(3)
+    here = limits(torch.cuda.get_device_capability())
     kernels: dict[Workload, Any] = {}
 
     def kernel_with_cache(workload: Workload, device: int) -> Any:
         if workload not in kernels:
-            kernels[workload] = operators.load(_built(_any_config(workload, dice), workload))
+            variant = families.variant(_any_config(workload, dice))
+            (built,) = compiled([request(variant, workload, here)], ArtifactStore())
+            kernels[workload] = operators.load(built)
             kernels[workload].prepare(device)
         return kernels[workload]
 
@@ -161,15 +164,6 @@ def _any_config(workload: Workload, dice: random.Random) -> Any:
             found = found if family.constraints(other, device) else other
         if family.constraints(found, device) is None and families.fits(found, workload):
             return found
-
-
-def _built(config: Any, workload: Workload) -> Artifact:
-    family, device = families.of(config), limits(torch.cuda.get_device_capability())
-    traits, arch = family.traits(config, workload), family.compile_arch(device)
-    request = BuildRequest(families.variant_of(family, config), traits, arch)
-    (built,) = build([request], ArtifactStore(), jobs=1)
-    assert built.artifact is not None, built.reason
-    return built.artifact
 
 
 def _random_caches(problems: int) -> None:

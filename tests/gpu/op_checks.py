@@ -18,14 +18,6 @@ from fa_tune.op.traits import Traits, bounds
 from fa_tune.operations.base import Tensors
 
 
-def bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.view({2: torch.int16, 4: torch.int32}[tensor.element_size()])
-
-
-def same_bits(one: Any, other: Any) -> bool:
-    return all(torch.equal(bits(a), bits(b)) for a, b in zip(one, other, strict=True))
-
-
 def problem_of(workload: Workload, inputs: Tensors) -> dict[str, Any]:
     """Options of `attention` beside Q, K and V."""
     return {

@@ -27,30 +27,25 @@ from fa_tune.op.state import operators
 from fa_tune.op.traits import Traits
 from fa_tune.operations.base import Tensors
 from fa_tune.operations.forward.torch_side import inputs as make_inputs
+from fa_tune.operations.torch_side import outputs_of
 from tests.csrc.host_cost import host_cost as cost_of_core
-from tests.gpu.items import enqueue, launch_args, load_artifact, lse_for
+from tests.gpu.items import by_cupy
 from tests.gpu.op_checks import (
     draw,
     main,
     packed_lengths,
     problem_of,
-    same_bits,
     some_traits,
 )
+from tests.gpu.oracle import same_bits
 
 THREADS, LAUNCHES = 8, 200
 LIBRARIES: list[Any] = []  # kept loaded
 
 
-def by_cupy(workload: Workload, inputs: Tensors) -> list[torch.Tensor]:
+def by_kernel(workload: Workload, inputs: Tensors) -> list[torch.Tensor]:
     """The same kernel, launched as it is measured."""
-    artifact = operators().plans.choice(workload, 0).artifact
-    out = inputs["q"].new_full((*inputs["q"].shape[:3], workload.d_v), torch.nan)
-    lse = lse_for(workload, torch.nan)
-    kernel = load_artifact(artifact)
-    enqueue(kernel, workload, launch_args(inputs, out, lse))
-    torch.cuda.synchronize()
-    return [out] if lse is None else [out, lse]
+    return by_cupy(operators().plans.choice(workload, 0).artifact, workload, inputs)
 
 
 def by_op(workload: Workload, inputs: Tensors) -> list[torch.Tensor]:
@@ -81,9 +76,9 @@ def bits_of_the_measured_kernel() -> None:
     assert operators().native is not None, operators().why_python
     for workload in workloads():
         inputs = make_inputs(workload, seed=15)
-        assert same_bits(by_op(workload, inputs), by_cupy(workload, inputs)), workload.key
+        assert same_bits(by_op(workload, inputs), by_kernel(workload, inputs)), workload.key
         given = torch.empty_like(by_op(workload, inputs)[0])
-        lse = lse_for(workload, torch.nan)
+        lse = outputs_of(workload, fill=torch.nan).get("lse")
         problem = problem_of(workload, inputs)
         attention(inputs["q"], inputs["k"], inputs["v"], out=given, lse=lse, **problem)
         assert same_bits([given], by_op(workload, inputs)[:1]), workload.key
@@ -259,7 +254,7 @@ def python_op() -> None:
     assert operators().native is None
     for workload in list(workloads())[:6]:
         inputs = make_inputs(workload, seed=15)
-        assert same_bits(by_op(workload, inputs), by_cupy(workload, inputs)), workload.key
+        assert same_bits(by_op(workload, inputs), by_kernel(workload, inputs)), workload.key
     graphs_on_two_streams()
 
 

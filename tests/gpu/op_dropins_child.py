@@ -19,7 +19,8 @@ from fa_tune.op import (
     register_transformers,
 )
 from fa_tune.op.traits import Traits
-from tests.gpu.op_checks import draw, grads, main, reference, same_bits
+from tests.gpu.op_checks import draw, grads, main, reference
+from tests.gpu.oracle import same_bits
 
 
 def kernels_of(call: Callable[[], Any]) -> str:

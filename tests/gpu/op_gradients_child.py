@@ -21,9 +21,9 @@ from tests.gpu.op_checks import (
     options_of,
     packed_lengths,
     reference,
-    same_bits,
     some_traits,
 )
+from tests.gpu.oracle import same_bits
 from tests.gpu.score_hooks import HOOKS
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -189,7 +189,16 @@ def largest(difference: torch.Tensor) -> float:
     return float(difference.abs().max()) if difference.numel() else 0.0
 
 
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as whole numbers."""
+    return tensor.view(torch.int16 if tensor.element_size() == 2 else torch.int32)
+
+
 def equal_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Bitwise equality, under which NaN is equal to itself."""
-    kind = torch.int16 if a.element_size() == 2 else torch.int32
-    return torch.equal(a.contiguous().view(kind), b.contiguous().view(kind))
+    return torch.equal(bits(a.contiguous()), bits(b.contiguous()))
+
+
+def same_bits(one: Iterable[torch.Tensor], other: Iterable[torch.Tensor]) -> bool:
+    """Bitwise equality of several."""
+    return all(equal_bits(a, b) for a, b in zip(one, other, strict=True))

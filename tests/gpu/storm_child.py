@@ -4,7 +4,6 @@ and all of them once more in another order: every result must be the same."""
 from __future__ import annotations
 
 import functools
-import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,7 +18,8 @@ from fa_tune.gpu.launch import CompiledKernel
 from fa_tune.operations.base import Tensors
 from fa_tune.workers.main import Report
 from tests.gpu.cases import Case, request
-from tests.gpu.items import enqueue, launch_args, load
+from tests.gpu.items import load, results
+from tests.gpu.oracle import bits
 from tests.tensors import qkv
 
 HOPPER = limits((9, 0))
@@ -73,24 +73,16 @@ def _launch_of(kernels: Mapping[str, CompiledKernel], case: Case) -> Launch:
     kernel = kernels[f"{made.variant.key} @ {made.traits}"]
     w = case.workload
 
-    def launch() -> torch.Tensor:
-        inputs = _inputs(w, case.seed)
-        out = torch.full(inputs["q"].shape, math.nan, dtype=inputs["q"].dtype, device="cuda")
-        lse = torch.full((w.batch, w.heads, w.seq_len_q), math.nan, device="cuda")
-        given = launch_args(inputs, out, lse if w.lse else None)
-        enqueue(kernel, w, given)
-        return _figures([out, lse] if w.lse else [out])
-
-    return launch
+    return lambda: _figures(results(kernel, w, _inputs(w, case.seed)))
 
 
 def _figures(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     nan = sum(t.isnan().sum() for t in tensors)
     plain = weighted = torch.zeros((), dtype=torch.int64, device="cuda")
     for t in tensors:
-        bits = t.flatten().view(torch.int16 if t.element_size() == 2 else torch.int32).long()
-        plain = plain + bits.sum()
-        weighted = weighted + (bits * _weights()[: bits.numel()]).sum()
+        numbers = bits(t.flatten()).long()
+        plain = plain + numbers.sum()
+        weighted = weighted + (numbers * _weights()[: numbers.numel()]).sum()
     return torch.stack([torch.as_tensor(nan, device="cuda"), plain, weighted])
 
 

@@ -12,10 +12,11 @@ import torch
 
 from fa_tune.core import codec
 from fa_tune.gpu.launch import CompiledKernel
+from fa_tune.operations.torch_side import outputs_of
 from fa_tune.workers.main import Report
 from tests.gpu.cases import Case
-from tests.gpu.items import check_kernels, enqueue, launch_args, load, lse_for
-from tests.gpu.oracle import inputs_for
+from tests.gpu.items import check_kernels, enqueue, load, results
+from tests.gpu.oracle import bits, inputs_for
 from tests.gpu.stress import SLEEPS, sleeps_ns
 
 AT_ONCE = 100  # launches between two looks at the device
@@ -36,17 +37,9 @@ def stress(kernel: CompiledKernel, item: Mapping[str, Any]) -> dict[str, Any]:
     held_up = load({**item, **stressed})
     w = case.workload
     inputs = inputs_for(w, case.layout, case.seed, "cuda", case.growth)
-    out, lse = torch.empty_like(inputs["q"]), lse_for(w)
-    outputs = [out] if lse is None else [out, lse]
-
-    def launch(one: CompiledKernel) -> None:
-        for tensor in outputs:
-            tensor.fill_(math.nan)
-        enqueue(one, w, launch_args(inputs, out, lse))
-
-    launch(kernel)
-    expected = [_bits(tensor).clone() for tensor in outputs]
-    n_nan = sum(int(tensor.isnan().sum()) for tensor in outputs)
+    expected = results(kernel, w, inputs)
+    n_nan = sum(int(tensor.isnan().sum()) for tensor in expected)
+    outputs = outputs_of(w)
     limits = _limits_of(held_up)
     patterns = sleeps_ns(case.seed, int(item["repeats"]))
     table = torch.tensor(patterns, dtype=torch.int32, device="cuda")
@@ -55,8 +48,11 @@ def stress(kernel: CompiledKernel, item: Mapping[str, Any]) -> dict[str, Any]:
 
     def step() -> None:
         limits.copy_(table.index_select(0, number)[0])
-        launch(held_up)
-        wrong = [(_bits(t) != bits).any() for t, bits in zip(outputs, expected, strict=True)]
+        for tensor in outputs.values():
+            tensor.fill_(math.nan)
+        enqueue(held_up, w, {**inputs, **outputs})
+        pairs = zip(outputs.values(), expected, strict=True)
+        wrong = [(bits(a) != bits(b)).any() for a, b in pairs]
         differs.index_copy_(0, number, torch.stack(wrong).any().reshape(1).int())
         number.add_(1)
 
@@ -84,7 +80,3 @@ def _limits_of(kernel: CompiledKernel) -> torch.Tensor:
     place = kernel._module.get_global(SLEEPS)
     n = len(sleeps_ns(0, 1)[0])
     return torch.from_dlpack(cupy.ndarray((n,), "i4", memptr=place))
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.view(torch.int16 if tensor.element_size() == 2 else torch.int32)
