@@ -73,6 +73,18 @@ def request(variant: Variant, workload: Workload, limits: ArchLimits) -> BuildRe
     return BuildRequest(variant, traits, family.compile_arch(limits))
 
 
+def requests_of(
+    configs: Iterable[Config], traits: Sequence[str], limits: ArchLimits
+) -> list[BuildRequest]:
+    """The configs that run on such a device, each once, with each of these traits."""
+    return [
+        BuildRequest(families.variant(config), of_traits, families.of(config).compile_arch(limits))
+        for config in dict.fromkeys(configs)
+        if families.constraints(config, limits) is None
+        for of_traits in traits
+    ]
+
+
 def compiled(requests: Sequence[BuildRequest], store: ArtifactStore) -> list[Artifact]:
     """The artifacts of requests, all of which must compile, in their order."""
     found = {r.request: r for r in build(list(dict.fromkeys(requests)), store)}

@@ -76,6 +76,20 @@ def run_program(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def run_python(*words: str, timeout_s: float = 600, **variables: str) -> str:
+    """What a program that ends well prints, in a process of its own, from the repository's root."""
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
 def fa_tune(*arguments: str) -> dict[str, Any]:
     """What a command prints as JSON."""
     done = run_program(*arguments, "--json")

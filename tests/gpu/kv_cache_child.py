@@ -27,6 +27,11 @@ PROBLEMS, FEW_PROBLEMS = 72, 24
 KINDS = 24  # of kernels among them: each is compiled
 
 
+def raw(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as whole numbers, which can be indexed whatever the type."""
+    return tensor.view(torch.uint8 if tensor.dtype == E4M3 else torch.int16)
+
+
 @dataclass
 class Drawn:
     """A cache whose keys beyond `lengths`, and those that are new, are NaN."""
@@ -44,11 +49,10 @@ class Drawn:
         old = self.lengths - self.added
         places = torch.arange(self.keys.shape[1], device="cuda")
         hidden = (places >= old[:, None])[..., None, None]
-        nan = torch.tensor(torch.nan)
-        found = []
-        for tensor in (self.keys, self.values):
-            known = torch.where(hidden, nan.cuda(), tensor.float()).to(tensor.dtype)
-            found.append(known)
+        found = [
+            tensor.float().masked_fill(hidden, torch.nan).to(tensor.dtype)
+            for tensor in (self.keys, self.values)
+        ]
         if not self.page:
             return found[0], found[1], None
         batch, most = self.keys.shape[:2]
@@ -60,10 +64,7 @@ class Drawn:
             pool = torch.full(shape, torch.nan, device="cuda").to(tensor.dtype)
             whole = torch.full((batch, each * self.page, *shape[2:]), torch.nan, device="cuda")
             whole[:, :most] = tensor.float()
-            bits = torch.uint8 if tensor.dtype == E4M3 else torch.int16
-            pool.view(bits)[table.view(-1)] = (
-                whole.to(tensor.dtype).view(bits).reshape(-1, *pool.view(bits).shape[1:])
-            )
+            raw(pool)[table.view(-1)] = raw(whole.to(tensor.dtype)).reshape(-1, *pool.shape[1:])
             pools.append(pool)
         return pools[0], pools[1], table.int()
 
@@ -81,8 +82,7 @@ class Drawn:
             return None
         rows = torch.arange(len(self.q), device="cuda")[:, None]
         places = (self.lengths - self.added)[:, None] + torch.arange(self.added, device="cuda")
-        bits = torch.uint8 if self.keys.dtype == E4M3 else torch.int16
-        k, v = (t.view(bits)[rows, places.long()].view(t.dtype) for t in (self.keys, self.values))
+        k, v = (raw(t)[rows, places.long()].view(t.dtype) for t in (self.keys, self.values))
         return k, v
 
 
@@ -118,6 +118,14 @@ def _expected(drawn: Drawn, batch: int, traits: Traits, dtype: torch.dtype) -> t
     aligned = traits._replace(bottom_right=True)
     three = (drawn.q[[batch]].double(), keys[None], values[None])
     return reference(*three, aligned, weights=dtype)[0].to(dtype).double()
+
+
+def _check(out: torch.Tensor, drawn: Drawn, traits: Traits, said: Any) -> None:
+    for b, found in enumerate(out):
+        right = _expected(drawn, b, traits, torch.float64)
+        same = _expected(drawn, b, traits, drawn.q.dtype)
+        limit = 2 * (same - right).abs().max() + 4e-3 * right.abs().max() + 1e-4
+        assert (found - right).abs().max() <= limit, (said, b)
 
 
 def random_caches() -> None:
@@ -195,8 +203,7 @@ def _random_caches(problems: int) -> None:
                 )
             )
             if table is not None:
-                bits = torch.uint8 if k.dtype == E4M3 else torch.int16
-                k, v = (t.view(bits)[table.long()].flatten(1, 2).view(t.dtype) for t in (k, v))
+                k, v = (raw(t)[table.long()].flatten(1, 2).view(t.dtype) for t in (k, v))
             for cache, whole in ((k, drawn.keys), (v, drawn.values)):
                 for b, n in enumerate(drawn.lengths.tolist()):
                     assert torch.equal(cache[b, :n].float(), whole[b, :n].float()), said
@@ -205,10 +212,7 @@ def _random_caches(problems: int) -> None:
         for b in range(len(drawn.q)):
             if drawn.lengths[b] == 0 and traits.sink is None:
                 assert lse[b].isneginf().all(), said
-            right_one = _expected(drawn, b, traits, torch.float64)
-            same = _expected(drawn, b, traits, drawn.q.dtype)
-            limit = 2 * (same - right_one).abs().max() + 4e-3 * right_one.abs().max() + 1e-4
-            assert (out[b] - right_one).abs().max() <= limit, (said, b)
+        _check(out, drawn, traits, said)
 
 
 def through_the_drop_in() -> None:
@@ -231,11 +235,7 @@ def through_the_drop_in() -> None:
                 **given,
             )
         traits = Traits(causal=True, window_left=100)
-        for b in range(len(drawn.q)):
-            right = _expected(drawn, b, traits, torch.float64)
-            same = _expected(drawn, b, traits, drawn.q.dtype)
-            limit = 2 * (same - right).abs().max() + 4e-3 * right.abs().max() + 1e-4
-            assert (out[b] - right).abs().max() <= limit, (number, b)
+        _check(out, drawn, traits, number)
 
 
 def combined_beside_other_kernels() -> None:

@@ -12,19 +12,15 @@ import torch
 
 from fa_tune.core import codec
 from fa_tune.core.arch import limits
-from fa_tune.core.workload import Workload
 from fa_tune.gpu.guard import guarded, use_device
 from fa_tune.gpu.launch import CompiledKernel
-from fa_tune.operations.base import Tensors
 from fa_tune.workers.main import Report
 from tests.gpu.cases import Case, request
 from tests.gpu.items import load, results
-from tests.gpu.oracle import bits
-from tests.tensors import qkv
+from tests.gpu.oracle import bits, inputs_for
 
 HOPPER = limits((9, 0))
-POOL = 1 << 26  # random numbers that all inputs are cut out of
-GAP = 64  # elements, so that every row stays at a multiple of 16 bytes
+WEIGHTS = 1048573  # of places: a prime, so that no power of two of rows has the same
 
 
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
@@ -73,7 +69,11 @@ def _launch_of(kernels: Mapping[str, CompiledKernel], case: Case) -> Launch:
     kernel = kernels[f"{made.variant.key} @ {made.traits}"]
     w = case.workload
 
-    return lambda: _figures(results(kernel, w, _inputs(w, case.seed)))
+    def launch() -> torch.Tensor:
+        inputs = inputs_for(w, case.layout, case.seed, "cuda", case.growth)
+        return _figures(results(kernel, w, inputs))
+
+    return launch
 
 
 def _figures(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -82,34 +82,6 @@ def _figures(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     for t in tensors:
         numbers = bits(t.flatten()).long()
         plain = plain + numbers.sum()
-        weighted = weighted + (numbers * _weights()[: numbers.numel()]).sum()
+        places = torch.arange(numbers.numel(), device="cuda") % WEIGHTS
+        weighted = weighted + (numbers * places).sum()
     return torch.stack([torch.as_tensor(nan, device="cuda"), plain, weighted])
-
-
-@functools.cache
-def _weights() -> torch.Tensor:
-    generator = torch.Generator(device="cuda").manual_seed(1)
-    return torch.randint(1 << 20, (POOL,), generator=generator, device="cuda")
-
-
-@functools.cache
-def _pool(dtype: torch.dtype) -> torch.Tensor:
-    generator = torch.Generator(device="cuda").manual_seed(2)
-    return torch.randn(POOL, generator=generator, device="cuda").to(dtype)
-
-
-def _inputs(w: Workload, seed: int) -> Tensors:
-    """Somewhere in the pool, with rows of a random distance."""
-    dice = random.Random(seed)
-
-    def cut(seq_len: int, heads: int) -> torch.Tensor:
-        row = heads * w.d_head + GAP * dice.randrange(3)
-        strides = (seq_len * row, row, w.d_head, 1)
-        size = w.batch * seq_len * row
-        start = GAP * dice.randrange((POOL - size) // GAP)
-        shape = (w.batch, seq_len, heads, w.d_head)
-        return _pool(w.dtype.to_torch_dtype()).as_strided(shape, strides, start)
-
-    return qkv(
-        cut(w.seq_len_q, w.heads), cut(w.seq_len_kv, w.kv_heads), cut(w.seq_len_kv, w.kv_heads)
-    )

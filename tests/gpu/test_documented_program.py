@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import importlib
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.gpu.conftest import run_python
 
 PROGRAM = (Path(__file__).parents[2] / "examples/one_kernel.py").read_text(encoding="utf-8")
 JUDGE = """
@@ -26,11 +26,7 @@ print("right")
 def test_it_runs_and_its_results_are_right(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(PROGRAM + JUDGE)
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "right"
+    assert run_python(str(script), timeout_s=300).strip() == "right"
 
 
 def test_its_imports_are_there() -> None:

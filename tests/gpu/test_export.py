@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +19,7 @@ from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.schema import Entry, Gpu, Registry
 from tests.export.conftest import configure_and_build, run, tool
 from tests.export.small_registry import entry
-from tests.project_files import ROOT
+from tests.gpu.conftest import run_python
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
 
@@ -136,14 +133,5 @@ def test_the_example_gives_pythons_bits(
         used.add(run(str(build / "attend"), key, path).partition(":")[0])
         arguments += [key, path]
     assert used == {e.chosen.family for e in chosen()}
-    child = [sys.executable, "-m", "tests.gpu.export_child"]
-    done = subprocess.run(
-        [*child, *arguments],
-        cwd=ROOT,
-        env={**os.environ, "FA_TUNE_REGISTRY": str(registry)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.strip() == "right"
+    child = ("-m", "tests.gpu.export_child", *arguments)
+    assert run_python(*child, FA_TUNE_REGISTRY=str(registry)).strip() == "right"

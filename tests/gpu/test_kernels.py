@@ -18,7 +18,7 @@ from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.families.sm80.constraints import constraints
 from fa_tune.families.sm80.sets import select_configs
 from fa_tune.tune import single
-from tests.gpu.cases import awkward_cases
+from tests.gpu.cases import awkward_cases, requests_of
 from tests.gpu.conftest import Built, case_items, faults_of
 from tests.tools.required import GROUPS, code_path_builds
 
@@ -73,12 +73,7 @@ def configs_for_traits(arch: str) -> list[FlashForwardKernelConfig]:
 
 def trait_builds(arch: str) -> list[BuildRequest]:
     """Those with every combination of traits."""
-    family = families.get("sm80")
-    return [
-        BuildRequest(families.variant_of(family, config), traits, arch)
-        for config in configs_for_traits(arch)
-        for traits in ALL_TRAITS
-    ]
+    return requests_of(configs_for_traits(arch), ALL_TRAITS, parse_arch(arch))
 
 
 def awkward_items(requests: Sequence[BuildRequest], built: Built) -> dict[str, dict[str, Any]]:

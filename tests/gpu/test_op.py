@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fa_tune.core.options import MachineOptions
+from tests.gpu.conftest import run_python
 from tests.project_files import ROOT
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
@@ -45,16 +46,8 @@ MEASURED = ("first_calls", "host_cost")
 
 
 def run(program: str, *checks: str, **variables: str) -> dict[str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", f"tests.gpu.{program}", *checks],
-        cwd=ROOT,
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    said = run_python("-m", f"tests.gpu.{program}", *checks, timeout_s=900, **variables)
+    found: dict[str, str] = json.loads(said.splitlines()[-1])
     return found
 
 
@@ -113,13 +106,6 @@ def test_where_the_operators_do_not_compile_python_stands_in(tmp_path: Path) -> 
 
 def test_the_example_runs() -> None:
     pytest.importorskip("transformers", reason="transformers is not installed: no models")
-    done = subprocess.run(
-        [sys.executable, "examples/llama.py", "--layers", "2", "--seq-len", "256"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), *sys.path))},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    print(done.stdout)
+    path = os.pathsep.join((str(ROOT), *sys.path))
+    words = ("examples/llama.py", "--layers", "2", "--seq-len", "256")
+    print(run_python(*words, timeout_s=300, PYTHONPATH=path))

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fa_tune import families
-from fa_tune.build.compile import BuildRequest
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.base import KernelFamily
-from tests.gpu.cases import named, takes
+from tests.gpu.cases import named, requests_of, takes
 from tests.gpu.conftest import Built, faults_of
 from tests.gpu.score_hooks import HOOKS
 
@@ -37,18 +35,9 @@ def test_random_mixtures_are_right(family: KernelFamily, arch: str, built: Built
     if limits.compute_capability == (9, 0):  # other schedulers, turns and products
         for d_head in (64, 128):
             configs += family.configs("fast", dtypes=[DType.FP16], d_head=d_head)
-    requests = [
-        BuildRequest(families.variant_of(family, config), traits, family.compile_arch(limits))
-        for config in dict.fromkeys(configs)
-        if family.constraints(config, limits) is None
-        for traits in TRAITS
-    ]
+    requests = requests_of(configs, TRAITS, limits)
     few = [family.default_config(d, dtype) for d, dtype in ((64, DType.BF16), (128, DType.FP16))]
     if limits.compute_capability == (9, 0):
         few += family.configs("fast", dtypes=[DType.BF16], d_head=128)[:3]
-    requests += [
-        BuildRequest(families.variant_of(family, config), traits, family.compile_arch(limits))
-        for config in dict.fromkeys(few)
-        for traits in MASKED
-    ]
+    requests += requests_of(few, MASKED, limits)
     assert not faults_of("packed_child:handle", named(built(requests)), 60)

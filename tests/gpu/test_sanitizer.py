@@ -42,14 +42,13 @@ from fa_tune import families
 from fa_tune.build.compile import BuildRequest
 from fa_tune.core import codec
 from fa_tune.core.arch import parse_arch
-from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Artifact, Outcome, Verdict
-from fa_tune.core.workload import DType, Workload
-from fa_tune.families.base import Config, KernelFamily
+from fa_tune.core.workload import DType
+from fa_tune.families.base import KernelFamily
 from fa_tune.families.decode.config import Combine, DecodeConfig
 from fa_tune.tune.verify import verdict_key
 from fa_tune.workers.supervisor import ChildEnd, ItemResult, run_child
-from tests.gpu.cases import item_of, small_workloads
+from tests.gpu.cases import item_of, requests_of, small_workloads, takes
 from tests.gpu.conftest import Built
 from tests.gpu.faulty_kernels import compile_faulty, disguised
 from tests.gpu.score_hooks import HOOKS
@@ -183,13 +182,8 @@ def sample(family: KernelFamily, arch: str) -> list[BuildRequest]:
             d_heads = ()  # of those there are hundreds
         case _:
             pairs = required.code_path_builds(arch, required.ALL_D_HEADS)
-    fast = [
-        BuildRequest(families.variant(c), "causal+ragged+lse", family.compile_arch(limits))
-        for d_head in d_heads
-        for c in family.configs("fast", d_head=d_head)
-        if family.constraints(c, limits) is None
-    ]
-    return list(dict.fromkeys([*pairs, *fast]))
+    fast = [config for d_head in d_heads for config in family.configs("fast", d_head=d_head)]
+    return list(dict.fromkeys([*pairs, *requests_of(fast, ["causal+ragged+lse"], limits)]))
 
 
 @pytest.mark.parametrize("tool", SUMMARIES)
@@ -217,19 +211,11 @@ def masked(family: KernelFamily, arch: str) -> list[BuildRequest]:
     if limits.compute_capability == (9, 0):  # another scheduler, or turns
         configs += family.configs("fast", dtypes=[DType.FP16], d_head=64)[-1:]
     return [
-        BuildRequest(families.variant(config), traits, family.compile_arch(limits))
+        request
         for config in dict.fromkeys(configs)
-        for traits in MASKED
-        if all(_computes(config, w) for w in small_workloads(families.variant(config), traits))
+        for request in requests_of([config], MASKED, limits)
+        if all(takes(family, config, w) for w in small_workloads(request.variant, request.traits))
     ]
-
-
-def _computes(config: Config, workload: Workload) -> bool:
-    try:
-        families.of(config).traits(config, workload)
-    except InvalidConfig:
-        return False
-    return True
 
 
 @pytest.mark.parametrize("tool", SUMMARIES)
@@ -243,15 +229,13 @@ def test_masks_hooks_and_packed_batches(
 def test_parts_that_many_combine(built: Built, arch: str, tmp_path: Path, tool: str) -> None:
     """Of small workloads a tile has too few for that."""
     family, limits = families.get("decode"), parse_arch(arch)
-    artifacts = built(
-        [
-            BuildRequest(families.variant(c), "causal+ragged+lse", family.compile_arch(limits))
-            for d_head in (64, 128, 256)
-            for c in family.configs("fast", dtypes=[DType.BF16], d_head=d_head)
-            if isinstance(c, DecodeConfig) and c.combine is Combine.ALL
-            if family.constraints(c, limits) is None
-        ]
-    )
+    configs = [
+        c
+        for d_head in (64, 128, 256)
+        for c in family.configs("fast", dtypes=[DType.BF16], d_head=d_head)
+        if isinstance(c, DecodeConfig) and c.combine is Combine.ALL
+    ]
+    artifacts = built(requests_of(configs, ["causal+ragged+lse"], limits))
     run_parts(tool, "handle_few_heads", artifacts, tmp_path)
 
 
