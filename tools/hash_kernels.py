@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import hashlib
+import itertools
 import json
 import re
 import struct
@@ -36,17 +37,16 @@ def listed_kernels(sets: list[str]) -> Iterator[dict[str, str]]:
         if name == RECORDED:
             yield from _recorded()
             continue
-        for family in families.all_families():
-            for d_head in HEAD_DIMS:
-                for config in _configs(family, name, d_head):
-                    for traits in ("plain", "causal"):
-                        yield _kernel(family.name, str(config), traits)
+        for family, d_head in itertools.product(families.all_families(), HEAD_DIMS):
+            for config, traits in itertools.product(
+                _configs(family, name, d_head), ("plain", "causal")
+            ):
+                yield _kernel(family.name, str(config), traits)
     if "fast" in sets:  # what sequences of any length and training ask for
-        for family in families.all_families():
-            for d_head in HEAD_DIMS:
-                for config in family.configs("fast", d_head=d_head)[:4]:
-                    for traits in ("ragged", "causal+ragged+lse"):
-                        yield _kernel(family.name, str(config), traits)
+        for family, d_head in itertools.product(families.all_families(), HEAD_DIMS):
+            for config in family.configs("fast", d_head=d_head)[:4]:
+                for traits in ("ragged", "causal+ragged+lse"):
+                    yield _kernel(family.name, str(config), traits)
 
 
 def _configs(family: Any, name: str, d_head: int) -> list[Any]:
@@ -89,10 +89,8 @@ def compiled(kernel: Mapping[str, str], ptx_only: bool) -> dict[str, str]:
     except Exception as error:
         return {GONE: str(error)}
     arch = "sm_90a" if family.name == "sm90" else "sm_90"
-    options = [
-        f"--gpu-architecture={arch.replace('sm', 'compute') if ptx_only else arch}",
-        *OPTIONS,
-    ]
+    target = arch.replace("sm", "compute") if ptx_only else arch
+    options = [f"--gpu-architecture={target}", *OPTIONS]
     expression = family.name_expression(config, kernel["traits"])
     source = family.entry_source(config, kernel["traits"])
     try:

@@ -35,6 +35,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -90,32 +91,19 @@ def hash_tree(arguments: argparse.Namespace) -> int:
         kernels = _wanted(kernels, arguments.family, arguments.d_head)
         todo = _todo(kernels, done, "ptx" if arguments.ptx else "code")
         print(f"{len(todo)} of {len(kernels)} kernels to compile", file=sys.stderr)
-        waiting = iter(todo)
-        compiled = 0
-        lock = threading.Lock()
+        own = threading.local()
 
-        def work() -> None:
-            nonlocal compiled
-            child = _child(tree, "serve", *(["--ptx"] if arguments.ptx else []))
-            while True:
-                with lock:
-                    key = next(waiting, None)
-                if key is None:
-                    child.communicate()
-                    return
-                found = _answer(child, key)
-                with lock:
-                    done[key] = found
-                    compiled += 1
-                    if compiled % 20 == 0:
-                        _save(out, done)
-                        print(f"{compiled} of {len(todo)}", file=sys.stderr)
+        def answered(key: str) -> tuple[str, Any]:
+            if not hasattr(own, "child"):  # which ends with this program
+                own.child = _child(tree, "serve", *(["--ptx"] if arguments.ptx else []))
+            return key, _answer(own.child, key)
 
-        workers = [threading.Thread(target=work) for _ in range(arguments.jobs)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
+        with ThreadPoolExecutor(arguments.jobs) as workers:
+            for number, (key, found) in enumerate(workers.map(answered, todo), start=1):
+                done[key] = found
+                if number % 20 == 0:
+                    _save(out, done)
+                    print(f"{number} of {len(todo)}", file=sys.stderr)
         _save(out, done)
     return 0
 

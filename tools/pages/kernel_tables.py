@@ -7,9 +7,7 @@ from dataclasses import Field
 from typing import Any
 
 from fa_tune.core.workload import DType
-from fa_tune.families.decode.config import DecodeConfig
-from fa_tune.families.sm80.config import FlashForwardKernelConfig
-from fa_tune.families.sm90.config import REGISTER_BUDGET, Sm90Config
+from fa_tune.families.sm90.config import REGISTER_BUDGET
 from fa_tune.families.sm90.sets import default_config
 from recorded_files import table
 
@@ -37,21 +35,6 @@ def _short(field: Field[Any]) -> tuple[str, ...]:
         case "choice":
             return tuple(f"`{m.word}`" for m in meta["type"] if m is not field.default)
     return ()
-
-
-def sm80_fields() -> str:
-    """The fields of sm80."""
-    return fields(FlashForwardKernelConfig)
-
-
-def sm90_fields() -> str:
-    """The fields of sm90."""
-    return fields(Sm90Config)
-
-
-def decode_fields() -> str:
-    """The fields of decode."""
-    return fields(DecodeConfig)
 
 
 def sm90_example() -> str:

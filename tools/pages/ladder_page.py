@@ -27,6 +27,9 @@ import ladder
 import recorded_decode
 import recorded_grid
 import speed_plot
+from fa_tune.families.decode.config import DecodeConfig
+from fa_tune.families.sm80.config import FlashForwardKernelConfig
+from fa_tune.families.sm90.config import Sm90Config
 from recorded_grid import H100, H200
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,13 +48,13 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "decoding h100": lambda: recorded_decode.summary(H100),
     },
     "docs/ladder.md": ladder.TABLES,
-    "docs/kernel-sm80.md": {"fields": kernel_tables.sm80_fields},
+    "docs/kernel-sm80.md": {"fields": lambda: kernel_tables.fields(FlashForwardKernelConfig)},
     "docs/kernel-sm90.md": {
         "example": kernel_tables.sm90_example,
-        "fields": kernel_tables.sm90_fields,
+        "fields": lambda: kernel_tables.fields(Sm90Config),
         "registers": kernel_tables.sm90_registers,
     },
-    "docs/kernel-decode.md": {"fields": kernel_tables.decode_fields},
+    "docs/kernel-decode.md": {"fields": lambda: kernel_tables.fields(DecodeConfig)},
 }
 PICTURES: dict[str, Callable[[], str]] = {"docs/speed_h200.svg": lambda: speed_plot.svg(H200)}
 _NAMES = "|".join([*ladder.COUNTERS, *ladder.METHODS, "tflops", "cost", "times"])

@@ -9,17 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from fa_tune.core.workload import Workload
-from recorded_files import (
-    LABELS,
-    READ,
-    Held,
-    between,
-    conditions,
-    newest,
-    notes,
-    ratio,
-    table,
-)
+from recorded_files import LABELS, READ, Held, between, conditions, newest, notes, ratio, table
 
 KEYS = (1024, 8192, 32768, 131072)
 BATCHES = (1, 4, 16, 64, 128)

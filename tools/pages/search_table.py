@@ -45,17 +45,7 @@ def table(document: Mapping[str, Any]) -> str:
         cells = [f"`{space['space'].split()[0]}`, {space['configs']}"]
         cells += [_pair(scores.get(name), limit) for name in (RANDOM, *OURS)]
         kernel_tuners = [s for name, s in scores.items() if name.startswith("KT ")]
-        for level in (FEW, MANY):
-            best = min(kernel_tuners, key=lambda s: _rank(s["needed"][level]), default=None)
-            if best is None:
-                cells.append("")
-                continue
-            needed, name = best["needed"][level], best["strategy"].removeprefix("KT ")
-            cells.append(
-                f">{limit} (all)"
-                if needed["p90"] is None
-                else f"{_count(needed['p90'], limit)} ({name})"
-            )
+        cells += [_best(kernel_tuners, level, limit) for level in (FEW, MANY)]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -71,6 +61,14 @@ def _pair(score: Mapping[str, Any] | None, limit: int) -> str:
     if score is None:
         return ""
     return "/".join(_count(score["needed"][level]["p90"], limit) for level in (FEW, MANY))
+
+
+def _best(scores: Sequence[Mapping[str, Any]], level: str, limit: int) -> str:
+    best = min(scores, key=lambda s: _rank(s["needed"][level]), default=None)
+    if best is None:
+        return ""
+    p90, name = best["needed"][level]["p90"], best["strategy"].removeprefix("KT ")
+    return f"{_count(p90, limit)} ({'all' if p90 is None else name})"
 
 
 def _count(value: int | None, limit: int) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fa_tune.report.page import charts, picture
 from fa_tune.report.page.figures import Records, length_of
-from recorded_files import LABELS, Held
+from recorded_files import LABELS
 from recorded_grid import AGAINST, lines, rate
 
 D_HEAD = 128
@@ -20,32 +20,24 @@ TITLE = f"Forward attention, d_head {D_HEAD}: TFLOP/s by sequence length"
 
 def records(folder: Path) -> Records:
     """What the figure draws: one record for each kernel and workload."""
-    return [
-        record
-        for (d_head, causal, dtype), group in lines(folder).items()
-        if d_head == D_HEAD
-        for one in group
-        for record in _of(one, f"{dtype}, {'causal' if causal else 'full'}")
-    ]
-
-
-def _of(one: Held, kind: str) -> Records:
-    ours = rate(one.workload, one.measured[one.chosen])
-    times = {name: one.times(name) for name in AGAINST["sm90"]}
-    rates = {"fa-tune": ours} | {LABELS[name]: ours / times[name] for name in times}
-    return [
-        {
-            "kind": kind,
-            "workload": str(one.workload),
-            "length": length_of(one.workload),
-            "kernel": kernel,
-            "config": "",
-            "tflops": tflops,
-            "times": min(times.values()) if kernel == "fa-tune" else None,
-            "highest": max(rates.values()),
-        }
-        for kernel, tflops in rates.items()
-    ]
+    out: Records = []
+    for (d_head, causal, dtype), group in lines(folder).items():
+        for one in group if d_head == D_HEAD else ():
+            ours = rate(one.workload, one.measured[one.chosen])
+            times = {name: one.times(name) for name in AGAINST["sm90"]}
+            rates = {"fa-tune": ours} | {LABELS[name]: ours / times[name] for name in times}
+            out += [
+                {
+                    "kind": f"{dtype}, {'causal' if causal else 'full'}",
+                    "workload": str(one.workload),
+                    "length": length_of(one.workload),
+                    "kernel": kernel,
+                    "tflops": tflops,
+                    "times": min(times.values()) if kernel == "fa-tune" else None,
+                }
+                for kernel, tflops in rates.items()
+            ]
+    return out
 
 
 def svg(folder: Path) -> str:
