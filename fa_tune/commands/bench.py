@@ -5,22 +5,8 @@ from __future__ import annotations
 import click
 
 from fa_tune.commands.shared.grouped_help import GroupedCommand
-from fa_tune.commands.shared.option_groups import (
-    Output,
-    machine_options,
-    measure_options,
-    output_options,
-    search_options,
-    workload_options,
-)
-from fa_tune.commands.shared.options import (
-    INPUTS,
-    family_option,
-    folder,
-    inputs_list_option,
-    kernels_option,
-    quiet_option,
-)
+from fa_tune.commands.shared.option_groups import Output, shared_options
+from fa_tune.commands.shared.options import INPUTS, folder, inputs_list_option
 from fa_tune.commands.shared.progress import watching
 from fa_tune.commands.views.timings import show_timings
 from fa_tune.commands.views.verdicts import check_users
@@ -31,20 +17,17 @@ from fa_tune.tune.session import ready_workers
 
 
 @click.command("bench", cls=GroupedCommand)
-@workload_options()
-@kernels_option
-@family_option
 @inputs_list_option(
     default=[str(DEFAULT)],
     show_default=str(DEFAULT),
     help=f"What Q, K and V hold; several give a table each, all those that are built in. {INPUTS}",
 )
-@measure_options("runs", "references", "users", "regime", "seed")
 @folder("--record", help="Keep the measurements as a recording in DIR.")
-@output_options("csv", "limit", "wide")
-@machine_options("arch", "jobs", "compile_timeout_s", "device", "cache_dir")
-@quiet_option
-@search_options
+@shared_options(
+    *("workloads", "kernels", "families", "runs", "references", "users", "regime", "seed"),
+    *("csv", "as_json", "limit", "wide"),
+    *("arch", "jobs", "compile_timeout_s", "device", "cache_dir", "quiet"),
+)
 def command(
     options: SearchOptions, inputs: tuple[InputSpec, ...], output: Output, quiet: bool
 ) -> None:

@@ -13,7 +13,8 @@ import click
 from fa_tune.commands.shared.documents import write_document
 from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.grouped_help import GroupedCommand
-from fa_tune.commands.shared.options import json_option, recordings_option, wide_option
+from fa_tune.commands.shared.option_groups import Output, shared_options
+from fa_tune.commands.shared.options import recordings_option
 from fa_tune.commands.shared.output import say, text_table
 from fa_tune.commands.views.registry_table import workload_text
 from fa_tune.core.errors import NoUsableVariant
@@ -45,9 +46,8 @@ class BenchBetween:
     show_default="those that come with fa-tune",
     help="Recordings to use: a folder with one folder per GPU, or one of those.",
 )
-@json_option
-@wide_option
-def command(recordings: Path | None, as_json: bool, wide: bool) -> None:
+@shared_options("as_json", "wide")
+def command(recordings: Path | None, output: Output) -> None:
     """Check the registry's rule for decoding at lengths and batches between the tuned ones.
 
     Each recorded workload is left out in turn, together with all within half a doubling of it, and
@@ -64,10 +64,10 @@ def command(recordings: Path | None, as_json: bool, wide: bool) -> None:
             "no recording has several workloads of few queries and many keys; record some with "
             "search --record or tools/record_decode.sh, and pass their folder with --recordings"
         )
-    if as_json:
+    if output.as_json:
         write_document(BenchBetween, losses=found, single=singles)
         return
-    if wide:
+    if output.wide:
         say(text_table(_WIDE, [_row(loss) for loss in found], set(_WIDE) - {*_SHORT[1:]}))
     else:
         for title in dict.fromkeys(_measured(loss) for loss in found):
@@ -75,7 +75,7 @@ def command(recordings: Path | None, as_json: bool, wide: bool) -> None:
             rows = [_row(loss)[2:7] for loss in found if _measured(loss) == title]
             say(fitted_table(_SHORT, rows, {"workload"}))
             say()
-    width = None if wide else terminal_width()
+    width = None if output.wide else terminal_width()
     for text in (_KEY, *_sentences(found, singles)):
         say(text if width is None else wrapped(text, width))
 

@@ -12,21 +12,8 @@ import click
 from fa_tune.commands.shared.documents import write_document
 from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.grouped_help import GroupedCommand
-from fa_tune.commands.shared.option_groups import (
-    Output,
-    machine_options,
-    measure_options,
-    output_options,
-    search_options,
-    workload_options,
-)
-from fa_tune.commands.shared.options import (
-    family_option,
-    flag,
-    kernels_option,
-    option,
-    quiet_option,
-)
+from fa_tune.commands.shared.option_groups import Output, shared_options
+from fa_tune.commands.shared.options import flag, option
 from fa_tune.commands.shared.output import say, write_table_csv
 from fa_tune.commands.shared.parameters import NamedPath, WholeNumber
 from fa_tune.commands.shared.progress import watching
@@ -49,9 +36,6 @@ class BenchDecisions:
 
 
 @click.command("bench-decisions", cls=GroupedCommand)
-@workload_options()
-@kernels_option
-@family_option
 @option(
     "--tunings",
     "n",
@@ -85,11 +69,11 @@ class BenchDecisions:
     default=True,
     help="Compare each choice with the default once more, as a search does.",
 )
-@measure_options("profiler", "runs", "references", "clock_control", "seed")
-@output_options("csv")
-@machine_options("arch", "jobs", "compile_timeout_s", "device", "ncu", "cache_dir")
-@quiet_option
-@search_options
+@shared_options(
+    *("workloads", "kernels", "families", "profiler", "runs", "references", "clock_control"),
+    *("seed", "csv", "as_json"),
+    *("arch", "jobs", "compile_timeout_s", "device", "ncu", "cache_dir", "quiet"),
+)
 def command(
     options: SearchOptions,
     n: int,

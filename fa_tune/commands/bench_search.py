@@ -12,8 +12,8 @@ import click
 
 from fa_tune.commands.shared.documents import Count
 from fa_tune.commands.shared.fitted_table import fitted_table
-from fa_tune.commands.shared.option_groups import Output, gathered, output_options
-from fa_tune.commands.shared.options import flag, option, quiet_option, refuse_same_file
+from fa_tune.commands.shared.option_groups import Output, shared_options
+from fa_tune.commands.shared.options import flag, gathered, option, refuse_same_file
 from fa_tune.commands.shared.output import say, write_json, write_table_csv
 from fa_tune.commands.shared.parameters import WORKLOAD, NamedPath, WholeNumber, names, output_file
 from fa_tune.commands.shared.progress import watching
@@ -162,8 +162,7 @@ class BenchSearch:
     metavar="FILE",
     help="Also draw the share of the best over measurements, as .svg, .png or .pdf.",
 )
-@output_options("csv")
-@quiet_option
+@shared_options("csv", "as_json", "quiet")
 @gathered(
     *("plan", Comparison),
     ("strategies", "default", "seeds", "external_seeds", "limit", "batch", "jobs"),

@@ -10,19 +10,12 @@ import click
 from fa_tune.commands.shared.documents import Count, Rejected, Seconds, rejected, write_document
 from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.grouped_help import GroupedCommand
-from fa_tune.commands.shared.option_groups import Output, machine_options, output_options
-from fa_tune.commands.shared.options import (
-    d_head_option,
-    family_option,
-    field_option,
-    kernels_option,
-    quiet_option,
-)
+from fa_tune.commands.shared.option_groups import Output, shared_options
 from fa_tune.commands.shared.output import one_line, say, write_table_csv
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import Outcome, Resources
-from fa_tune.core.options import MachineOptions
+from fa_tune.core.options import SearchOptions
 from fa_tune.tune import single
 from fa_tune.tune.results import BuildReport
 
@@ -65,22 +58,11 @@ class Build:
 
 
 @click.command("build", cls=GroupedCommand)
-@kernels_option
-@family_option
-@d_head_option
-@field_option("d_head_v")
-@output_options("csv")
-@machine_options("arch", "jobs", "compile_timeout_s", "cache_dir")
-@quiet_option
-def command(
-    kernels: str,
-    families: tuple[str, ...],
-    d_heads: tuple[int, ...],
-    d_head_v: int,
-    machine: MachineOptions,
-    output: Output,
-    quiet: bool,
-) -> None:
+@shared_options(
+    *("kernels", "families", "d_heads", "d_head_v", "csv", "as_json"),
+    *("arch", "jobs", "compile_timeout_s", "cache_dir", "quiet"),
+)
+def command(options: SearchOptions, output: Output, quiet: bool) -> None:
     """Compile a set of configs and show registers, spills, shared memory and occupancy.
 
     Compiles with NVRTC on all cores, for any architecture; no GPU is needed. Earlier builds come
@@ -92,9 +74,12 @@ def command(
       fa-tune build --arch sm_90
       fa-tune build --kernels prog-all --arch sm_80 --csv resources.csv
     """
+    grid = options.workloads
     with watching(quiet) as progress:
         report = single.build(
-            kernels, d_heads, machine, progress, names=families, d_head_v=d_head_v
+            *(options.kernels, grid.d_heads, options.machine, progress),
+            names=options.families,
+            d_head_v=grid.d_head_v,
         )
     builds = _builds(report)
     if output.csv is not None:

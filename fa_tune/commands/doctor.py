@@ -8,12 +8,11 @@ from typing import Literal
 import click
 
 from fa_tune.commands.shared.documents import write_document
-from fa_tune.commands.shared.option_groups import machine_options
-from fa_tune.commands.shared.options import json_option, quiet_option
+from fa_tune.commands.shared.option_groups import Output, shared_options
 from fa_tune.commands.shared.output import one_line, say
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core.errors import ToolMissing
-from fa_tune.core.options import MachineOptions
+from fa_tune.core.options import SearchOptions
 from fa_tune.report.wrap import folded, terminal_width
 from fa_tune.tune import machine_check
 from fa_tune.tune.results import Check
@@ -31,10 +30,8 @@ class Doctor:
 
 
 @click.command("doctor")
-@json_option
-@machine_options("device", "ncu", "recordings", "cache_dir")
-@quiet_option
-def command(machine: MachineOptions, as_json: bool, quiet: bool) -> None:
+@shared_options("as_json", "device", "ncu", "recordings", "cache_dir", "quiet")
+def command(options: SearchOptions, output: Output, quiet: bool) -> None:
     """Check everything the commands need, and say how to fix what is missing.
 
     ✓ is fine, ✗ needs attention, – does not apply here (a machine without a GPU can still
@@ -45,9 +42,9 @@ def command(machine: MachineOptions, as_json: bool, quiet: bool) -> None:
       fa-tune doctor
     """
     with watching(quiet) as progress:
-        checks = machine_check.doctor(machine, progress)
+        checks = machine_check.doctor(options.machine, progress)
     bad = [check.name for check in checks if check.ok is False]
-    if as_json:
+    if output.as_json:
         write_document(Doctor, ok=not bad, checks=checks)
     else:
         width = max((len(check.name) for check in checks), default=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -14,8 +14,8 @@ from fa_tune import families
 from fa_tune.commands.shared.axes import device_limits
 from fa_tune.commands.shared.documents import write_document
 from fa_tune.commands.shared.grouped_help import GroupedCommand
-from fa_tune.commands.shared.option_groups import machine_options, measure_options, workload_options
-from fa_tune.commands.shared.options import json_option, option, quiet_option
+from fa_tune.commands.shared.option_groups import Output, shared_options
+from fa_tune.commands.shared.options import option
 from fa_tune.commands.shared.output import say, text_table
 from fa_tune.commands.shared.parameters import NamedPath
 from fa_tune.commands.shared.progress import watching
@@ -25,7 +25,6 @@ from fa_tune.core.model import Measurement, Variant, is_reference, reference_nam
 from fa_tune.core.options import (
     REFERENCES,
     MachineOptions,
-    MeasureOptions,
     Progress,
     SearchOptions,
     WorkloadOptions,
@@ -54,7 +53,7 @@ class Explain:
 
 
 @click.command("explain", cls=GroupedCommand)
-@click.argument("kernels", nargs=-1, metavar="[A [B]]")
+@click.argument("compared", nargs=-1, metavar="[A [B]]")
 @option(
     "--from",
     "sources",
@@ -64,18 +63,16 @@ class Explain:
     help="Read the counters that `fa-tune profile --metrics explain --json` wrote, instead of "
     "measuring; repeat it for more files.",
 )
-@workload_options("seq_lens", "seq_lens_kv", "batches", "heads", "kv_heads", "masks")
-@measure_options("runs", "clock_control", "seed")
-@machine_options("arch", "jobs", "compile_timeout_s", "device", "ncu", "recordings", "cache_dir")
-@json_option
-@quiet_option
+@shared_options(
+    *("seq_lens", "seq_lens_kv", "batches", "heads", "kv_heads", "masks"),
+    *("runs", "clock_control", "seed", "as_json"),
+    *("arch", "jobs", "compile_timeout_s", "device", "ncu", "recordings", "cache_dir", "quiet"),
+)
 def command(
-    kernels: tuple[str, ...],
+    options: SearchOptions,
+    compared: tuple[str, ...],
     sources: tuple[Path, ...],
-    workloads: WorkloadOptions,
-    measure: MeasureOptions,
-    machine: MachineOptions,
-    as_json: bool,
+    output: Output,
     quiet: bool,
 ) -> None:
     """Compare the counters of two kernels and say what makes one of them slower.
@@ -95,19 +92,19 @@ def command(
           "(FP16, 128, 64, 64, 4): async+swizzled+load_0_0_0_tiles"
       fa-tune explain --from profiles/nvidia_h200/ladder_explain.json
     """
-    if len(kernels) > 2:
+    if len(compared) > 2:
         raise click.UsageError("two kernels at most can be compared")
-    subjects = [_subject(text) for text in kernels]
+    subjects = [_subject(text) for text in compared]
     with watching(quiet) as progress:
-        found, whose = _measurements(subjects, sources, workloads, measure, machine, progress)
-    found = _of_workloads(found, workloads, _given())
+        found, whose = _measurements(subjects, sources, options, progress)
+    found = _of_workloads(found, options.workloads)
     explained = [
         explanation for key in dict.fromkeys(m.workload for m in found)
         for explanation in _explained([m for m in found if m.workload == key], subjects)
     ]  # fmt: skip
     if not explained:
         raise NoUsableVariant(_nothing_to_compare(found, subjects))
-    if as_json:
+    if output.as_json:
         write_document(Explain, whose=whose, explanations=explained)
         progress.note(f"Measurements: {whose}.")
         return
@@ -127,26 +124,20 @@ def command(
 def _measurements(
     subjects: Sequence[str],
     sources: Sequence[Path],
-    workloads: WorkloadOptions,
-    measure: MeasureOptions,
-    machine: MachineOptions,
+    options: SearchOptions,
     progress: Progress,
 ) -> tuple[list[Measurement], str]:
     """Counters, from files or from the GPU, and whose they are."""
-    ours = [s for s in subjects if not is_reference(s)]
+    ours, machine = [s for s in subjects if not is_reference(s)], options.machine
     if not sources and ours and devices.find_device(machine.device) is not None:
         configs = [Variant.from_key(s).config for s in ours]
         references = tuple(reference_name(s) for s in subjects if is_reference(s))
         if len(subjects) == 1:  # what is fastest here is not known before a search
             configs += (defaults := _defaults(configs[0], machine))
             references = () if defaults else REFERENCES
-        options = SearchOptions(
-            workloads=workloads,
-            kernels="",
-            measure=replace(measure, profiler="ncu", metrics="explain", references=references),
-            machine=machine,
-        )
-        result = single.profile(configs, options, progress)
+        measure = replace(options.measure, profiler="ncu", metrics="explain", references=references)
+        asked = replace(options, kernels="", measure=measure)
+        result = single.profile(configs, asked, progress)
         return [a.measurement for a in result.attempts if a.measurement], result.source
     if not sources:
         folder = machine.recordings or profiles_dir()
@@ -157,18 +148,10 @@ def _measurements(
     return found, "; ".join(f"{profile_json.whose(path)}, recorded in {path}" for path in sources)
 
 
-def _given() -> set[str]:
-    """The names of the options that were given, not left at their defaults."""
-    context = click.get_current_context()
-    usual = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
-    return {name for name in context.params if context.get_parameter_source(name) not in usual}
-
-
-def _of_workloads(
-    found: Sequence[Measurement], workloads: WorkloadOptions, given: Collection[str]
-) -> list[Measurement]:
-    """The measurements of workloads that the options `given` allow; raises NoUsableVariant if
-    there is none."""
+def _of_workloads(found: Sequence[Measurement], workloads: WorkloadOptions) -> list[Measurement]:
+    """The measurements of workloads that the options allow which were given, not left at their
+    defaults; raises NoUsableVariant if there is none."""
+    source = click.get_current_context().get_parameter_source
 
     def allowed(key: str) -> bool:
         w = Workload.from_key(key)
@@ -180,7 +163,8 @@ def _of_workloads(
             "kv_heads": w.kv_heads == workloads.kv_heads,
             "masks": w.mask in workloads.masks,
         }
-        return all(value for name, value in values.items() if name in given)
+        usual = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+        return all(value for name, value in values.items() if source(name) not in usual)
 
     keys = list(dict.fromkeys(m.workload for m in found))
     kept = [m for m in found if allowed(m.workload)]

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 
 import click
 
 from fa_tune.commands.shared.grouped_help import GroupedCommand
-from fa_tune.commands.shared.option_groups import gathered, machine_options
-from fa_tune.commands.shared.options import (
-    D_HEADS,
-    field_option,
-    option,
-    quiet_option,
-    registry_option,
-)
+from fa_tune.commands.shared.option_groups import shared_options
+from fa_tune.commands.shared.options import D_HEADS, field_option, flag, gathered, option
 from fa_tune.commands.shared.output import say
 from fa_tune.commands.shared.parameters import ARCHITECTURES, DTYPES, KERNELS, WORKLOADS, NamedPath
 from fa_tune.commands.shared.progress import watching
-from fa_tune.core.options import MachineOptions
+from fa_tune.core.options import SearchOptions
 from fa_tune.export.project import Export, export
 from fa_tune.export.selection import ExportOptions
 from fa_tune.report.wrap import folded, terminal_width, wrapped
@@ -35,7 +30,6 @@ from fa_tune.tune.outputs import registry_path
     metavar="DIR",
     help="The folder to write: a new or empty one, or an earlier export, which is replaced.",
 )
-@registry_option
 @option(
     "--workloads",
     type=WORKLOADS,
@@ -82,34 +76,33 @@ from fa_tune.tune.outputs import registry_path
     metavar="NAME,…",
     help="Element types to export defaults for, and configs of --kernels.",
 )
-@option(
+@flag(
     "--lse",
-    is_flag=True,
     help="Also export every kernel with the log-sum-exp, as is always done if an entry has it.",
 )
-@option(
+@flag(
     "--ptx",
-    is_flag=True,
     help="Also export the defaults as PTX, for GPUs of compute capability 8.0 and later that "
     "--arch does not cover; the driver compiles it at the first load.",
 )
-@option(
+@flag(
     "--few-queries",
-    is_flag=True,
     help="Also export the defaults for few queries and many keys; their launches take a workspace.",
 )
-@option(
+@flag(
     "--few-queries-by-size",
     "by_size",
-    is_flag=True,
     help="The same for any number of sequences, heads and keys: some 40 configs for each --dtype "
     "and --d-head.",
 )
-@option("--kv-e4m3", is_flag=True, help="The defaults for few queries for K and V in e4m3, too.")
-@machine_options("jobs", "compile_timeout_s", "cache_dir")
-@quiet_option
-@gathered("options", ExportOptions, [field.name for field in fields(ExportOptions)])
-def command(folder: Path, options: ExportOptions, machine: MachineOptions, quiet: bool) -> None:
+@flag("--kv-e4m3", help="The defaults for few queries for K and V in e4m3, too.")
+@gathered(
+    "exported",
+    partial(ExportOptions, None),
+    [f.name for f in fields(ExportOptions) if f.name != "registry"],
+)
+@shared_options("registry", "jobs", "compile_timeout_s", "cache_dir", "quiet")
+def command(folder: Path, exported: ExportOptions, options: SearchOptions, quiet: bool) -> None:
     """Write the chosen kernels as a C++ library, which needs neither Python nor the CUDA toolkit.
 
     A CMake project with the kernels compiled, the choice by workload as the registry made it,
@@ -121,9 +114,9 @@ def command(folder: Path, options: ExportOptions, machine: MachineOptions, quiet
       fa-tune export --to attention --arch sm_90a,sm_80 --d-head 64,128 --ptx
       cmake -S attention -B build && cmake --build build && ctest --test-dir build
     """
-    options = replace(options, registry=registry_path(options.registry))
+    exported = replace(exported, registry=registry_path(options.registry))
     with watching(quiet) as progress:
-        made = export(folder, options, machine, progress)
+        made = export(folder, exported, options.machine, progress)
         for sentence in made.left_out:
             progress.warn(f"left out: {sentence}")
     _show(made)

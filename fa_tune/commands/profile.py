@@ -12,15 +12,8 @@ import click
 
 from fa_tune.commands.shared.documents import Row, Seconds, Stages, write_document
 from fa_tune.commands.shared.grouped_help import GroupedCommand
-from fa_tune.commands.shared.option_groups import (
-    Output,
-    machine_options,
-    measure_options,
-    output_options,
-    search_options,
-    workload_options,
-)
-from fa_tune.commands.shared.options import option, quiet_option
+from fa_tune.commands.shared.option_groups import Output, shared_options
+from fa_tune.commands.shared.options import option
 from fa_tune.commands.shared.output import say, write_rows_csv
 from fa_tune.commands.shared.parameters import STDOUT, output_file
 from fa_tune.commands.shared.progress import PlainProgress, watching
@@ -83,22 +76,19 @@ class Profile:
 
 @click.command("profile", cls=GroupedCommand)
 @click.argument("configs", nargs=-1, required=True, metavar="CONFIG…")
-@workload_options("seq_lens", "seq_lens_kv", "batches", "heads", "kv_heads", "masks", "common")
-@measure_options(
-    *("metrics", "profiler", "runs", "references", "users", "clock_control", "inputs", "seed")
-)
 @option(
     "--export",
     type=output_file(stdout=False),
     metavar="FILE.ncu-rep",
     help="Keep ncu's report, for the Nsight Compute program.",
 )
-@output_options(
-    "csv", "limit", "wide", limit=f"{FITTED_LIMIT} beside the references; 20 with --wide"
+@shared_options(
+    *("seq_lens", "seq_lens_kv", "batches", "heads", "kv_heads", "masks", "common"),
+    *("metrics", "profiler", "runs", "references", "users", "clock_control", "inputs", "seed"),
+    *("csv", "as_json", "limit", "wide"),
+    *("arch", "jobs", "compile_timeout_s", "device", "ncu", "recordings", "cache_dir", "quiet"),
+    limit=f"{FITTED_LIMIT} beside the references; 20 with --wide",
 )
-@machine_options("arch", "jobs", "compile_timeout_s", "device", "ncu", "recordings", "cache_dir")
-@quiet_option
-@search_options
 def command(
     configs: tuple[str, ...],
     options: SearchOptions,

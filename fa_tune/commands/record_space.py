@@ -8,39 +8,21 @@ from pathlib import Path
 import click
 
 from fa_tune import families
-from fa_tune.commands.shared.axes import device_limits, expanded_of
+from fa_tune.commands.shared.axes import configs_of
 from fa_tune.commands.shared.grouped_help import GroupedCommand
-from fa_tune.commands.shared.option_groups import (
-    machine_options,
-    measure_options,
-    search_options,
-    workload_options,
-)
-from fa_tune.commands.shared.options import (
-    axis_option,
-    family_option,
-    kernels_option,
-    option,
-    quiet_option,
-    resume_option,
-)
+from fa_tune.commands.shared.option_groups import shared_options
+from fa_tune.commands.shared.options import option
 from fa_tune.commands.shared.output import say
 from fa_tune.commands.shared.parameters import NamedPath, WholeNumber
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.options import SearchOptions
-from fa_tune.families.selection import choose_configs
 from fa_tune.lab import record_space
 from fa_tune.lab.space_table import SUFFIX
 from fa_tune.report.wrap import terminal_width, wrapped
-from fa_tune.tune.candidates import choose_families
 
 
 @click.command("record-space", cls=GroupedCommand)
-@workload_options()
-@kernels_option
-@family_option
-@axis_option
 @option(
     "--at-most",
     type=WholeNumber(1, 1_000_000),
@@ -54,14 +36,12 @@ from fa_tune.tune.candidates import choose_families
     required=True,
     help="The recorded space to write, NAME.space.csv.gz; NAME.space.json goes beside it.",
 )
-@measure_options("profiler", "runs", "clock_control", "inputs", "seed")
-@resume_option
-@machine_options(
+@shared_options(
+    *("workloads", "kernels", "families", "axes"),
+    *("profiler", "runs", "clock_control", "inputs", "seed", "resume"),
     *("arch", "jobs", "compile_timeout_s", "device", "devices", "ray", "ncu", "recordings"),
-    "cache_dir",
+    *("cache_dir", "quiet"),
 )
-@quiet_option
-@search_options
 def command(options: SearchOptions, at_most: int | None, to: Path, quiet: bool) -> None:
     """Measure every config of a set, or of axes of your own, and keep the full table.
 
@@ -78,16 +58,7 @@ def command(options: SearchOptions, at_most: int | None, to: Path, quiet: bool) 
     """
     if not to.name.endswith(SUFFIX):  # before hours of measuring rather than after
         raise InvalidConfig(f"{to}: a recorded space's name ends in {SUFFIX}")
-    if options.axes:
-        configs = expanded_of(options)
-    else:
-        grid, limits = options.workloads, device_limits(options.machine)
-        chosen = choose_families(options.families, limits, workloads=grid.workloads())
-        configs = choose_configs(
-            *(options.kernels, grid.dtypes, grid.d_heads, chosen),
-            named=bool(options.families),
-            d_head_v=grid.d_head_v,
-        )
+    configs = configs_of(options, options.workloads.workloads())
     found = sorted({families.of(config).name for config in configs})
     if len(found) > 1:
         several = " or ".join(f"--family {name}" for name in found)

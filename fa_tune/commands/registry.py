@@ -12,16 +12,15 @@ from click.core import ParameterSource
 from fa_tune import families
 from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.groups import HelpfulGroup
-from fa_tune.commands.shared.mask_options import mask_options
+from fa_tune.commands.shared.option_groups import Output, shared_options
 from fa_tune.commands.shared.options import (
     COUNT,
     D_HEAD,
     LENGTH,
-    field_options,
-    json_option,
+    field_option,
+    mask_options,
     option,
-    registry_option,
-    wide_option,
+    several,
 )
 from fa_tune.commands.shared.output import say
 from fa_tune.commands.shared.parameters import DTYPE, WORKLOAD, NamedPath, output_file
@@ -30,6 +29,7 @@ from fa_tune.commands.views.default_check import check_sentence, check_table, wr
 from fa_tune.commands.views.registry_table import show_entries, target_of, write_best
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant, RegistryError, StorageError
 from fa_tune.core.files import is_stream
+from fa_tune.core.options import SearchOptions
 from fa_tune.core.workload import (
     BENCHMARK_HEADS,
     FIELDS,
@@ -70,25 +70,23 @@ _method = option("--method", type=click.Choice(("ncu", "events")), help="How it 
 
 
 @command.command("show", short_help="List what is kept.")
-@registry_option
+@shared_options("registry")
 @_gpu
 @option("--workload", type=WORKLOAD, metavar="KEY", help="Only this workload.")
 @option("--seq-len", type=LENGTH, help="Only this sequence length.")
 @option("--d-head", type=D_HEAD, help="Only this head dimension.")
 @option("--dtype", type=DTYPE, metavar="fp16|bf16", help="Only this type.")
 @_method
-@json_option
-@wide_option
+@shared_options("as_json", "wide")
 def show(
-    registry: Path | None,
+    options: SearchOptions,
     gpu: str | None,
     workload: Workload | None,
     seq_len: int | None,
     d_head: int | None,
     dtype: DType | None,
     method: str | None,
-    as_json: bool,
-    wide: bool,
+    output: Output,
 ) -> None:
     """List the registry's entries in a table: workload, chosen config, time and ratios. Then
     describe each: the rule that chose it, its gain over the default in the search and in the
@@ -101,7 +99,7 @@ def show(
     Example:
       fa-tune registry show --d-head 128 --dtype fp16
     """
-    path = registry_path(registry)
+    path = registry_path(options.registry)
     kept = load(path)
     entries = [
         e
@@ -115,10 +113,10 @@ def show(
     ]
     if not entries:
         raise NoUsableVariant(_none_like(gpu, kept, path))
-    if as_json:
+    if output.as_json:
         say(to_json(Registry.of(entries)).rstrip())
     else:
-        show_entries(entries, wide=wide)
+        show_entries(entries, wide=output.wide)
         say(f"{len(entries)} of {len(kept.entries)} entries in {path}.")
 
 
@@ -131,7 +129,7 @@ def _none_like(gpu: str | None, kept: Registry, path: Path) -> str:
 
 
 @command.command("check", short_help="Say whether any choice is slower than the default.")
-@registry_option
+@shared_options("registry")
 @option(
     "--recordings",
     type=NamedPath(file_okay=False),
@@ -140,13 +138,13 @@ def _none_like(gpu: str | None, kept: Registry, path: Path) -> str:
 )
 @_gpu
 @_method
-@json_option
+@shared_options("as_json")
 def check(
-    registry: Path | None,
+    options: SearchOptions,
     recordings: Path | None,
     gpu: str | None,
     method: str | None,
-    as_json: bool,
+    output: Output,
 ) -> None:
     """Compare every choice with the default that would run without it: the ratio of their times
     with its 95 % interval, in the search and in the comparison afterwards.
@@ -163,7 +161,7 @@ def check(
     if recordings is not None:
         found, where = compare_recordings(recordings, gpu, method), str(recordings)
     else:
-        path = registry_path(registry)
+        path = registry_path(options.registry)
         found, where = compare_registry(load(path).entries), str(path)
     found = [
         comparison
@@ -172,7 +170,7 @@ def check(
     ]
     if not found:
         raise NoUsableVariant(f"no choice to check in {where}")
-    if as_json:
+    if output.as_json:
         write_check(found)
     else:
         say(check_table(found))
@@ -180,7 +178,6 @@ def check(
 
 
 @command.command("best", cls=GroupedCommand, short_help="Print the config to use for a workload.")
-@registry_option
 @_gpu
 @option(
     "--workload",
@@ -199,11 +196,11 @@ def check(
 @option("--heads", type=COUNT, default=BENCHMARK_HEADS, help="Heads of the queries.")
 @option("--kv-heads", type=COUNT, show_default="as --heads", help="Heads of the keys.")
 @mask_options("Causal or full mask", default=False)
-@field_options(*CHOICE_DEPENDS_ON)
+@several(field_option(name) for name in CHOICE_DEPENDS_ON)
 @_method
-@json_option
+@shared_options("registry", "as_json")
 def best(
-    registry: Path | None,
+    options: SearchOptions,
     gpu: str | None,
     workload: Workload | None,
     seq_len: int | None,
@@ -215,7 +212,7 @@ def best(
     kv_heads: int | None,
     causal: bool,
     method: str | None,
-    as_json: bool,
+    output: Output,
     **unusual: Any,
 ) -> None:
     """Print the config to use for a workload on a GPU, for scripts.
@@ -245,7 +242,7 @@ def best(
             causal=causal,
             **unusual,
         )
-    path = registry_path(registry)
+    path = registry_path(options.registry)
     kept = load(path)
     if not kept.entries:
         raise NoUsableVariant(_nothing_in(path))
@@ -262,7 +259,7 @@ def best(
         said.note(f"note: {found.explanation}")
     for warning in found.warnings:
         said.warn(warning)
-    if as_json:
+    if output.as_json:
         write_best(found, workload)
     else:
         say(chosen.config)

@@ -12,18 +12,17 @@ import click
 
 from fa_tune.commands.shared.documents import Row as RowObject
 from fa_tune.commands.shared.grouped_help import GroupedCommand
-from fa_tune.commands.shared.mask_options import mask_options
-from fa_tune.commands.shared.option_groups import gathered
+from fa_tune.commands.shared.option_groups import Output, shared_options
 from fa_tune.commands.shared.options import (
     COUNT,
     D_HEAD,
     LENGTH,
-    field_options,
-    html_option,
-    limit_option,
+    field_option,
+    gathered,
+    mask_options,
     option,
     refuse_same_file,
-    wide_option,
+    several,
 )
 from fa_tune.commands.shared.output import say
 from fa_tune.commands.shared.parameters import DTYPE, STDOUT, NamedPath
@@ -85,15 +84,15 @@ class Report:
     help="What to write: text for a terminal, markdown for a document, csv, json or parquet for "
     "programs; parquet is binary and goes into a pipe or a file.",
 )
-@html_option
 @option(
     "--against",
     type=NamedPath(readable=False),
     metavar="PATH",
     help="With --html: another run, whose times the page compares with these.",
 )
-@limit_option(f"{FITTED_LIMIT} beside the references; 20 with --wide")
-@wide_option
+@shared_options(
+    "html", "limit", "wide", limit=f"{FITTED_LIMIT} beside the references; 20 with --wide"
+)
 @option(
     "--sort",
     type=click.Choice(tuple(SORTS)),
@@ -108,7 +107,7 @@ class Report:
 @option("--heads", type=COUNT, help="Heads.")
 @option("--kv-heads", type=COUNT, help="The keys' heads, if they differ.")
 @mask_options("Mask of the kernels", default=None, show_default="as the kernels' names say")
-@field_options(*STATED, default=None)
+@several(field_option(name, default=None) for name in STATED)
 @option(
     "--decimal",
     type=click.Choice((".", ",")),
@@ -122,8 +121,7 @@ def command(
     form: str,
     html: Path | None,
     against: Path | None,
-    limit: int | None,
-    wide: bool,
+    output: Output,
     sort: str | None,
     decimal: str | None,
 ) -> None:
@@ -181,9 +179,9 @@ def command(
         if missing:
             said.note(missing)
     if form == "text":
-        show_rows(shown, limit, wide=wide, summed_up=True)
+        show_rows(shown, output.limit, wide=output.wide, summed_up=True)
     else:
-        write(shown, FORMATS[form], sys.stdout, limit=limit)
+        write(shown, FORMATS[form], sys.stdout, limit=output.limit)
 
 
 def _load(path: Path, given: PartialWorkload, decimal: str | None, note: Note) -> list[Row]:

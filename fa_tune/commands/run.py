@@ -9,15 +9,8 @@ import click
 
 from fa_tune.commands.shared.documents import write_document
 from fa_tune.commands.shared.grouped_help import GroupedCommand
-from fa_tune.commands.shared.option_groups import (
-    Output,
-    machine_options,
-    measure_options,
-    output_options,
-    search_options,
-    workload_options,
-)
-from fa_tune.commands.shared.options import option, quiet_option
+from fa_tune.commands.shared.option_groups import Output, shared_options
+from fa_tune.commands.shared.options import option
 from fa_tune.commands.shared.output import say
 from fa_tune.commands.shared.parameters import KERNELS, WholeNumber
 from fa_tune.commands.shared.progress import watching
@@ -38,12 +31,11 @@ class Run(Verified, Timed):
 @click.command("run", cls=GroupedCommand)
 @click.argument("config", type=KERNELS, metavar="CONFIG")
 @option("-n", "--times", type=WholeNumber(1, 10_000), default=10, help="Runs.")
-@workload_options("seq_lens", "seq_lens_kv", "batches", "heads", "kv_heads", "masks", "common")
-@measure_options("references", "inputs", "seed")
-@output_options("wide")
-@machine_options("arch", "jobs", "compile_timeout_s", "device", "cache_dir")
-@quiet_option
-@search_options
+@shared_options(
+    *("seq_lens", "seq_lens_kv", "batches", "heads", "kv_heads", "masks", "common"),
+    *("references", "inputs", "seed", "as_json", "wide"),
+    *("arch", "jobs", "compile_timeout_s", "device", "cache_dir", "quiet"),
+)
 def command(config: str, times: int, options: SearchOptions, output: Output, quiet: bool) -> None:
     """Verify one config on the GPU, then run it n times beside the reference kernels.
 

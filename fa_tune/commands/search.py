@@ -8,31 +8,12 @@ from typing import Literal
 
 import click
 
-from fa_tune.commands.shared.axes import expanded_of
+from fa_tune.commands.shared.axes import configs_of
 from fa_tune.commands.shared.documents import write_document
 from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.grouped_help import GroupedCommand
-from fa_tune.commands.shared.option_groups import (
-    Output,
-    machine_options,
-    measure_options,
-    output_options,
-    search_options,
-    workload_options,
-)
-from fa_tune.commands.shared.options import (
-    axis_option,
-    family_option,
-    flag,
-    folder,
-    html_option,
-    kernels_option,
-    option,
-    quiet_option,
-    refuse_same_file,
-    registry_option,
-    resume_option,
-)
+from fa_tune.commands.shared.option_groups import Output, shared_options
+from fa_tune.commands.shared.options import flag, folder, option, refuse_same_file
 from fa_tune.commands.shared.output import say, write_rows_csv, write_table_csv
 from fa_tune.commands.shared.parameters import (
     BUDGET,
@@ -69,10 +50,6 @@ class Stale:
 
 
 @click.command("search", cls=GroupedCommand)
-@workload_options()
-@kernels_option
-@family_option
-@axis_option
 @option(
     "--strategy",
     type=StrategyName(tuple(STRATEGIES)),
@@ -107,9 +84,14 @@ class Stale:
     "starts from their results on other workloads and corrects them by its own. Repeat it "
     "for more.",
 )
-@measure_options("profiler", "runs", "references", "users", "clock_control", "inputs", "seed")
-@registry_option
-@resume_option
+@shared_options(
+    *("workloads", "kernels", "families", "axes", "registry", "resume", "html"),
+    *("profiler", "runs", "references", "users", "clock_control", "inputs", "seed"),
+    *("csv", "as_json", "limit", "wide"),
+    *("arch", "jobs", "compile_timeout_s", "device", "devices", "ray", "ncu", "recordings"),
+    *("cache_dir", "quiet"),
+    limit="the 5 fastest configs, the chosen one and the default; all with --wide",
+)
 @flag(
     "--why-stale",
     "stale",
@@ -124,17 +106,6 @@ class Stale:
     "on any inputs, take the next best; if it gains nothing, the default.",
 )
 @folder("--record", help="Keep the measurements as a recording for replay in DIR.")
-@html_option
-@output_options(
-    *("csv", "limit", "wide"),
-    limit="the 5 fastest configs, the chosen one and the default; all with --wide",
-)
-@machine_options(
-    *("arch", "jobs", "compile_timeout_s", "device", "devices", "ray", "ncu", "recordings"),
-    "cache_dir",
-)
-@quiet_option
-@search_options
 def command(
     options: SearchOptions,
     budget: Budget | None,
@@ -182,7 +153,7 @@ def command(
     if options.explores:  # the strategy draws by the seed, whoever measures
         typed = options.measure.typed - {"seed"}
         options = replace(options, measure=replace(options.measure, typed=typed))
-    configs = expanded_of(options) if options.axes else None
+    configs = configs_of(options, options.workloads.workloads()) if options.axes else None
     if stale:
         with watching(quiet) as progress:
             found = why_stale(options, progress, configs)

@@ -11,33 +11,21 @@ from typing import Literal
 
 import click
 
-from fa_tune.commands.shared.axes import device_limits, expanded
+from fa_tune.commands.shared.axes import configs_of, device_limits
 from fa_tune.commands.shared.documents import Count, write_document
 from fa_tune.commands.shared.grouped_help import GroupedCommand
-from fa_tune.commands.shared.option_groups import machine_options
-from fa_tune.commands.shared.options import (
-    axis_option,
-    d_head_option,
-    dtype_option,
-    family_option,
-    field_option,
-    flag,
-    json_option,
-    kernels_option,
-)
+from fa_tune.commands.shared.option_groups import Output, shared_options
+from fa_tune.commands.shared.options import flag
 from fa_tune.commands.shared.output import say
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import Rejected
-from fa_tune.core.options import MachineOptions
-from fa_tune.core.workload import DType
+from fa_tune.core.options import SearchOptions
 from fa_tune.families import all_families, constraints, of, variant
 from fa_tune.families.axes import expand
 from fa_tune.families.base import Config
-from fa_tune.families.selection import choose_configs
 from fa_tune.families.template import TemplateFamily
 from fa_tune.report.wrap import folded, terminal_width
 from fa_tune.search.prune import prune
-from fa_tune.tune.candidates import choose_families
 
 NOT_BY_RULES = ("fast", "wide", "prog", "all")  # sets that the tune rules have no part in
 NO_RULES = TemplateFamily.tune_rejection  # of a family that excludes nothing
@@ -75,30 +63,15 @@ class Space:
 
 
 @click.command("space", cls=GroupedCommand)
-@kernels_option
-@family_option
-@d_head_option
-@field_option("d_head_v")
-@dtype_option
-@axis_option
-@machine_options("arch", "device")
 @flag(
     "--explain",
     help="Name the constraint and the reason for every config that cannot run, and the rules "
     "that keep configs out of the tune set.",
 )
-@json_option
-def command(
-    kernels: str,
-    families: tuple[str, ...],
-    d_heads: tuple[int, ...],
-    d_head_v: int,
-    dtypes: tuple[DType, ...],
-    axes: tuple[str, ...],
-    machine: MachineOptions,
-    explain: bool,
-    as_json: bool,
-) -> None:
+@shared_options(
+    *("kernels", "families", "d_heads", "d_head_v", "dtypes", "axes", "arch", "device", "as_json")
+)
+def command(options: SearchOptions, explain: bool, output: Output) -> None:
     """List the configs of a set, or of axes of your own, that can run on an architecture.
 
     Constraints exclude configs that cannot run. Rules exclude configs that are not worth trying
@@ -109,20 +82,13 @@ def command(
       fa-tune space --kernels tune --arch sm_86 --explain
       fa-tune space --axis B_r=64,128 --axis n_warps=4,8 --explain
     """
-    limits = device_limits(machine)
-    chosen = choose_families(families, limits)
-    configs: Sequence[Config]
-    if axes:
-        configs = expanded(axes, kernels, dtypes, d_heads, chosen, d_head_v)
-    else:
-        configs = choose_configs(
-            kernels, dtypes, d_heads, chosen, named=bool(families), d_head_v=d_head_v
-        )
+    limits, kernels = device_limits(options.machine), options.kernels
+    configs = configs_of(options)
     pruned = prune(configs, limits, constraints)
     of_tune = [(c, why) for c in pruned.kept if (why := of(c).tune_rejection(c))]
-    if explain and not axes and "(" not in kernels and not kernels.startswith(NOT_BY_RULES):
+    if explain and not options.axes and "(" not in kernels and not kernels.startswith(NOT_BY_RULES):
         of_tune = _left_out_of(configs)
-    if as_json:
+    if output.as_json:
         write_document(
             Space,
             arch=limits.arch,

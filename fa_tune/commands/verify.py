@@ -9,21 +9,14 @@ import click
 
 from fa_tune.commands.shared.documents import write_document
 from fa_tune.commands.shared.grouped_help import GroupedCommand
-from fa_tune.commands.shared.option_groups import machine_options, users_option, workload_options
-from fa_tune.commands.shared.options import (
-    INPUTS,
-    family_option,
-    flag,
-    inputs_list_option,
-    json_option,
-    kernels_option,
-    quiet_option,
-)
+from fa_tune.commands.shared.option_groups import Output, shared_options
+from fa_tune.commands.shared.options import INPUTS, flag, inputs_list_option
 from fa_tune.commands.shared.progress import watching
 from fa_tune.commands.views.verdicts import Verified, refuse_wrong, show_verdicts, verified
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.inputs import InputSpec
-from fa_tune.core.options import MachineOptions, WorkloadOptions
+from fa_tune.core.model import is_users, user_place
+from fa_tune.core.options import SearchOptions
 from fa_tune.tune import single
 
 
@@ -35,9 +28,6 @@ class Verify(Verified):
 
 
 @click.command("verify", cls=GroupedCommand)
-@kernels_option
-@family_option
-@workload_options("d_heads", "masks", "common")
 @flag(
     "--thorough",
     help="Also try scales from 1e-6 to 1e6, peaked scores and 131072 keys: seconds per kernel.",
@@ -48,19 +38,15 @@ class Verify(Verified):
     help="Also try every case with these, beside the verification's own awkward inputs; all: the "
     f"built-in ones. {INPUTS}",
 )
-@users_option
-@json_option
-@machine_options("arch", "jobs", "compile_timeout_s", "device", "devices", "ray", "cache_dir")
-@quiet_option
+@shared_options(
+    *("kernels", "families", "d_heads", "masks", "common", "users", "as_json"),
+    *("arch", "jobs", "compile_timeout_s", "device", "devices", "ray", "cache_dir", "quiet"),
+)
 def command(
-    kernels: str,
-    families: tuple[str, ...],
-    workloads: WorkloadOptions,
+    options: SearchOptions,
     inputs: tuple[InputSpec, ...],
-    users: tuple[str, ...],
-    machine: MachineOptions,
     thorough: bool,
-    as_json: bool,
+    output: Output,
     quiet: bool,
 ) -> None:
     """Run configs on the GPU and compare their results with attention in fp64.
@@ -83,15 +69,15 @@ def command(
     """
     with watching(quiet) as progress:
         report = single.verify(
-            *(kernels, workloads, machine, progress),
-            names=families,
+            *(options.kernels, options.workloads, options.machine, progress),
+            names=options.families,
             thorough=thorough,
             inputs=inputs,
-            users=users,
+            users=[user_place(s) for s in options.measure.references if is_users(s)],
         )
     for variant, why in report.rejected:
         progress.tell(f"not tried: {variant.config}: {why.constraint}: {why.reason}")
-    if as_json:
+    if output.as_json:
         write_document(Verify, **verified(report))
     else:
         show_verdicts(report)

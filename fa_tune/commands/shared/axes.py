@@ -1,4 +1,4 @@
-"""Axes as `--axis B_r=64,128` gives them, expanded around a config."""
+"""The configs that are meant: of a set, or of axes as `--axis B_r=64,128` gives them."""
 
 from __future__ import annotations
 
@@ -14,42 +14,43 @@ from fa_tune.core import devices
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.options import MachineOptions, SearchOptions
-from fa_tune.core.workload import DType
+from fa_tune.core.workload import Workload
 from fa_tune.families.axes import check_fields, expand, read_value
 from fa_tune.families.base import Config, KernelFamily
-from fa_tune.families.selection import stated_config
+from fa_tune.families.selection import choose_configs, stated_config
 from fa_tune.tune.candidates import choose_families
 
 MAX_CONFIGS = 1_000_000
 
 
-def expanded(
-    axes: Sequence[str],
-    kernels: str,
-    dtypes: Sequence[DType],
-    d_heads: Sequence[int],
-    chosen: Sequence[KernelFamily],
-    d_head_v: int = 0,
-) -> list[Config]:
-    """Every combination of the axes' values.
+def configs_of(options: SearchOptions, workloads: Sequence[Workload] = ()) -> list[Config]:
+    """The configs of the set, or every combination of the axes' values, of the families that are
+    named, else of those that run on the device and suit one of the workloads if there are any.
 
-    The other fields are those of the config that `kernels` names, or else of the default
-    config for every dtype and d_head, with `d_head_v` (0: the same), of each of the `chosen`
-    families that has all the fields.  Raises InvalidConfig, or click.UsageError for an axis that
-    is no `FIELD=values`.
+    What the axes leave open is as in the config that `kernels` names, or else in the default
+    config for every dtype and d_head, of each family that has all the fields.  Raises
+    InvalidConfig, or click.UsageError for an axis that is no `FIELD=values`.
     """
-    words = _words(axes)
+    grid, kernels = options.workloads, options.kernels
+    limits = device_limits(options.machine)
+    chosen = choose_families(options.families, limits, workloads=workloads)
+    if not options.axes:
+        named = bool(options.families)
+        return choose_configs(
+            kernels, grid.dtypes, grid.d_heads, chosen, named=named, d_head_v=grid.d_head_v
+        )
+    words = _words(options.axes)
     if families.is_config(kernels):
-        bases = [stated_config(kernels, d_heads)]
+        bases = [stated_config(kernels, grid.d_heads)]
     else:
         having = [f for f in chosen if words.keys() <= _fields(f).keys()]
         if not having:
             raise _of_no_family(words, chosen)
         bases = [
-            f.default_config(h, t, d_head_v=d_head_v)
+            f.default_config(h, t, d_head_v=grid.d_head_v)
             for f in having
-            for t in dtypes
-            for h in d_heads
+            for t in grid.dtypes
+            for h in grid.d_heads
         ]
     spaces: list[tuple[type[Any], dict[str, Sequence[Any]]]] = []
     for base in bases:
@@ -67,16 +68,6 @@ def expanded(
 def device_limits(machine: MachineOptions) -> ArchLimits:
     """Limits of the architecture requested, of this machine's GPU, or of the default one."""
     return devices.limits_for(machine.arch, devices.find_device(machine.device))
-
-
-def expanded_of(options: SearchOptions) -> list[Config]:
-    """The configs that a search's axes span, of the families that it names."""
-    grid = options.workloads
-    chosen = choose_families(
-        options.families, device_limits(options.machine), workloads=grid.workloads()
-    )
-    heads = (grid.d_heads, chosen, grid.d_head_v)
-    return expanded(options.axes, options.kernels, grid.dtypes, *heads)
 
 
 def _words(axes: Sequence[str]) -> dict[str, list[str]]:

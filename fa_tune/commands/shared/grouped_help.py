@@ -17,7 +17,7 @@ HEADINGS: dict[str, tuple[str, ...]] = {
         *(name for name in COMMON_FIELDS if name != "d_head_v"),
         *("workload", "workloads"),
     ),
-    "Kernels": ("kernels", "few_queries", "by_size", "families", "axes"),
+    "Kernels": ("kernels", "compared", "few_queries", "by_size", "families", "axes"),
     OWN: (),
     "Result": (
         *("limit", "wide", "as_json", "csv", "form", "sort", "record", "export"),

@@ -1,20 +1,13 @@
-"""Groups of options that several commands share.
+"""Options that several commands share, each declared once; a command names those that it has:
 
-A decorator adds options to a command and hands their values on as one frozen object:
-
-    @workload_options()                    -> workloads: WorkloadOptions
-    @measure_options("runs", "seed")       -> measure: MeasureOptions
-    @machine_options("arch", "jobs")       -> machine: MachineOptions
-    @output_options("csv", "limit")        -> output: Output
-
-and `gathered` makes one of values that are there already, as SearchOptions of these.
+@shared_options("workloads", "runs", "arch", "csv", "quiet")
+def command(options: SearchOptions, output: Output, quiet: bool)
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,23 +15,22 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from fa_tune import families
 from fa_tune.commands.shared import parameters
 from fa_tune.commands.shared.options import (
     COUNT,
+    D_HEADS,
     INPUTS,
     MAX_TOKENS,
     Decorator,
-    csv_option,
-    d_head_option,
-    dtype_option,
+    Values,
     field_option,
+    flag,
     folder,
-    json_option,
-    limit_option,
     option,
+    receiving,
     recordings_option,
-    refuse_both,
-    wide_option,
+    several,
 )
 from fa_tune.commands.shared.parameters import (
     STDOUT,
@@ -46,6 +38,7 @@ from fa_tune.commands.shared.parameters import (
     Number,
     WholeNumber,
     names,
+    output_file,
     whole_numbers,
 )
 from fa_tune.core.inputs import DEFAULT
@@ -53,6 +46,7 @@ from fa_tune.core.model import user_subject
 from fa_tune.core.options import (
     COMMON_FIELDS,
     COMPILE_TIMEOUT_S,
+    DEFAULT_KERNELS,
     METRIC_LISTS,
     PROFILERS,
     REFERENCES,
@@ -62,20 +56,9 @@ from fa_tune.core.options import (
     SearchOptions,
     WorkloadOptions,
 )
-from fa_tune.core.workload import BENCHMARK_HEADS, MASKS, USUAL
+from fa_tune.core.workload import BENCHMARK_HEADS, MASKS, USUAL, DType
 from fa_tune.libraries import LABELS, user
 
-users_option = option(
-    "--with",
-    "users",
-    multiple=True,
-    metavar="PLACE",
-    show_default=False,
-    callback=lambda _context, _parameter, places: [user.locate(p).place for p in places],
-    help="A kernel of yours to run beside ours, never chosen: module:function, "
-    "file.py:function, file.cu:kernel with launch() in file.py, or a name that a package "
-    "offers. Repeat it for more.",
-)
 SEQ_LENS = whole_numbers(1, MAX_TOKENS, "1024,4096")
 
 _WORKLOAD: Mapping[str, Decorator[Any]] = {
@@ -94,8 +77,17 @@ _WORKLOAD: Mapping[str, Decorator[Any]] = {
         metavar="N,N,…",
         help="Sequence lengths of keys and values; each is combined with every one of --seq-lens.",
     ),
-    "d_heads": d_head_option,
-    "dtypes": dtype_option,
+    "d_heads": option(
+        "--d-head", "d_heads", type=D_HEADS, default="128", metavar="N,N,…", help="Head dimensions."
+    ),
+    "dtypes": option(
+        "--dtype",
+        "dtypes",
+        type=parameters.DTYPES,
+        default="fp16,bf16",
+        metavar="NAME,…",
+        help="Element types: fp16, bf16 or both.",
+    ),
     "batches": option(
         "--batch",
         "batches",
@@ -148,7 +140,17 @@ _MEASURE: Mapping[str, Decorator[Any]] = {
         "fa3 and fa4 if their packages are installed, read (a kernel that only reads K and V, the "
         "limit that memory sets), or none.",
     ),
-    "users": users_option,
+    "users": option(
+        "--with",
+        "users",
+        multiple=True,
+        metavar="PLACE",
+        show_default=False,
+        callback=lambda _context, _parameter, places: [user.locate(p).place for p in places],
+        help="A kernel of yours to run beside ours, never chosen: module:function, "
+        "file.py:function, file.cu:kernel with launch() in file.py, or a name that a package "
+        "offers. Repeat it for more.",
+    ),
     "metrics": option(
         "--metrics",
         type=click.Choice(METRIC_LISTS),
@@ -246,11 +248,118 @@ _MACHINE: Mapping[str, Decorator[Any]] = {
 }
 
 
-def workload_options(*fields: str) -> Decorator[Any]:
-    """Options of the problem (no names: all); `common`: COMMON_FIELDS, d_head_v with d_heads."""
-    common = [n for n in COMMON_FIELDS if n != "d_head_v" or "d_heads" in fields]
-    chosen = [n for name in fields for n in (common if name == "common" else (name,))]
-    return _group("workloads", _workloads, _WORKLOAD, chosen)
+# The other parts of SearchOptions.
+_SEARCH: Mapping[str, Decorator[Any]] = {
+    "kernels": option(
+        "--kernels",
+        "-k",
+        type=parameters.KERNELS,
+        default=DEFAULT_KERNELS,
+        envvar=["FA_TUNE_KERNELS", "KERNELS"],  # the second as earlier collections of scripts
+        metavar="KEY|CONFIG",
+        help="Which configs: fast (likely winners), wide (all knobs, thousands), tune (the classic "
+        "40 per dtype), prog (the optimisation steps), prog-all (these steps at every block "
+        "size), all (tune and prog), a block size of tune like 64,32, or one config like "
+        '"(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles". A set includes the configs of every '
+        "family that has a set of that name.",
+    ),
+    "families": option(
+        "--family",
+        "families",
+        type=parameters.FAMILIES,
+        default=parameters.ALL_FAMILIES,
+        metavar="NAME,…|all",
+        help="Families to take --kernels from; all: those that run on the device. A config's short "
+        "form already names its family.",
+    ),
+    "axes": option(
+        "--axis",
+        "axes",
+        multiple=True,
+        metavar="FIELD=V,V,…",
+        help="Vary one field of the config over these values; repeat it for more fields. The "
+        "other fields come from --kernels if it names one config, else from the default "
+        "config.",
+    ),
+    "registry": option(
+        "--registry",
+        type=NamedPath(dir_okay=False, readable=False),
+        metavar="FILE",
+        envvar="FA_TUNE_REGISTRY",
+        show_default="the user's own",
+        help="The registry that keeps the chosen configs.",
+    ),
+    "resume": option(
+        "--resume/--fresh",
+        default=True,
+        help="Take finished measurements from the journal, or measure everything again.",
+    ),
+}
+
+_OUTPUT: Mapping[str, Decorator[Any]] = {
+    "csv": option(
+        "--csv",
+        type=output_file(),
+        metavar="FILE",
+        help="Also write the whole table as CSV; with - write only that, to standard output.",
+    ),
+    "as_json": flag("--json", "as_json", help="Write the result as JSON only."),
+    "wide": flag(
+        "--wide",
+        help="Every config and column, with configs in full, however wide the lines become.",
+    ),
+}
+
+_OTHERS: Mapping[str, Decorator[Any]] = {
+    "html": option(
+        "--html",
+        type=output_file(stdout=False),
+        metavar="FILE",
+        help="Also write a page of figures and tables: one file that needs no network.",
+    ),
+    "quiet": flag(
+        "--quiet", "-q", help="No progress; notes and warnings still appear on standard error."
+    ),
+}
+
+
+def shared_options(*names: str, limit: str = "20") -> Decorator[Any]:
+    """Options by their names in the tables above, `workloads` for all of the problem, and `common`
+    for COMMON_FIELDS, with d_head_v beside d_heads.  Their values come as `output`, or as
+    `options`, for which others of the command are taken too that are a part of SearchOptions; each
+    of the rest by itself.  `limit`: the help's word for the default of --limit."""
+    rows = option(
+        "--limit",
+        type=WholeNumber(1, 1_000_000),
+        show_default=limit,
+        help="Rows to show per table; CSV and JSON always hold all.",
+    )
+    output = {**_OUTPUT, "limit": rows}
+    known = {**_WORKLOAD, **_MEASURE, **_MACHINE, **_SEARCH, **output, **_OTHERS}
+    common = [n for n in COMMON_FIELDS if n != "d_head_v" or "d_heads" in names]
+    parts = {"workloads": tuple(_WORKLOAD), "common": common}
+    chosen = [n for name in names for n in parts.get(name, (name,))]
+
+    def gather(values: Values) -> Values:
+        def taken(known: Mapping[str, Any]) -> Values:
+            return {name: values.pop(name) for name in chosen if name in known}
+
+        if own := taken(output):
+            values["output"] = Output(**own)
+        if not {*chosen} - output.keys() - _OTHERS.keys():
+            return values
+        made = {
+            "workloads": _workloads(**taken(_WORKLOAD)),
+            "measure": _measure(**taken(_MEASURE)),
+            "machine": _typed(MachineOptions, **taken(_MACHINE)),
+        }
+        fields = [field.name for field in dataclasses.fields(SearchOptions)]
+        made |= {name: values.pop(name) for name in fields if name in values}
+        if "kernels" in chosen:
+            _refuse_another_kind(made["kernels"])
+        return {**values, "options": SearchOptions(**made)}
+
+    return several([*(known[name] for name in chosen), receiving(gather)])
 
 
 def _workloads(**values: Any) -> WorkloadOptions:
@@ -259,26 +368,33 @@ def _workloads(**values: Any) -> WorkloadOptions:
     return WorkloadOptions(**values, common=unusual)
 
 
-def measure_options(*fields: str) -> Decorator[Any]:
-    """Some of the options that say how to measure."""
-    return _group("measure", _measure, _MEASURE, fields)
-
-
 def _measure(users: Sequence[str] = (), **values: Any) -> MeasureOptions:
     found: MeasureOptions = _typed(MeasureOptions, **values)
     return replace(found, references=(*found.references, *map(user_subject, users)))
 
 
-def machine_options(*fields: str) -> Decorator[Any]:
-    """Some of the options that say where things are and for which device."""
-    return _group("machine", functools.partial(_typed, MachineOptions), _MACHINE, fields)
-
-
-def _typed(kind: type, **values: Any) -> Any:
+def _typed(kind: Callable[..., Any], **values: Any) -> Any:
     """The options, with the names of those that the user gave on the command line."""
-    source = click.get_current_context().get_parameter_source
-    typed = frozenset(name for name in values if source(name) is ParameterSource.COMMANDLINE)
-    return kind(**values, typed=typed)
+    return kind(**values, typed=frozenset(filter(_is_typed, values)))
+
+
+def _is_typed(name: str) -> bool:
+    source = click.get_current_context().get_parameter_source(name)
+    return source is ParameterSource.COMMANDLINE
+
+
+def _refuse_another_kind(kernels: str) -> None:
+    """Raise UsageError for one config beside options that name other kinds."""
+    if not families.is_config(kernels):
+        return
+    given = click.get_current_context().params
+    dtype, d_head, _ = families.kind_of(families.parse(kernels, d_head=families.NOT_STATED))
+    for words, name, own in (("--dtype", "dtypes", dtype), ("--d-head", "d_heads", d_head)):
+        if own and _is_typed(name) and set(given[name]) != {own}:
+            said = own.name.lower() if isinstance(own, DType) else own
+            raise click.UsageError(
+                f"the config of --kernels is for {words} {said}; leave {words} out"
+            )
 
 
 @dataclass(frozen=True)
@@ -292,54 +408,10 @@ class Output:
     wide: bool = False
 
     def __post_init__(self) -> None:
-        refuse_both(self.csv, self.as_json)
+        if self.as_json and self.csv == STDOUT:
+            raise click.UsageError("--json and --csv - both want standard output; choose one")
 
     @property
     def is_table(self) -> bool:
         """Whether standard output is for people."""
         return not self.as_json and self.csv != STDOUT
-
-
-def output_options(*fields: str, limit: str = "20") -> Decorator[Any]:
-    """`--json` and some of the other options that say what is written; `limit`: the help's word
-    for its default."""
-    known = {"csv": csv_option, "as_json": json_option, "wide": wide_option}
-    known["limit"] = limit_option(limit)
-    return _group("output", Output, known, [n for n in known if n in (*fields, "as_json")])
-
-
-def _group(
-    keyword: str,
-    kind: Callable[..., Any],
-    known: Mapping[str, Decorator[Any]],
-    fields: Sequence[str],
-) -> Decorator[Any]:
-    chosen = tuple(fields or known)
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        decorated: Callable[..., Any] = gathered(keyword, kind, chosen)(command)
-        for name in reversed(chosen):
-            decorated = known[name](decorated)
-        return decorated
-
-    return decorate
-
-
-def gathered(keyword: str, kind: Callable[..., Any], names: Iterable[str]) -> Decorator[Any]:
-    """Values that have one of these names, as one argument of the command."""
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(command)
-        def gather(*args: Any, **values: Any) -> Any:
-            own = {name: values.pop(name) for name in names if name in values}
-            return command(*args, **{keyword: kind(**own)}, **values)
-
-        return gather
-
-    return decorate
-
-
-# Stands below all options: those that are a part of SearchOptions, as `options`.
-search_options = gathered(
-    "options", SearchOptions, [field.name for field in dataclasses.fields(SearchOptions)]
-)
