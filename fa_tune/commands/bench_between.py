@@ -15,12 +15,11 @@ from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.option_groups import Output, shared_options
 from fa_tune.commands.shared.options import recordings_option
-from fa_tune.commands.shared.output import say, text_table
+from fa_tune.commands.shared.output import say, tell, text_table
 from fa_tune.commands.views.registry_table import workload_text
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.paths import profiles_dir
 from fa_tune.lab.between import Losses, Single, losses_of
-from fa_tune.report.wrap import terminal_width, wrapped
 
 MOST = 0.03  # that the rule may lose, where it was not tuned
 _SHORT = ("workload", "rule", "nearest", "default", "single")
@@ -70,19 +69,13 @@ def command(recordings: Path | None, output: Output) -> None:
     if output.wide:
         say(text_table(_WIDE, [_row(loss) for loss in found], set(_WIDE) - {*_SHORT[1:]}))
     else:
-        for title in dict.fromkeys(_measured(loss) for loss in found):
-            say(title)
-            rows = [_row(loss)[2:7] for loss in found if _measured(loss) == title]
+        for of in dict.fromkeys((loss.gpu, loss.method) for loss in found):
+            say("; ".join(of))
+            rows = [_row(loss)[2:7] for loss in found if (loss.gpu, loss.method) == of]
             say(fitted_table(_SHORT, rows, {"workload"}))
             say()
-    width = None if output.wide else terminal_width()
     for text in (_KEY, *_sentences(found, singles)):
-        say(text if width is None else wrapped(text, width))
-
-
-def _measured(loss: Losses) -> str:
-    """Where a row's figures are from; rows of two places are never in one table."""
-    return f"{loss.gpu}; {loss.method}"
+        tell(text, wide=output.wide)
 
 
 def _row(loss: Losses) -> list[str]:

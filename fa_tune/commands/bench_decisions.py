@@ -117,17 +117,17 @@ def command(
     for tuning in recorded.tunings:
         by_workload.setdefault(tuning.workload, []).append(tuning)
     found = {key: agreement(tunings) for key, tunings in by_workload.items()}
-    names, rows = _flat(recorded.tunings)
+    rows = [_flat(tuning) for tuning in recorded.tunings]
     if output.as_json:
         write_document(
             BenchDecisions,
             whose=recorded.whose,
             workloads=tuple(found.values()),
-            tunings=[dict(zip(names, row, strict=True)) for row in rows],
+            tunings=rows,
         )
         return
     if output.csv is not None:
-        write_table_csv(names, rows, output.csv)
+        write_table_csv([*rows[0]] if rows else [], [[*row.values()] for row in rows], output.csv)
     if output.is_table:
         for text in _summary(found, by_workload):
             say(text)
@@ -185,21 +185,13 @@ def _ratio(ratio: Ratio | None) -> str:
     )
 
 
-def _flat(tunings: Sequence[Tuning]) -> tuple[list[str], list[list[Any]]]:
-    names = ["workload", "method", "seed", "chosen", "preferred", "lowest_median"]
-    names += ["lowest_sample", "default", "to_default"]
-    names += ["confirmed", "confirmed_low", "confirmed_high"]
-    rows = []
-    for t in tunings:
-        to_default, confirmed = t.to_default(t.chosen), t.confirmed
-        interval = confirmed.interval if confirmed else None
-        rows.append(
-            [
-                *(t.workload, t.method, t.seed, t.chosen, t.preferred),
-                *(t.lowest_median, t.lowest_sample, t.default),
-                to_default.value if to_default else None,
-                confirmed.value if confirmed else None,
-                *(interval or (None, None)),
-            ]
-        )
-    return names, rows
+def _flat(tuning: Tuning) -> dict[str, Any]:
+    """The row of a tuning."""
+    names = ("workload", "method", "seed", "chosen", "preferred", "lowest_median")
+    row = {name: getattr(tuning, name) for name in (*names, "lowest_sample", "default")}
+    to_default, confirmed = tuning.to_default(tuning.chosen), tuning.confirmed
+    row["to_default"] = to_default.value if to_default else None
+    row["confirmed"] = confirmed.value if confirmed else None
+    interval = confirmed.interval if confirmed else None
+    row["confirmed_low"], row["confirmed_high"] = interval or (None, None)
+    return row

@@ -14,7 +14,7 @@ from fa_tune.commands.shared.documents import Count
 from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.option_groups import Output, shared_options
 from fa_tune.commands.shared.options import flag, gathered, option, refuse_same_file
-from fa_tune.commands.shared.output import say, write_json, write_table_csv
+from fa_tune.commands.shared.output import say, tell, write_json, write_table_csv
 from fa_tune.commands.shared.parameters import WORKLOAD, NamedPath, WholeNumber, names, output_file
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core.errors import NoUsableVariant
@@ -35,7 +35,6 @@ from fa_tune.lab.strategies import (
 )
 from fa_tune.report.page import picture
 from fa_tune.report.page.figures import Records
-from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.search.strategies import FORMER, STRATEGIES
 
 SEEDS = WholeNumber(1, 10_000)
@@ -225,10 +224,10 @@ def command(
         write_table_csv(_CSV_HEADINGS, rows, output.csv)
     if output.is_table:
         for space, scores in scored:
-            say(wrapped(headline(space, plan.default), terminal_width()))
+            tell(headline(space, plan.default))
             say(fitted_table(headings(plan.limit), [cells(s) for s in scores], {"strategy"}))
             say()
-        say(wrapped(closing(plan), terminal_width()))
+        tell(closing(plan))
 
 
 def _spaces(paths: Sequence[Path], workload: Workload | None) -> list[RecordedWorkload]:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import click
 
-from fa_tune.commands.shared.documents import Count, Rejected, Seconds, rejected, write_document
+from fa_tune.commands.shared.documents import (
+    Count,
+    Rejected,
+    Seconds,
+    filled,
+    rejected,
+    write_document,
+)
 from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.option_groups import Output, shared_options
@@ -87,13 +94,7 @@ def command(options: SearchOptions, output: Output, quiet: bool) -> None:
         rows = [[_csv_cell(getattr(built, name)) for name in names] for built in builds]
         write_table_csv(names, rows, output.csv)
     if output.as_json:
-        write_document(
-            Build,
-            arch=report.arch,
-            nvrtc=report.nvrtc,
-            builds=builds,
-            rejected=rejected(report.rejected),
-        )
+        write_document(Build, report, builds=builds, rejected=rejected(report.rejected))
     elif output.is_table:
         _show(report)
     if not any(result.artifact for result in report.results):
@@ -135,23 +136,15 @@ def _cells(used: Resources) -> list[str]:
 
 def _builds(report: BuildReport) -> list[Built]:
     """The builds; what a failed one lacks is None."""
-    builds = []
-    for result in report.results:
-        artifact, used = result.artifact, {}
-        if artifact is not None:
-            used = asdict(artifact.resources)
-            used |= {"compile_s": artifact.compile_s, "diagnostics": artifact.diagnostics}
-        builds.append(
-            Built(
-                variant=result.request.variant.key,
-                arch=result.request.arch,
-                outcome=result.outcome,
-                reason=result.reason or None,
-                cached=result.cached,
-                **used,
-            )
+    return [
+        filled(
+            *(Built, result, result.artifact and result.artifact.resources, result.artifact),
+            variant=result.request.variant.key,
+            arch=result.request.arch,
+            reason=result.reason or None,
         )
-    return builds
+        for result in report.results
+    ]
 
 
 def _csv_cell(value: Any) -> Any:

@@ -16,7 +16,7 @@ from fa_tune.commands.shared.documents import write_document
 from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.option_groups import Output, shared_options
 from fa_tune.commands.shared.options import option
-from fa_tune.commands.shared.output import say, text_table
+from fa_tune.commands.shared.output import say, tell, text_table
 from fa_tune.commands.shared.parameters import NamedPath
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core import devices
@@ -36,7 +36,6 @@ from fa_tune.libraries import LABELS
 from fa_tune.profile import profile_json
 from fa_tune.profile.explain import Explanation, explain_pair, rank_correlations
 from fa_tune.profile.ncu.metrics import label
-from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.tune import single
 
 CORRELATED = 8  # counters to show
@@ -108,17 +107,16 @@ def command(
         write_document(Explain, whose=whose, explanations=explained)
         progress.note(f"Measurements: {whose}.")
         return
-    width = terminal_width()
     for explanation in explained:
         first, *others = explanation.sentences
-        say(wrapped(f"{explanation.workload}: {first}", width))
+        tell(f"{explanation.workload}: {first}")
         for sentence in others:
-            say(wrapped(sentence, width, indent="  "))
+            tell(sentence, indent="  ")
         say()
     for text in _correlations(found):
         say(text)
         say()
-    say(wrapped(f"Measurements: {whose}.", width))
+    tell(f"Measurements: {whose}.")
 
 
 def _measurements(

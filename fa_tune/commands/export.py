@@ -11,13 +11,13 @@ import click
 from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.option_groups import shared_options
 from fa_tune.commands.shared.options import D_HEADS, field_option, flag, gathered, option
-from fa_tune.commands.shared.output import say
+from fa_tune.commands.shared.output import say, tell
 from fa_tune.commands.shared.parameters import ARCHITECTURES, DTYPES, KERNELS, WORKLOADS, NamedPath
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core.options import SearchOptions
 from fa_tune.export.project import Export, export
 from fa_tune.export.selection import ExportOptions
-from fa_tune.report.wrap import folded, terminal_width, wrapped
+from fa_tune.report.wrap import folded, terminal_width
 from fa_tune.tune.outputs import registry_path
 
 
@@ -98,7 +98,7 @@ from fa_tune.tune.outputs import registry_path
 @flag("--kv-e4m3", help="The defaults for few queries for K and V in e4m3, too.")
 @gathered(
     "exported",
-    partial(ExportOptions, None),
+    partial(ExportOptions, Path()),
     [f.name for f in fields(ExportOptions) if f.name != "registry"],
 )
 @shared_options("registry", "jobs", "compile_timeout_s", "cache_dir", "quiet")
@@ -126,17 +126,16 @@ def _show(made: Export) -> None:
     configs = {kernel.variant.key for kernel in made.kernels}
     archs = ", ".join(sorted({kernel.arch for kernel in made.kernels}))
     mib = sum(len(kernel.image.image) for kernel in made.kernels) / 2**20
-    width = terminal_width()
     n = len({(entry.gpu, entry.workload) for entry in made.entries})
     workloads = "1 workload" if n == 1 else f"{n} workloads"  # with those between the registry's
     text = (
         f"Written to {made.folder}: {len(made.kernels)} kernels of {len(configs)} configs "
         f"({mib:.1f} MiB, {archs}, NVRTC {made.nvrtc}) for {workloads}."
     )
-    say(wrapped(text, width))
+    tell(text)
     say("Defaults:")
     for default in made.defaults:
-        say(folded(default.partition(":")[2], width, indent="  "))
+        say(folded(default.partition(":")[2], terminal_width(), indent="  "))
     if made.sized:
         n = len({default.key for default in made.sized})
         say(f"  and {n} more for few queries, by size")

@@ -10,23 +10,23 @@ from typing import Literal
 
 import click
 
-from fa_tune.commands.shared.documents import Row, Seconds, Stages, write_document
+from fa_tune.commands.shared.documents import Row, Seconds, Stages, filled, write_document
 from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.option_groups import Output, shared_options
 from fa_tune.commands.shared.options import option
-from fa_tune.commands.shared.output import say, write_rows_csv
+from fa_tune.commands.shared.output import say, tell, write_rows_csv
 from fa_tune.commands.shared.parameters import STDOUT, output_file
 from fa_tune.commands.shared.progress import PlainProgress, watching
 from fa_tune.commands.views.counters import counter_tables, explains
 from fa_tune.commands.views.row_table import FITTED_LIMIT, show_rows
 from fa_tune.commands.views.verdicts import check_users
-from fa_tune.core.model import Attempt, Outcome, Quantity
+from fa_tune.core.model import Attempt, Measurement, Outcome, Quantity
 from fa_tune.core.options import SearchOptions
 from fa_tune.core.paths import profiles_dir
 from fa_tune.profile import profile_json
 from fa_tune.report.fitted import Legend
 from fa_tune.report.formats import row_objects
-from fa_tune.report.wrap import terminal_width, wrapped
+from fa_tune.report.wrap import terminal_width
 from fa_tune.store.table.from_attempts import rows_from_attempts
 from fa_tune.tune import single
 from fa_tune.tune.results import ProfileResult
@@ -49,15 +49,8 @@ class Measured:
     @classmethod
     def of(cls, attempt: Attempt) -> Measured:
         """What an attempt measured, if it did."""
-        found = attempt.measurement
-        return cls(
-            subject=attempt.subject,
-            workload=attempt.workload,
-            outcome=attempt.outcome,
-            reason=attempt.reason or None,
-            samples_s=found.samples_s if found else (),
-            counters=found.counters if found else {},
-        )
+        found = attempt.measurement or Measurement(attempt.subject, attempt.workload, "", (), {})
+        return filled(cls, attempt, found, reason=attempt.reason or None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,11 +119,9 @@ def command(
     write_rows_csv(rows, output.csv)
     if output.as_json:
         write_document(
-            Profile,
+            *(Profile, result),
             whose=result.source,
             written_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            export=result.export,
-            warnings=result.warnings,
             rows=row_objects(rows),
             measurements=[Measured.of(attempt) for attempt in result.attempts],
             stages_s=progress.times.by_stage(),
@@ -141,8 +132,7 @@ def command(
             _show_counters(result, progress, legend, UNLIMITED if output.wide else terminal_width())
         if result.export is not None:
             say(f"Report kept in {result.export}.")
-        source = f"Measurements: {result.source}."
-        say(source if output.wide else wrapped(source, terminal_width()))
+        tell(f"Measurements: {result.source}.", wide=output.wide)
     if not output.is_table:
         progress.note(f"Measurements: {result.source}.")
     if export is not None and result.export is None:

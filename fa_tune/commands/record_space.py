@@ -12,14 +12,13 @@ from fa_tune.commands.shared.axes import configs_of
 from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.option_groups import shared_options
 from fa_tune.commands.shared.options import option
-from fa_tune.commands.shared.output import say
+from fa_tune.commands.shared.output import say, tell
 from fa_tune.commands.shared.parameters import NamedPath, WholeNumber
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.options import SearchOptions
 from fa_tune.lab import record_space
 from fa_tune.lab.space_table import SUFFIX
-from fa_tune.report.wrap import terminal_width, wrapped
 
 
 @click.command("record-space", cls=GroupedCommand)
@@ -74,6 +73,5 @@ def command(options: SearchOptions, at_most: int | None, to: Path, quiet: bool) 
         rows = [row for row in made.rows if row.workload == key]
         n_ran = sum(bool(row.samples_s) for row in rows)
         say(f"{key}: {len(rows)} config{'s' if rows[1:] else ''}, {n_ran} ran.")
-    width = terminal_width()
-    say(wrapped(f"{ran} of {len(made.rows)} rows have a time; {made.meta.note}.", width))
-    say(wrapped(f"Kept in {to}. Measurements: {made.source}.", width))
+    tell(f"{ran} of {len(made.rows)} rows have a time; {made.meta.note}.")
+    tell(f"Kept in {to}. Measurements: {made.source}.")

@@ -22,7 +22,7 @@ from fa_tune.commands.shared.options import (
     option,
     several,
 )
-from fa_tune.commands.shared.output import say
+from fa_tune.commands.shared.output import say, tell
 from fa_tune.commands.shared.parameters import DTYPE, WORKLOAD, NamedPath, output_file
 from fa_tune.commands.shared.progress import PlainProgress
 from fa_tune.commands.views.default_check import check_sentence, check_table, write_check
@@ -40,7 +40,6 @@ from fa_tune.core.workload import (
     benchmark_batch,
 )
 from fa_tune.lab.default_check import compare_recordings, compare_registry
-from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.store.registry.file import load, update
 from fa_tune.store.registry.lookup import NoEntry, find_match
 from fa_tune.store.registry.merge import EntryConflict, conflicts, merge_registries
@@ -174,7 +173,7 @@ def check(
         write_check(found)
     else:
         say(check_table(found))
-        say(wrapped(check_sentence(found), terminal_width()))
+        tell(check_sentence(found))
 
 
 @command.command("best", cls=GroupedCommand, short_help="Print the config to use for a workload.")

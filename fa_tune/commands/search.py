@@ -33,7 +33,6 @@ from fa_tune.report.page.render import write_page
 from fa_tune.search.strategies import DEFAULT, STRATEGIES, USES_PRIORS
 from fa_tune.search.strategies.budget import Budget
 from fa_tune.tune import flow, session
-from fa_tune.tune.results import SearchResult
 from fa_tune.tune.staleness import AttemptStanding, Staleness, why_stale
 
 STALE_ROWS = 20  # shown, unless --limit says otherwise
@@ -146,7 +145,12 @@ def command(
         measurements=limits.measurements,
         seconds=limits.seconds,
     )
-    _refuse_contradictions(options)
+    if options.record is not None and options.measure.profiler == "replay":
+        raise click.UsageError("--record keeps new measurements; --profiler replay makes none")
+    if options.audit and not options.explores:
+        raise click.UsageError(
+            "--audit measures what a strategy skipped; give --strategy or --budget"
+        )
     if learn_from and options.strategy not in USES_PRIORS:
         raise click.UsageError(f"--learn-from needs --strategy {' or '.join(sorted(USES_PRIORS))}")
     priors = priors_in(learn_from)
@@ -161,7 +165,12 @@ def command(
         return
     with watching(quiet) as progress, session.ready_workers(options.machine):
         result = flow.search(options, progress, configs, priors)
-    progress.tell(result.source, [*result.warnings, *_without_a_choice(result)])
+    without_a_choice = [
+        f"{found.workload.key}: {found.problem or 'nothing could be chosen'}"
+        for found in result.results
+        if found.decision is None
+    ]
+    progress.tell(result.source, [*result.warnings, *without_a_choice])
     if html is not None:
         write_page(html, [page_source(result)])
         progress.note(f"The page is {html}.")
@@ -175,27 +184,9 @@ def command(
         progress.note(f"Measurements: {result.source}.")
     if result.not_kept is not None:
         raise result.not_kept
-    if all(found.decision is None for found in result.results):
+    if len(without_a_choice) == len(result.results):
         raise NoUsableVariant("no workload has a config that can be chosen")
     check_users(result.attempts)
-
-
-def _refuse_contradictions(options: SearchOptions) -> None:
-    """Raise click.UsageError for options that mean nothing together."""
-    if options.record is not None and options.measure.profiler == "replay":
-        raise click.UsageError("--record keeps new measurements; --profiler replay makes none")
-    if options.audit and not options.explores:
-        raise click.UsageError(
-            "--audit measures what a strategy skipped; give --strategy or --budget"
-        )
-
-
-def _without_a_choice(result: SearchResult) -> list[str]:
-    return [
-        f"{found.workload.key}: {found.problem or 'nothing could be chosen'}"
-        for found in result.results
-        if found.decision is None
-    ]
 
 
 def _show_staleness(found: Staleness, output: Output) -> None:
@@ -213,12 +204,11 @@ def _show_staleness(found: Staleness, output: Output) -> None:
     if not output.is_table:
         return
     if rows:
-        some = [[*r[:3], *(_short(v) for v in r[3:])] for r in rows[: output.limit or STALE_ROWS]]
+        some = [
+            [*r[:3], *(v if len(v) <= SHOWN else f"{v[: SHOWN - 1]}…" for v in r[3:])]
+            for r in rows[: output.limit or STALE_ROWS]
+        ]
         say(fitted_table(STALE_HEADINGS, some, set(STALE_HEADINGS), configs="config"))
         if len(rows) > len(some):
             say(f"{len(rows) - len(some)} more; --csv has all.")
     say(found.sentence)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"

@@ -7,9 +7,9 @@ document changes in a way that breaks a reader.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, make_dataclass
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, make_dataclass
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
 from fa_tune.commands.shared.output import write_json
 from fa_tune.core import codec, model
@@ -18,6 +18,7 @@ from fa_tune.core.model import Outcome, Variant
 from fa_tune.core.workload import DType
 from fa_tune.store.table import columns
 
+T = TypeVar("T")
 Seconds = Annotated[float, NOT_NEGATIVE]
 Count = Annotated[int, NOT_NEGATIVE]
 Stages = Annotated[Mapping[str, Seconds], "How long each stage took, in the order of the stages."]
@@ -79,13 +80,24 @@ def rejected(found: Iterable[tuple[Variant, model.Rejected]]) -> tuple[Rejected,
     return tuple(Rejected(variant.key, why.constraint, why.reason) for variant, why in found)
 
 
+def filled(kind: type[T], *sources: Any, **others: Any) -> T:
+    """A dataclass with these `others` as fields, and each of the rest as the first of the sources
+    has it that has one of the name."""
+    names = [field.name for field in fields(kind) if field.name not in others]  # type: ignore[arg-type]
+    for name in names:
+        found = [source for source in sources if hasattr(source, name)]
+        if found:
+            others[name] = getattr(found[0], name)
+    return kind(**others)
+
+
 def name_of(document: Any) -> str:
     """The name that documents of a type have in `schema`."""
     (name,) = get_args(get_type_hints(document)["schema"])
     return str(name)
 
 
-def write_document(kind: Callable[..., Any], **fields: Any) -> None:
-    """One document of a type on standard output, its `schema` before its other fields."""
+def write_document(kind: type, *sources: Any, **others: Any) -> None:
+    """One document of a type on standard output, `filled`, its `schema` before its other fields."""
     name = name_of(kind)
-    write_json({"schema": name} | codec.dump(kind(schema=name, **fields)))
+    write_json({"schema": name} | codec.dump(filled(kind, *sources, schema=name, **others)))

@@ -17,12 +17,18 @@ from fa_tune.commands.shared.parameters import STDOUT
 from fa_tune.core.errors import shown
 from fa_tune.core.files import save_file
 from fa_tune.report.formats import write
+from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.store.table.rows import Row
 
 
 def say(text: str = "") -> None:
     """A line of the result."""
     click.echo(shown(text))
+
+
+def tell(text: str, *, wide: bool = False, indent: str = "") -> None:
+    """A sentence of the result: in lines that fit the terminal, or if `wide` in one."""
+    say(text if wide else wrapped(text, terminal_width(), indent=indent))
 
 
 def one_line(text: str) -> str:

@@ -7,11 +7,10 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from fa_tune.commands.shared.aside import aside, fitting
-from fa_tune.core.options import Progress
+from fa_tune.core.options import Progress, Silent
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -79,7 +78,7 @@ class PlainProgress:
     def lane(self, name: str) -> Progress:
         """Lines are the same for all."""
         self.times.begin(SEVERAL)
-        return _PlainLane(self)
+        return _Lane(self)
 
     def tell(self, note: str = "", warnings: Sequence[str] = ()) -> None:
         """A note and warnings, but for what was part of an earlier line."""
@@ -97,23 +96,18 @@ class PlainProgress:
         aside(line)
 
 
-class _PlainLane:
+class _Lane(Silent):
     """One of several that work at the same time: its lines are the command's, it has no stages."""
 
     def __init__(self, whole: PlainProgress) -> None:
-        self.note, self.warn = whole.note, whole.warn
+        super().__init__()
+        self._whole = whole
 
-    def stage(self, name: str, total: int) -> None:
-        pass
+    def note(self, text: str) -> None:
+        self._whole.note(text)
 
-    def advance(self, text: str = "") -> None:
-        pass
-
-    def leader(self, text: str) -> None:
-        pass
-
-    def lane(self, name: str) -> Progress:
-        return self
+    def warn(self, text: str) -> None:
+        self._whole.warn(text)
 
 
 class BarProgress(PlainProgress):
@@ -121,25 +115,19 @@ class BarProgress(PlainProgress):
 
     def __init__(self) -> None:
         # Late: most runs draw no bar.
+        from rich import progress
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
         from rich.table import Column
 
         super().__init__()
         self._console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("left", style="progress.remaining"),
-            TextColumn(
+        self._bars = progress.Progress(
+            progress.TextColumn("{task.description}", markup=False),
+            progress.BarColumn(bar_width=24),
+            progress.MofNCompleteColumn(),
+            progress.TimeRemainingColumn(),
+            progress.TextColumn("left", style="progress.remaining"),
+            progress.TextColumn(
                 "{task.fields[aside]}",
                 markup=False,
                 table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
@@ -149,42 +137,34 @@ class BarProgress(PlainProgress):
             expand=True,
             redirect_stdout=False,  # results go to stdout as they are, whatever the terminal
         )
-        self._leader = ""
+        self._own = _Bar(self, self._bars)
 
     def __enter__(self) -> BarProgress:
-        self._bar.start()
+        self._bars.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bar.stop()
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
 
     def stage(self, name: str, total: int) -> None:
-        """A new bar takes the old one's place; the leader stays."""
+        """A new bar takes the old ones' place; the leader stays."""
         super().stage(name, total)
-        for task in self._bar.task_ids:
-            self._bar.remove_task(task)
-        self._bar.add_task(name, total=total, aside=self._leader)
+        for task in self._bars.task_ids:
+            self._bars.remove_task(task)
+        self._own.stage(name, total)
 
     def lane(self, name: str) -> Progress:
         """A bar of its own for one of several that work at the same time."""
         self.times.begin(SEVERAL)
-        return _Lane(self, name, self._bar)
+        return _Bar(self, self._bars, f"{name}: ")
 
     def advance(self, text: str = "") -> None:
         """One step on; without a leader, `text` stands beside the bar."""
-        for task in self._bar.task_ids[-1:]:
-            self._bar.update(task, advance=1, aside=self._leader or " ".join(text.split()))
+        self._own.advance(text)
 
     def leader(self, text: str) -> None:
         """The leader so far, beside the bar."""
-        self._leader = "best so far: " + " ".join(text.split())
-        for task in self._bar.task_ids[-1:]:
-            self._bar.update(task, aside=self._leader)
+        self._own.leader(text)
 
     def print(self, line: str) -> None:
         """Put one line above the bar."""
@@ -193,38 +173,33 @@ class BarProgress(PlainProgress):
         )
 
 
-class _Lane:
-    """One of several bars; its lines appear above all of them."""
+class _Bar(_Lane):
+    """One bar, of all or of the lane that its `prefix` names; lines appear above all of them."""
 
-    def __init__(self, whole: BarProgress, name: str, bar: Bars) -> None:
-        self._whole, self._name, self._bar = whole, name, bar
+    def __init__(self, whole: BarProgress, bars: Bars, prefix: str = "") -> None:
+        super().__init__(whole)
+        self._bars, self._prefix = bars, prefix
         self._task: TaskID | None = None
         self._leader = ""
 
     def stage(self, name: str, total: int) -> None:
-        if self._task in self._bar.task_ids:
-            self._bar.remove_task(self._task)
-        self._task = self._bar.add_task(f"{self._name}: {name}", total=total, aside="")
-        self._leader = ""
+        if self._task in self._bars.task_ids:
+            self._bars.remove_task(self._task)
+        if self._prefix:  # what led on a lane was of another workload
+            self._leader = ""
+        text = f"{self._prefix}{name}"
+        self._task = self._bars.add_task(text, total=total, aside=self._leader)
 
     def advance(self, text: str = "") -> None:
-        if self._task in self._bar.task_ids:
-            aside = self._leader or " ".join(text.split())
-            self._bar.update(self._task, advance=1, aside=aside)
+        self._update(1, self._leader or " ".join(text.split()))
 
     def leader(self, text: str) -> None:
         self._leader = "best so far: " + " ".join(text.split())
-        if self._task in self._bar.task_ids:
-            self._bar.update(self._task, aside=self._leader)
+        self._update(0, self._leader)
 
-    def note(self, text: str) -> None:
-        self._whole.note(text)
-
-    def warn(self, text: str) -> None:
-        self._whole.warn(text)
-
-    def lane(self, name: str) -> Progress:
-        return _Lane(self._whole, name, self._bar)
+    def _update(self, steps: int, aside: str) -> None:
+        if self._task in self._bars.task_ids:
+            self._bars.update(self._task, advance=steps, aside=aside)
 
 
 @contextmanager

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fa_tune.commands.shared.documents import Count, write_document
+from fa_tune.commands.shared.documents import Count, filled, write_document
 from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.views.registry_table import workload_text
 from fa_tune.core.comparison import LIMIT
 from fa_tune.core.stats import MARGIN, Ratio
+from fa_tune.core.workload import Workload
 from fa_tune.lab.default_check import REGISTRY, DefaultComparison
 
 # `ratio`: to the default's time; one word, that no narrow table breaks.
@@ -22,7 +23,7 @@ class Choice:
     """One choice against the default; ratios are times over the default's."""
 
     gpu: str
-    workload: str
+    workload: Workload
     method: str
     chosen: str
     default: str | None
@@ -69,10 +70,8 @@ def check_table(found: Sequence[DefaultComparison]) -> str:
 
 def _verdict(comparison: DefaultComparison) -> str:
     """`slower`, and on which inputs."""
-    if not comparison.slower:
-        return ""
     on = ", ".join(comparison.behind_on)
-    return f"slower on {on}" if on else "slower"
+    return (f"slower on {on}" if on else "slower") if comparison.slower else ""
 
 
 def check_sentence(found: Sequence[DefaultComparison]) -> str:
@@ -83,43 +82,25 @@ def check_sentence(found: Sequence[DefaultComparison]) -> str:
     compared = sum(any(f.to_default for f in comparison.on_inputs) for comparison in found)
     if compared:
         text += f", or by more than {100 * LIMIT:g} % on any inputs"
-    text += f": {slower} of {len(found)}"
-    text += " choice" if len(found) == 1 else " choices"
+    text += f": {slower} of {len(found)} {'choice' if len(found) == 1 else 'choices'}"
     own = sum(comparison.is_default for comparison in found)
     again = sum(comparison.confirmed is not None for comparison in found)
     unknown = sum(comparison.default is None for comparison in found)
-    if own:
-        text += f"; {own} {'is' if own == 1 else 'are'} the default itself"
-    if again:
-        text += f"; {again} {'was' if again == 1 else 'were'} compared with it once more after the "
-        text += "search"
-    if compared:
-        text += (
-            f"; {compared} {'was' if compared == 1 else 'were'} compared with it on other inputs"
-        )
-    if unknown:
-        text += f"; {unknown} could not be compared, the default was not measured"
+    for n, one, more, what in (
+        (own, "is", "are", "the default itself"),
+        (again, "was", "were", "compared with it once more after the search"),
+        (compared, "was", "were", "compared with it on other inputs"),
+        (unknown, "could", "could", "not be compared, the default was not measured"),
+    ):
+        text += f"; {n} {one if n == 1 else more} {what}" if n else ""
     return f"{text}."
 
 
 def write_check(found: Sequence[DefaultComparison]) -> None:
     """The same for scripts."""
     choices = [
-        Choice(
-            gpu=comparison.gpu,
-            workload=comparison.workload.key,
-            method=comparison.method,
-            chosen=comparison.chosen,
-            default=comparison.default,
-            ratio=comparison.ratio,
-            confirmed=comparison.confirmed,
-            n=comparison.n,
-            slower=comparison.slower,
-            on_inputs={on.inputs: on.to_default for on in comparison.on_inputs},
-            behind_on=comparison.behind_on,
-            source=comparison.source,
-        )
-        for comparison in found
+        filled(Choice, one, on_inputs={on.inputs: on.to_default for on in one.on_inputs})
+        for one in found
     ]
     write_document(RegistryCheck, slower=sum(c.slower for c in choices), choices=choices)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from fa_tune.commands.shared.documents import Memory, memory, write_document
-from fa_tune.commands.shared.output import say, text_table
+from fa_tune.commands.shared.output import say, tell, text_table
 from fa_tune.commands.views.registry_prose import entry_prose
 from fa_tune.core import devices, units
 from fa_tune.core.errors import InvalidConfig
@@ -17,7 +17,7 @@ from fa_tune.core.stats import Ratio
 from fa_tune.core.workload import Workload, labels
 from fa_tune.libraries import LABELS
 from fa_tune.report.fitted import Legend, fitted
-from fa_tune.report.wrap import terminal_width, wrapped
+from fa_tune.report.wrap import terminal_width
 from fa_tune.search.data_dependence import worst
 from fa_tune.store.registry.lookup import EntryMatch, Target, find_match
 from fa_tune.store.registry.schema import Entry, Registry, entry_text
@@ -54,7 +54,7 @@ class Best:
     schema: Literal["fa-tune-best-1"]
     family: str
     config: str
-    workload: str
+    workload: Workload
     exact: bool
     distance: float
     explanation: str
@@ -82,30 +82,20 @@ def show_entries(entries: Sequence[Entry], *, wide: bool) -> None:
             cells = _cells(entry) | {"x default": _speed(entry.ratio_to_default)}
             rows.append([legend.number(entry.chosen.key), *(cells[name] for name in _FITTED)])
         headings = ["", *_FITTED.values()]
-        say(wrapped(title, width))
+        tell(title)
         say("\n".join(fitted(headings, rows, width, left=headings[:2], spare=_SPARE)))
         say()
     texts = []
     for entry in entries:
-        named = [entry.chosen, *entry.tie_set]
-        named += [entry.default] if entry.default is not None else []
+        named = [v.key for v in (entry.chosen, *entry.tie_set, entry.default) if v is not None]
         text = entry_prose(entry, workload_text(entry.workload))
-        texts.append(legend.numbered(text, list(dict.fromkeys(v.key for v in named))))
-    say(wrapped(_KEY, width))
+        texts.append(legend.numbered(text, list(dict.fromkeys(named))))
+    tell(_KEY)
     say("\n".join(legend.lines(width)))
     for text in texts:
         say()
-        say(wrapped(text, width))
+        tell(text)
     say()
-
-
-def _memory(entry: Entry) -> tuple[str, str]:
-    """GB/s and their share of the memory's peak, where memory may be the limit."""
-    rate = entry.memory_rate
-    if rate is None:
-        return "", ""
-    share = "" if rate.of_peak is None else f"{100 * rate.of_peak:.0f}"
-    return f"{rate.bytes_per_s / 1e9:.0f}", share
 
 
 def entry_table(entries: Sequence[Entry]) -> str:
@@ -122,8 +112,12 @@ def _cells(entry: Entry) -> dict[str, str]:
     if entry.interval_s is not None:
         low, high = entry.interval_s
         half = f"±{50 * (high - low) / entry.median_s:.2f} %"
+    default, whose = entry.default, ""
+    if default is not None and default.family != entry.chosen.family:
+        whose = f" ({default.family})"
     recorded = entry.provenance.recorded_at[:10]
-    rate, share = _memory(entry)
+    rate = entry.memory_rate
+    share = rate.of_peak if rate is not None else None
     return {
         "GPU": entry.gpu.name,
         "workload": workload_text(entry.workload),
@@ -134,23 +128,15 @@ def _cells(entry: Entry) -> dict[str, str]:
         "95 %": half,
         "n": str(entry.n),
         "TFLOP/s": f"{entry.tflops:.0f}",
-        "GB/s": rate,
-        "% of peak": share,
-        "x default": _speed(entry.ratio_to_default) + _other_family(entry),
+        "GB/s": "" if rate is None else f"{rate.bytes_per_s / 1e9:.0f}",
+        "% of peak": "" if share is None else f"{100 * share:.0f}",
+        "x default": _speed(entry.ratio_to_default) + whose,
         **{f"x {LABELS[name]}": _speed(_reference(entry, name)) for name in _REFERENCES},
         "x best": _speed(_hardest(entry)),
         "tied": str(max(len(entry.tie_set) - 1, 0)),
         "x default at worst": _at_worst(entry),
         "from": f"{recorded} {'replay' if entry.source == 'replay' else 'measured'}",
     }
-
-
-def _other_family(entry: Entry) -> str:
-    """Whose default it was, where that is not the chosen config's own family."""
-    default = entry.default
-    if default is None or default.family == entry.chosen.family:
-        return ""
-    return f" ({default.family})"
 
 
 def _reference(entry: Entry, name: str) -> Ratio | None:
@@ -218,14 +204,8 @@ def target_of(
 def write_best(match: EntryMatch, requested: Workload) -> None:
     """What a script needs to run the config, and the whole entry it comes from."""
     write_document(
-        Best,
-        family=match.chosen.family,
-        config=match.chosen.config,
-        workload=requested.key,
-        exact=match.exact,
-        distance=match.distance,
-        explanation=match.explanation,
-        warnings=match.warnings,
+        *(Best, match, match.chosen),
+        workload=requested,
         memory=memory(match.entry.memory_rate),
         entry=json.loads(entry_text(match.entry)),
     )

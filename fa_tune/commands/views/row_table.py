@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from fa_tune.commands.shared.output import one_line, say
+from fa_tune.commands.shared.output import one_line, say, tell
 from fa_tune.core import units
 from fa_tune.core.model import Outcome
 from fa_tune.report.fitted import Legend, fitted
@@ -38,26 +38,20 @@ def show_rows(rows: Sequence[Row], limit: int | None, *, wide: bool, summed_up: 
         return legend
     width = terminal_width()
     for group, members in grouped(rows).items():
-        say(wrapped(str(group), width))
-        for line in _table(members, legend, limit or FITTED_LIMIT, width):
-            say(line)
-        say()
-    subjects = list(dict.fromkeys(_subject(row) for row in rows if not row.is_reference))
-    texts = []
-    for summary in summarise(rows) if summed_up else ():
-        own = [_subject(summary.winner)] if summary.winner is not None else []
-        texts.append(legend.numbered(" ".join(summary.sentences), own))
-    if subjects:
-        starred = any(best(members) is not None for members in grouped(rows).values())
-        say(wrapped(STARRED_KEY if starred else KEY, width))
-        for line in legend.lines(width):
-            say(line)
-    for i, text in enumerate(texts):
+        tell(str(group))
+        say("\n".join([*_table(members, legend, limit or FITTED_LIMIT, width), ""]))
+    if not all(row.is_reference for row in rows):
+        tell(STARRED_KEY if best(rows) is not None else KEY)
+        say("\n".join(legend.lines(width)))
+    for i, summary in enumerate(summarise(rows) if summed_up else ()):
+        own = [subject_of(summary.winner)] if summary.winner is not None else []
+        text = legend.numbered(" ".join(summary.sentences), own)
         say(("" if i else "\n") + wrapped(text, width))
     return legend
 
 
-def _subject(row: Row) -> str:
+def subject_of(row: Row) -> str:
+    """`family:config`."""
     return f"{row.family}:{row.kernel}"
 
 
@@ -72,10 +66,13 @@ def _table(rows: Sequence[Row], legend: Legend, limit: int, width: int) -> list[
     cells = []
     why: dict[str, list[str]] = {}  # whose, by the reason
     for row in shown:
-        name = row.kernel if row.is_reference else legend.number(_subject(row))
+        name = row.kernel if row.is_reference else legend.number(subject_of(row))
         mark = FASTEST if row is winner else ""
-        ratio = f"{pace[id(row)] / fastest:.3f}" if id(row) in pace and fastest else ""
-        cells.append([mark, name, *_figures(row, ratio, repeated=repeated)])
+        ratio = pace[id(row)] / fastest if id(row) in pace and fastest else None
+        shown_of = figures(row, row.rank_s, ratio)
+        shown_of["n"] = shown_of["n"] if repeated else ""
+        shown_of["outcome"] = "" if row.outcome is Outcome.OK else row.outcome.replace("_", " ")
+        cells.append([mark, name, *(shown_of[heading] for heading in _HEADINGS[2:])])
         if row.reason:
             why.setdefault(one_line(row.reason), []).append(name)
     lines = fitted(_HEADINGS, cells, width, left=_LEFT, spare=_SPARE)
@@ -94,17 +91,16 @@ def gigabytes(bytes_per_s: float | None) -> str:
     return f"{bytes_per_s / 1e9:.0f}" if bytes_per_s else ""
 
 
-def _figures(row: Row, ratio: str, *, repeated: bool) -> list[str]:
-    """The cells after the name; what is missing stays empty."""
-    return [
-        units.aligned_seconds(row.rank_s) if row.rank_s is not None else "",
-        ratio,
-        f"{row.matmul_tflops:.0f}" if row.matmul_tflops else "",
-        gigabytes(row.bytes_per_s),
-        f"{row.cycles:,.0f}" if row.cycles else "",
-        f"{row.sm_clock_hz / 1e9:.2f}" if row.sm_clock_hz else "",
-        str(row.registers or ""),
-        f"{row.l2_hit_percent:.1f}" if row.l2_hit_percent is not None else "",
-        str(row.n or "") if repeated else "",
-        "" if row.outcome is Outcome.OK else row.outcome.replace("_", " "),
-    ]
+def figures(row: Row, seconds: float | None, ratio: float | None) -> dict[str, str]:
+    """Cells by their headings; what is missing is empty."""
+    return {
+        "time": "" if seconds is None else units.aligned_seconds(seconds),
+        "x": "" if ratio is None else f"{ratio:.3f}",
+        "TFLOP/s": f"{row.matmul_tflops:.0f}" if row.matmul_tflops else "",
+        "GB/s": gigabytes(row.bytes_per_s),
+        "cycles": f"{row.cycles:,.0f}" if row.cycles else "",
+        "GHz": f"{row.sm_clock_hz / 1e9:.2f}" if row.sm_clock_hz else "",
+        "regs": str(row.registers or ""),
+        "L2 %": "" if row.l2_hit_percent is None else f"{row.l2_hit_percent:.1f}",
+        "n": str(row.n or ""),
+    }

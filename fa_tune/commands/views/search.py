@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,21 +11,18 @@ from pathlib import Path
 from typing import Literal
 
 from fa_tune.commands.shared import documents
-from fa_tune.commands.shared.documents import Count, Stages, write_document
-from fa_tune.commands.shared.output import say
+from fa_tune.commands.shared.documents import Count, Stages, filled, write_document
+from fa_tune.commands.shared.output import say, tell
 from fa_tune.commands.views import search_table
+from fa_tune.commands.views.row_table import subject_of
 from fa_tune.core.comparison import OnInputs
-from fa_tune.core.model import (
-    DeviceInfo,
-    Outcome,
-    Rejected,
-    Variant,
-)
+from fa_tune.core.model import DeviceInfo, Outcome, Rejected, Variant
 from fa_tune.core.stats import Ratio
+from fa_tune.core.workload import Workload
 from fa_tune.report.fitted import Legend
 from fa_tune.report.formats import row_objects, write_text
 from fa_tune.report.page.source import Source
-from fa_tune.report.wrap import terminal_width, wrapped
+from fa_tune.report.wrap import terminal_width
 from fa_tune.search.decide import Decision
 from fa_tune.store.table.from_attempts import rows_from_attempts
 from fa_tune.store.table.rows import Row
@@ -48,7 +46,7 @@ class Confirmation:
 class WorkloadFound:
     """One workload of a search: the decision, or the problem in its place."""
 
-    workload: str
+    workload: Workload
     decision: Decision | None
     confirmation: Confirmation | None
     inputs: str
@@ -90,12 +88,7 @@ def all_rows(result: SearchResult) -> list[Row]:
 def show_search(result: SearchResult, limit: int | None, *, wide: bool = False) -> None:
     """A table and a summary for each workload on standard output: fitted to the terminal, or with
     every column and config."""
-    if wide:
-        width = None
-        _show_wide(result, limit)
-    else:
-        width = terminal_width()
-        _show_fitted(result, limit, width)
+    (_show_wide if wide else _show_fitted)(result, limit)
     closing = []
     if result.rejected:
         closing.append(rejected_line(result.rejected))
@@ -105,29 +98,25 @@ def show_search(result: SearchResult, limit: int | None, *, wide: bool = False) 
         closing.append(f"Kept in {result.registry}.")
     closing.append(f"Measurements: {result.source}.")
     for text in closing:
-        say(text if width is None else wrapped(text, width))
+        tell(text, wide=wide)
 
 
-def _show_fitted(result: SearchResult, limit: int | None, width: int) -> None:
-    legend = Legend()
+def _show_fitted(result: SearchResult, limit: int | None) -> None:
+    width, legend = terminal_width(), Legend()
     sentences = []
     for found in result.results:
         rows = workload_rows(result, found)
         name = _name(found, rows)
         lines = search_table.table_lines(found, rows, legend, limit, width)
         if lines:
-            say(wrapped(name, width))
-            for line in lines:
-                say(line)
-            say()
+            tell(name)
+            say("\n".join([*lines, ""]))
         sentences.append(search_table.sentence(found, name, legend, _gpu(result)))
     if any(found.decision for found in result.results):
-        say(wrapped(search_table.KEY, width))
-        for line in legend.lines(width):
-            say(line)
-        say()
+        tell(search_table.KEY)
+        say("\n".join([*legend.lines(width), ""]))
     for text in sentences:
-        say(wrapped(text, width))
+        tell(text)
 
 
 def _name(found: WorkloadResult, rows: Sequence[Row]) -> str:
@@ -153,36 +142,22 @@ def _by_choice(found: WorkloadResult, rows: Sequence[Row]) -> list[Row]:
     if found.decision is None:
         return list(rows)
     ratio = {s.subject: s.to_chosen.value for s in found.decision.standings}
-
-    def key(row: Row) -> tuple[int, float]:
-        behind = ratio.get(f"{row.family}:{row.kernel}")
-        return (0, 0.0) if row.is_reference else (2, 0.0) if behind is None else (1, behind)
-
-    return sorted(rows, key=key)
+    return sorted(
+        rows, key=lambda row: 0.0 if row.is_reference else ratio.get(subject_of(row), math.inf)
+    )
 
 
 def write_search(result: SearchResult, stages_s: Mapping[str, float]) -> None:
     """The result as JSON."""
     write_document(
-        Search,
+        *(Search, result),
         whose=result.source,
-        method=result.method,
-        device=result.device,
-        registry=result.registry,
-        measured=result.measured,
-        reused=result.reused,
-        warnings=result.warnings,
         workloads=[
-            WorkloadFound(
-                workload=found.workload.key,
-                decision=found.decision,
-                confirmation=_confirmation(found),
-                inputs=found.inputs,
-                on_inputs=found.on_inputs,
-                exploration=found.exploration,
+            filled(
+                *(WorkloadFound, found),
+                confirmation=found.confirmation and filled(Confirmation, found.confirmation),
                 problem=found.problem or None,
                 memory=documents.memory(found.memory_rate(_gpu(result))),
-                families=found.families,
                 rows=tuple(row_objects(workload_rows(result, found))),
             )
             for found in result.results
@@ -190,13 +165,6 @@ def write_search(result: SearchResult, stages_s: Mapping[str, float]) -> None:
         rejected=documents.rejected(result.rejected),
         stages_s=stages_s,
     )
-
-
-def _confirmation(found: WorkloadResult) -> Confirmation | None:
-    c = found.confirmation
-    if c is None:
-        return None
-    return Confirmation(chosen=c.chosen, default=c.default, ratio=c.ratio, n=c.n, upheld=c.upheld)
 
 
 def _gpu(result: SearchResult) -> str:

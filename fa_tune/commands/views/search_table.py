@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fa_tune.commands.views.registry_prose import against, data_dependence, without_family
-from fa_tune.commands.views.row_table import gigabytes
-from fa_tune.core import units
+from fa_tune.commands.views.row_table import figures, subject_of
 from fa_tune.core.model import BARE_READ, Outcome, Variant, is_reference, reference_name
 from fa_tune.libraries import label_of
 from fa_tune.report.fitted import Legend, fitted
@@ -36,23 +35,20 @@ def table_lines(
     decision = found.decision
     if decision is None:
         return []
-    by_subject = {f"{row.family}:{row.kernel}": row for row in rows}
-    lines = [[*_reference_cells(row, decision)] for row in rows if row.is_reference]
-    lines = [cells for cells in lines if cells]
     standings = sorted(decision.standings, key=lambda s: (s.to_chosen.value, s.subject))
     best = {s.subject for s in standings[: limit or DEFAULT_LIMIT]}
     shown = best | {decision.chosen.subject, decision.default}
-    for standing in standings:
-        if standing.subject in shown:
-            row = by_subject[standing.subject]
-            mark = _mark(standing.subject, decision)
-            note = "default" if standing.subject == decision.default else ""
-            lines.append(
-                [
-                    *(mark, legend.number(standing.subject)),
-                    *_figures(row, standing.median_s, standing.to_chosen.value, note),
-                ]
-            )
+    references = {label_of(s): 1.0 / ratio.value for s, ratio in decision.to_references.items()}
+    by_subject = {subject_of(row): row for row in rows}
+    lines = [
+        [*_line("", row.kernel, row, row.rank_s, references[row.kernel]), ""]
+        for row in rows
+        if row.is_reference and row.kernel in references and row.rank_s is not None
+    ]
+    for one in (s for s in standings if s.subject in shown):
+        row, name = by_subject[one.subject], legend.number(one.subject)
+        cells = _line(_mark(one.subject, decision), name, row, one.median_s, one.to_chosen.value)
+        lines.append([*cells, "default" if one.subject == decision.default else ""])
     hidden = sum(s.subject not in shown for s in standings)
     out = fitted(_HEADINGS, lines, width, left=_LEFT, spare=_SPARE)
     return out + ([f"  … {hidden} more (--wide)"] if hidden else [])
@@ -67,28 +63,9 @@ def _mark(subject: str, decision: Decision) -> str:
     return TIED if is_tied else ""
 
 
-def _reference_cells(row: Row, decision: Decision) -> list[str]:
-    names = {label_of(s): s for s in decision.to_references}
-    subject = names.get(row.kernel)
-    if subject is None or row.outcome is not Outcome.OK or row.rank_s is None:
-        return []
-    return [
-        *("", row.kernel),
-        *_figures(row, row.rank_s, 1.0 / decision.to_references[subject].value, ""),
-    ]
-
-
-def _figures(row: Row, seconds: float, ratio: float, note: str) -> list[str]:
-    return [
-        units.aligned_seconds(seconds),
-        f"{ratio:.3f}",
-        f"{row.matmul_tflops:.0f}" if row.matmul_tflops else "",
-        gigabytes(row.bytes_per_s),
-        str(row.registers or ""),
-        f"{row.l2_hit_percent:.1f}" if row.l2_hit_percent is not None else "",
-        str(row.n or ""),
-        note,
-    ]
+def _line(mark: str, name: str, row: Row, seconds: float, ratio: float) -> list[str]:
+    cells = figures(row, seconds, ratio)
+    return [mark, name, *(cells[heading] for heading in _HEADINGS[2:-1])]
 
 
 def sentence(found: WorkloadResult, name: str, legend: Legend | None, gpu: str = "") -> str:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fa_tune.commands.shared.documents import Count, Seconds, write_document
+from fa_tune.commands.shared.documents import Count, Seconds, filled, write_document
 from fa_tune.commands.shared.fitted_table import subject_of
 from fa_tune.commands.shared.option_groups import Output
-from fa_tune.commands.shared.output import one_line, say, text_table, write_rows_csv
+from fa_tune.commands.shared.output import one_line, say, tell, text_table, write_rows_csv
 from fa_tune.commands.views.row_table import gigabytes
 from fa_tune.core import units
 from fa_tune.core.model import Attempt, Outcome
@@ -54,22 +54,17 @@ class Timing:
         """The timing of an attempt."""
         (row,) = rows_from_attempts([attempt])
         samples, found = row.samples_s or (), attempt.measurement
-        return cls(
-            kernel=row.kernel,
+        return filled(
+            *(cls, row),
             reference=row.is_reference,
             workload=attempt.workload,
             inputs=row.inputs or None,
             method=row.method or None,
-            outcome=row.outcome,
             reason=row.reason or None,
             mean_s=row.duration_s,
-            median_s=row.median_s,
-            min_s=row.min_s,
-            max_s=row.max_s,
             sd_s=statistics.stdev(samples) if len(samples) > 1 else None,
             n=row.n or 0,
             tflops=row.matmul_tflops,
-            bytes_per_s=row.bytes_per_s,
             host_launch_s=found.host_launch_s if found and samples else None,
             samples_s=samples,
         )
@@ -122,12 +117,9 @@ def show_timings(result: ProfileResult, output: Output) -> None:
         for (workload, inputs), members in _grouped(timings).items():
             say(_table(workload, inputs, members, output.limit, legend, width))
             say()
-        source = f"Measurements: {result.source}."
-        if width is not None:
-            if lines := legend.lines(width):
-                say("\n".join([*lines, ""]))
-            source = wrapped(source, width)
-        say(source)
+        if width is not None and (lines := legend.lines(width)):
+            say("\n".join([*lines, ""]))
+        tell(f"Measurements: {result.source}.", wide=output.wide)
 
 
 def _grouped(timings: Sequence[Timing]) -> dict[tuple[str, str], list[Timing]]:

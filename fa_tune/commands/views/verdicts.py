@@ -46,21 +46,17 @@ class Verified:
     rejected: tuple[Rejected, ...]
 
 
-def show_verdicts(report: VerifyReport) -> None:
-    """A line per variant and a sentence, on standard output; nothing where nothing ran."""
-    if report.verdicts or report.failures:
-        say(verdict_table(report))
-        say(verdict_sentence(report))
-
-
 def refuse_wrong(report: VerifyReport) -> None:
     """Raise NoUsableVariant unless every variant that can run gave a right result."""
     if report.failures or not all(v.correct for v in report.verdicts.values()):
         raise NoUsableVariant(verdict_sentence(report).rstrip("."))
 
 
-def verdict_table(report: VerifyReport) -> str:
-    """One line per variant: wrong ones first, then those without a verdict, then the rest."""
+def show_verdicts(report: VerifyReport) -> None:
+    """A line per variant on standard output, wrong ones first, then those without a verdict, then
+    the rest, and a sentence; nothing where nothing ran."""
+    if not report.verdicts and not report.failures:
+        return
     none = [""] * (len(_FIGURES) + 2)
     failures = [
         [WRONG, _name(f.subject), *none, f"{f.outcome.replace('_', ' ')}: {f.reason}"]
@@ -69,7 +65,8 @@ def verdict_table(report: VerifyReport) -> str:
     rows = [_row(key, verdict) for key, verdict in sorted(report.verdicts.items())]
     wrong, right = ([row for row in rows if row[0] == mark] for mark in (WRONG, RIGHT))
     left = {"", "Kernel Name", "problem"}
-    return fitted_table(_HEADINGS, [*wrong, *failures, *right], left, configs="Kernel Name")
+    say(fitted_table(_HEADINGS, [*wrong, *failures, *right], left, configs="Kernel Name"))
+    say(verdict_sentence(report))
 
 
 def verdict_sentence(report: VerifyReport) -> str:
