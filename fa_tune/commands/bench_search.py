@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import click
 
@@ -40,8 +40,6 @@ from fa_tune.search.strategies import FORMER, STRATEGIES
 SEEDS = WholeNumber(1, 10_000)
 OTHERS = "Kernel Tuner"  # of one colour in a picture
 QUANTILES = {MEDIAN: "median", UNLUCKY: "unluckiest tenth"}
-# What options were called when older results were recorded.
-FORMER_NAMES = {"rival-seeds": "external-seeds"}
 
 _CSV_HEADINGS = (
     *("space", "strategy", "configs", "seeds", "limit"),
@@ -88,10 +86,7 @@ class BenchSearch:
     spaces: tuple[Scored, ...]
 
 
-@click.command(
-    "bench-search",
-    context_settings={"token_normalize_func": lambda name: FORMER_NAMES.get(name, name)},
-)
+@click.command("bench-search")
 @click.argument("paths", nargs=-1, type=NamedPath(readable=False), metavar="[PATH]…")
 @option(
     "--strategy",
@@ -199,9 +194,14 @@ def command(
     for path in add:
         for name, scores in read(path, plan.limit).items():
             earlier.setdefault(name, []).extend(scores)
+    theirs: tuple[str, ...] = ()
+    if kernel_tuner and kernel_tuner != "none":
+        require()
+        named = tuple(w.strip() for w in kernel_tuner.split(",") if w)
+        theirs = all_strategies() if kernel_tuner == "all" else named
     plan = replace(
         plan,
-        kernel_tuner=_kernel_tuner_strategies(kernel_tuner),
+        kernel_tuner=theirs,
         jobs=plan.jobs or os.cpu_count() or 1,
         lenient=kernel_tuner == "all",  # what was asked for by name has to run
     )
@@ -220,7 +220,12 @@ def command(
         write_json(document(plan, scored))
         return
     if output.csv is not None:
-        rows = _flat([score for _, scores in scored for score in scores])
+        rows = [
+            [s.space, s.strategy, s.n_points, s.n_seeds, s.limit]
+            + [n for level in LEVELS for n in s.needed[level]]
+            for _, scores in scored
+            for s in scores
+        ]
         write_table_csv(_CSV_HEADINGS, rows, output.csv)
     if output.is_table:
         for space, scores in scored:
@@ -243,21 +248,6 @@ def _spaces(paths: Sequence[Path], workload: Workload | None) -> list[RecordedWo
     return found
 
 
-def _kernel_tuner_strategies(text: str | None) -> tuple[str, ...]:
-    if not text or text == "none":
-        return ()
-    require()
-    return all_strategies() if text == "all" else tuple(w.strip() for w in text.split(",") if w)
-
-
-def _flat(scores: Sequence[Score]) -> list[list[Any]]:
-    return [
-        [s.space, s.strategy, s.n_points, s.n_seeds, s.limit]
-        + [n for level in LEVELS for n in s.needed[level]]
-        for s in scores
-    ]
-
-
 def _records(spaces: Sequence[Sequence[Score]]) -> Records:
     """The corners of each curve: the share of the best at the median and for all but the unluckiest
     tenth of the seeds, over measurements; of Kernel Tuner's strategies the medians alone."""
@@ -274,18 +264,11 @@ def _records(spaces: Sequence[Sequence[Score]]) -> Records:
         for score in sorted(scores, key=_is_other, reverse=True)  # theirs below ours
         for quantile, name in QUANTILES.items()
         if quantile == MEDIAN or not _is_other(score)
-        for measurements, share in _corners(score.curve[quantile])
+        for curve in [score.curve[quantile]]
+        for measurements, share in enumerate(curve, 1)
+        if measurements in (1, len(curve)) or share != curve[measurements - 2]
     ]
 
 
 def _is_other(score: Score) -> bool:
     return score.strategy.startswith(PREFIX)
-
-
-def _corners(curve: Sequence[float]) -> list[tuple[int, float]]:
-    """Where the curve rises, and its end."""
-    return [
-        (n, share)
-        for n, share in enumerate(curve, 1)
-        if n == 1 or share != curve[n - 2] or n == len(curve)
-    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Literal
 
 import click
 
@@ -88,11 +88,21 @@ def command(options: SearchOptions, output: Output, quiet: bool) -> None:
             names=options.families,
             d_head_v=grid.d_head_v,
         )
-    builds = _builds(report)
+    builds = [
+        filled(
+            *(Built, result, result.artifact and result.artifact.resources, result.artifact),
+            variant=result.request.variant.key,
+            arch=result.request.arch,
+            reason=result.reason or None,
+        )
+        for result in report.results
+    ]
     if output.csv is not None:
         names = [field.name for field in fields(Built)]
-        rows = [[_csv_cell(getattr(built, name)) for name in names] for built in builds]
-        write_table_csv(names, rows, output.csv)
+        rows = [vars(built) | {"cached": str(built.cached).lower()} for built in builds]
+        for row in rows:
+            row["diagnostics"] = " | ".join(row["diagnostics"])
+        write_table_csv(names, [[*row.values()] for row in rows], output.csv)
     if output.as_json:
         write_document(Build, report, builds=builds, rejected=rejected(report.rejected))
     elif output.is_table:
@@ -132,22 +142,3 @@ def _cells(used: Resources) -> list[str]:
         *map(str, (used.registers, used.spill_store_bytes, used.spill_load_bytes)),
         *(str(used.stack_bytes), f"{smem_kib:g}", str(used.ctas_per_sm)),
     ]
-
-
-def _builds(report: BuildReport) -> list[Built]:
-    """The builds; what a failed one lacks is None."""
-    return [
-        filled(
-            *(Built, result, result.artifact and result.artifact.resources, result.artifact),
-            variant=result.request.variant.key,
-            arch=result.request.arch,
-            reason=result.reason or None,
-        )
-        for result in report.results
-    ]
-
-
-def _csv_cell(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return " | ".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else value

@@ -98,8 +98,7 @@ def show(
     Example:
       fa-tune registry show --d-head 128 --dtype fp16
     """
-    path = registry_path(options.registry)
-    kept = load(path)
+    kept, path = _kept(options)
     entries = [
         e
         for e in kept.entries
@@ -111,20 +110,16 @@ def show(
         and method in (None, e.method)
     ]
     if not entries:
-        raise NoUsableVariant(_none_like(gpu, kept, path))
+        held = sorted({entry.gpu.name for entry in kept.entries})
+        others = "" if gpu in (None, *held) else f"; they are of {', '.join(held)}"
+        raise NoUsableVariant(
+            f"none of the {len(kept.entries)} entries in {path} is like that{others}"
+        )
     if output.as_json:
         say(to_json(Registry.of(entries)).rstrip())
     else:
         show_entries(entries, wide=output.wide)
         say(f"{len(entries)} of {len(kept.entries)} entries in {path}.")
-
-
-def _none_like(gpu: str | None, kept: Registry, path: Path) -> str:
-    if not kept.entries:
-        return _nothing_in(path)
-    text = f"none of the {len(kept.entries)} entries in {path} is like that"
-    held = sorted({entry.gpu.name for entry in kept.entries})
-    return text if gpu in (None, *held) else f"{text}; they are of {', '.join(held)}"
 
 
 @command.command("check", short_help="Say whether any choice is slower than the default.")
@@ -162,11 +157,7 @@ def check(
     else:
         path = registry_path(options.registry)
         found, where = compare_registry(load(path).entries), str(path)
-    found = [
-        comparison
-        for comparison in found
-        if gpu in (None, comparison.gpu) and method in (None, comparison.method)
-    ]
+    found = [c for c in found if gpu in (None, c.gpu) and method in (None, c.method)]
     if not found:
         raise NoUsableVariant(f"no choice to check in {where}")
     if output.as_json:
@@ -241,10 +232,7 @@ def best(
             causal=causal,
             **unusual,
         )
-    path = registry_path(options.registry)
-    kept = load(path)
-    if not kept.entries:
-        raise NoUsableVariant(_nothing_in(path))
+    kept, path = _kept(options)
     found = find_match(kept, target_of(kept, gpu, workload, method), workload)
     if isinstance(found, NoEntry):
         raise NoUsableVariant(found.reason)
@@ -333,16 +321,22 @@ def _refuse_beside_key() -> None:
         )
 
 
-def _nothing_in(path: Path) -> str:
-    return f"there is nothing in the registry {path} yet; fa-tune search fills it"
+def _kept(options: SearchOptions) -> tuple[Registry, Path]:
+    """The registry and where it is; raises NoUsableVariant for an empty one."""
+    path = registry_path(options.registry)
+    kept = load(path)
+    if not kept.entries:
+        raise NoUsableVariant(
+            f"there is nothing in the registry {path} yet; fa-tune search fills it"
+        )
+    return kept, path
 
 
 def _sentence(conflict: EntryConflict) -> str:
     """What a conflict between two entries was about, and how it ended."""
     key = conflict.kept.key
-    also = (
-        f"; measured with other {', '.join(conflict.differences)}" if conflict.differences else ""
-    )
+    others = ", ".join(conflict.differences)
+    also = f"; measured with other {others}" if others else ""
     return (
         f"{key.workload} on {key.gpu} by {key.method}: {conflict.kept.chosen.config} stays, "
         f"{conflict.dropped.chosen.config} goes: {conflict.why}{also}"

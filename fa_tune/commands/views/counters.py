@@ -24,70 +24,48 @@ def explains(attempts: Sequence[Attempt]) -> bool:
 def counter_tables(attempts: Sequence[Attempt], legend: Legend, width: int) -> list[str]:
     """One table per workload with configs by number, as many columns beside one another as fit;
     none where nothing was counted."""
-    return [_fitted(key, found, legend, width) for key, found in _by_workload(attempts).items()]
-
-
-def _by_workload(attempts: Sequence[Attempt]) -> dict[str, list[Measurement]]:
     by_workload: dict[str, list[Measurement]] = {}
     for attempt in attempts:
         if attempt.measurement is not None and attempt.measurement.counters:
             by_workload.setdefault(attempt.workload, []).append(attempt.measurement)
-    return by_workload
+    texts = []
+    for key, measurements in by_workload.items():
+        w = Workload.from_key(key)
+        title = f"Counters at seq_len {w.seq_len_q}, d_head {w.d_head}, {w.dtype.name}"
+        texts.append("\n".join([title, *_fitted(measurements, legend, width)]))
+    return texts
 
 
-def _fitted(workload: str, measurements: Sequence[Measurement], legend: Legend, width: int) -> str:
-    names = [
-        label_of(m.subject) if is_reference(m.subject) else legend.number(m.subject)
-        for m in measurements
-    ]
-    columns = list(zip(*_cells(measurements), strict=True))
-    headings = [METRIC, *names]
+def _fitted(measurements: Sequence[Measurement], legend: Legend, width: int) -> list[str]:
+    columns = _columns(measurements, legend)
     lines: list[str] = []
-    begin = 1
-    while begin < len(headings):
-        end = begin + 1
-        block = _columns_beside(headings, columns, begin, end, width)
-        while end < len(headings):
-            more = _columns_beside(headings, columns, begin, end + 1, width)
-            if max(map(len, more)) > width:
-                break
-            block, end = more, end + 1
+    while columns[1:]:
+        blocks = [_beside(columns[:end], width) for end in range(2, len(columns) + 1)]
+        fitting = [block for block in blocks if max(map(len, block)) <= width]
+        block = fitting[-1] if fitting else blocks[0]
         lines += ([""] if lines else []) + block
-        begin = end
-    return "\n".join([_title(workload), *lines])
+        columns = [columns[0], *columns[2 + blocks.index(block) :]]
+    return lines
 
 
-def _columns_beside(
-    headings: Sequence[str], columns: Sequence[Sequence[str]], begin: int, end: int, width: int
-) -> list[str]:
-    chosen = (0, *range(begin, end))
-    rows = list(zip(*(columns[i] for i in chosen), strict=True))
-    return fitted([headings[i] for i in chosen], rows, width, left=(METRIC,))
+def _beside(columns: Sequence[Sequence[str]], width: int) -> list[str]:
+    headings, *rows = zip(*columns, strict=True)
+    return fitted(headings, rows, width, left=(METRIC,))
 
 
-def _cells(measurements: Sequence[Measurement]) -> list[list[str]]:
-    """A line per metric: its name, then each kernel's."""
-    ordered = _metrics(measurements)
-    repeated = {text for text in map(label, ordered) if [*map(label, ordered)].count(text) > 1}
-    return [
-        [
-            # Two identifiers may have one label: then the identifier tells them apart.
-            metric if label(metric) in repeated else label(metric),
-            *(
-                units.format_quantity(m.counters[metric]) if metric in m.counters else NOT_COLLECTED
-                for m in measurements
-            ),
-        ]
-        for metric in ordered
-    ]
-
-
-def _title(workload: str) -> str:
-    w = Workload.from_key(workload)
-    return f"Counters at seq_len {w.seq_len_q}, d_head {w.d_head}, {w.dtype.name}"
-
-
-def _metrics(measurements: Sequence[Measurement]) -> list[str]:
-    """Known metrics in their usual order, then the others by name."""
-    found = {name for m in measurements for name in m.counters}
-    return [m for m in METRICS if m in found] + sorted(found - METRICS.keys())
+def _columns(measurements: Sequence[Measurement], legend: Legend) -> list[list[str]]:
+    """The metrics' names, known ones in their usual order before others, then each kernel's."""
+    every = {name for m in measurements for name in m.counters}
+    ordered = [m for m in METRICS if m in every] + sorted(every - METRICS.keys())
+    texts = [label(metric) for metric in ordered]
+    # Two identifiers may have one label: then the identifier tells them apart.
+    named = [m if texts.count(text) > 1 else text for m, text in zip(ordered, texts, strict=True)]
+    columns = [[METRIC, *named]]
+    for m in measurements:
+        name = label_of(m.subject) if is_reference(m.subject) else legend.number(m.subject)
+        cells = (
+            units.format_quantity(m.counters[c]) if c in m.counters else NOT_COLLECTED
+            for c in ordered
+        )
+        columns.append([name, *cells])
+    return columns

@@ -38,9 +38,10 @@ def without_family(sentence: str) -> str:
 
 def entry_prose(entry: Entry, name: str) -> str:
     """The whole entry as a paragraph that begins with `name`."""
+    text = without_family(entry.reason)
     return f"{name}: " + " ".join(
         [
-            *_choice(entry),
+            text if text.endswith(".") else f"{text}.",
             *_times(entry),
             *_on_inputs(entry),
             *_confirmed(entry),
@@ -77,11 +78,6 @@ def _on_inputs(entry: Entry) -> list[str]:
         kinds = "another kind of inputs" if others == 1 else f"{others} other kinds of inputs"
         return [f"It was measured on {kinds} at other moments, so what they cost is not known."]
     return [f"It was measured on {entry.inputs} inputs alone."]
-
-
-def _choice(entry: Entry) -> list[str]:
-    text = without_family(entry.reason)
-    return [text if text.endswith(".") else f"{text}."]
 
 
 def _times(entry: Entry) -> list[str]:

@@ -67,7 +67,10 @@ def show_entries(entries: Sequence[Entry], *, wide: bool) -> None:
     """Each entry on standard output, in a table and in words; `wide`: every column, with configs
     in full."""
     if wide:
-        say(entry_table(entries))
+        rows_in_full = [_cells(entry) for entry in entries]
+        known = {name for row in rows_in_full for name in row if row[name]}
+        shown = [n for n in rows_in_full[0] if n in known or n not in _ONLY_IF_KNOWN]
+        say(text_table(shown, [[row[n] for n in shown] for row in rows_in_full], _LEFT))
         for entry in entries:
             say(entry_prose(entry, workload_text(entry.workload)))
             say()
@@ -98,16 +101,8 @@ def show_entries(entries: Sequence[Entry], *, wide: bool) -> None:
     say()
 
 
-def entry_table(entries: Sequence[Entry]) -> str:
-    """One line per entry; what is not known is empty, and a package that nobody measured has
-    no column."""
-    rows = [_cells(entry) for entry in entries]
-    shown = [n for n in rows[0] if n not in _ONLY_IF_KNOWN or any(row[n] for row in rows)]
-    return text_table(shown, [[row[name] for name in shown] for row in rows], _LEFT)
-
-
 def _cells(entry: Entry) -> dict[str, str]:
-    """The cell of every column, by its heading in full."""
+    """The cell of every column, by its heading in full; what is not known is empty."""
     half = ""
     if entry.interval_s is not None:
         low, high = entry.interval_s
@@ -116,6 +111,10 @@ def _cells(entry: Entry) -> dict[str, str]:
     if default is not None and default.family != entry.chosen.family:
         whose = f" ({default.family})"
     recorded = entry.provenance.recorded_at[:10]
+    ratios = entry.ratio_to_references.items()
+    attention = [ratio for key, ratio in ratios if reference_name(key) != BARE_READ]
+    hardest = worst(entry.on_inputs)
+    at_worst = f"{_speed(hardest.to_default)} ({hardest.inputs})" if hardest is not None else ""
     rate = entry.memory_rate
     share = rate.of_peak if rate is not None else None
     return {
@@ -132,9 +131,9 @@ def _cells(entry: Entry) -> dict[str, str]:
         "% of peak": "" if share is None else f"{100 * share:.0f}",
         "x default": _speed(entry.ratio_to_default) + whose,
         **{f"x {LABELS[name]}": _speed(_reference(entry, name)) for name in _REFERENCES},
-        "x best": _speed(_hardest(entry)),
+        "x best": _speed(max(attention, key=lambda ratio: ratio.value, default=None)),
         "tied": str(max(len(entry.tie_set) - 1, 0)),
-        "x default at worst": _at_worst(entry),
+        "x default at worst": at_worst,
         "from": f"{recorded} {'replay' if entry.source == 'replay' else 'measured'}",
     }
 
@@ -145,20 +144,6 @@ def _reference(entry: Entry, name: str) -> Ratio | None:
         if key in entry.ratio_to_references:
             return entry.ratio_to_references[key]
     return None
-
-
-def _hardest(entry: Entry) -> Ratio | None:
-    """The ratio to the fastest reference that computes attention."""
-    ratios = [r for k, r in entry.ratio_to_references.items() if reference_name(k) != BARE_READ]
-    return max(ratios, key=lambda ratio: ratio.value, default=None)
-
-
-def _at_worst(entry: Entry) -> str:
-    """Against the default where it does worst: `0.99 (falling)`."""
-    found = worst(entry.on_inputs)
-    if found is None or found.to_default is None:
-        return ""
-    return f"{1.0 / found.to_default.value:.2f} ({found.inputs})"
 
 
 def _speed(ratio: Ratio | None) -> str:
