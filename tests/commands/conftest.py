@@ -1,14 +1,17 @@
-"""A console, and an environment in which nothing of the user's is touched."""
+"""A console, and an environment without a GPU in which nothing of the user's is touched."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fa_tune.build.cache import ArtifactStore
 from tests.commands.console import Console
+from tests.commands.fakes import Stub
 from tests.conftest import lend_kernels
 
 VARIABLES = ("FA_TUNE_REGISTRY", "FA_TUNE_NCU", "FA_TUNE_RECORDINGS", "KERNELS")
@@ -22,6 +25,7 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.setenv(name, str(tmp_path / "home" / name.lower()))
     monkeypatch.setenv("FA_TUNE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
     monkeypatch.setattr("fa_tune.tune.session.core_library", lambda: None)  # takes a compiler
     monkeypatch.setattr("fa_tune.commands.shared.progress.EVERY_S", math.inf)  # a slow machine's
     monkeypatch.chdir(tmp_path)
@@ -31,6 +35,18 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def known_kernels(artifacts: ArtifactStore, tmp_path: Path) -> None:
     """What other tests have compiled is not compiled again."""
     lend_kernels(artifacts, tmp_path / "cache")
+
+
+@pytest.fixture
+def stub(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Any], Stub]:
+    """Puts a `Stub` that returns a result in the place of a function."""
+
+    def put(place: str, result: Any) -> Stub:
+        made = Stub(result)
+        monkeypatch.setattr(place, made)
+        return made
+
+    return put
 
 
 @pytest.fixture

@@ -6,8 +6,15 @@ Whatever JSON a command prints, in any test, has to fit its published schema.
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -15,6 +22,7 @@ from jsonschema import Draft202012Validator
 from fa_tune.cli import cli
 from fa_tune.commands.documents import DOCUMENTS
 from fa_tune.core import codec
+from tests.project_files import ROOT
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,27 @@ def validator(name: str | int) -> Draft202012Validator:
     schema = codec.schema(DOCUMENTS["registry" if isinstance(name, int) else name])
     Draft202012Validator.check_schema(schema)
     return Draft202012Validator(schema)
+
+
+def on_a_terminal(command: Sequence[str], folder: Path, **environment: str) -> tuple[str, str, int]:
+    """What the terminal on stderr got of a command, its stdout, and its status."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, *command],
+        cwd=folder,
+        env={**os.environ, "TERM": "xterm", "PYTHONPATH": str(ROOT), **environment},
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+    ) as child:
+        os.close(theirs)
+        seen = b""
+        with suppress(OSError):  # the terminal is gone with its last user
+            while data := os.read(ours, 65536):
+                seen += data
+        out, _ = child.communicate(timeout=30)
+    os.close(ours)
+    return seen.decode(errors="replace"), out, child.returncode
 
 
 def words(text: str) -> list[str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fa_tune.build.compile import BuildRequest, BuildResult
+from fa_tune.commands.shared.progress import PlainProgress
 from fa_tune.core.model import (
     Artifact,
     Attempt,
@@ -19,6 +21,7 @@ from fa_tune.core.model import (
     Variant,
     Verdict,
 )
+from fa_tune.core.options import SearchOptions
 from fa_tune.core.workload import DType, Workload, benchmark_workload
 from fa_tune.search.decide import decide
 from fa_tune.tune.results import (
@@ -35,6 +38,28 @@ BROKEN = "(FP16, 128, 128, 64, 4): async+swizzled+load_2_2_2_tiles"
 WHOSE = "recorded on NVIDIA H200 on 2026-01-02 with ncu, replayed from nvidia_h200/tune.csv"
 H200 = DeviceInfo("NVIDIA H200", (9, 0), "580.1")
 MS = 1e-3
+
+
+class Stub:
+    """In a function's place: keeps what it is called with, says whose its result is, returns it."""
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+        self.calls: list[tuple[Any, ...]] = []  # by position
+        self.named: list[dict[str, Any]] = []
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        self.calls.append(arguments)
+        self.named.append(named)
+        for watcher in arguments:
+            if isinstance(watcher, PlainProgress) and hasattr(self.result, "source"):
+                watcher.note(self.result.source)
+        return self.result
+
+    @property
+    def options(self) -> list[SearchOptions]:
+        """Those of each call."""
+        return [a for call in self.calls for a in call if isinstance(a, SearchOptions)]
 
 
 def key(config: str) -> str:

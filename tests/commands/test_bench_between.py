@@ -42,14 +42,6 @@ def test_the_command_says_what_each_loses(folder: Path, console: Console) -> Non
         )
 
 
-def test_without_such_recordings_there_is_nothing_to_check(
-    tmp_path: Path, console: Console
-) -> None:
-    done = console("bench-between", "--recordings", str(tmp_path))
-    assert done.status == 4
-    assert "no recording has several workloads" in done.err
-
-
 def test_workloads_of_two_gpus_are_in_tables_of_their_own(folder: Path, console: Console) -> None:
     (first,) = folder.iterdir()
     second = shutil.copytree(first, folder / "another")

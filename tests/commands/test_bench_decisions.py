@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fa_tune.core import devices
-from fa_tune.core.model import DeviceInfo
-from fa_tune.core.options import Progress, SearchOptions
-from fa_tune.lab import repeat, repeatability
+from fa_tune.lab import repeatability
 from fa_tune.lab.repeatability import RecordedTunings
 from tests.commands.console import Console
+from tests.commands.fakes import H200, Stub
 from tests.lab.test_repeatability import CROWDED, tuning
 
 pytestmark = pytest.mark.usefixtures("wide_terminal")
@@ -69,51 +69,22 @@ def test_csv_has_a_row_for_each_tuning(console: Console, ten: Path, tmp_path: Pa
 
 
 def test_on_a_gpu_what_was_asked_for_is_tuned(
-    console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    console: Console,
+    monkeypatch: pytest.MonkeyPatch,
+    stub: Callable[[str, Any], Stub],
+    tmp_path: Path,
 ) -> None:
-    asked: list[tuple[SearchOptions, int, Path | None]] = []
-
-    def tune(
-        options: SearchOptions, n: int, progress: Progress, *, to: Any = None
-    ) -> RecordedTunings:
-        asked.append((options, n, to))
-        return RecordedTunings((tuning(CROWDED, 0), tuning(CROWDED, 1)), WHOSE)
-
-    gpu = DeviceInfo("NVIDIA H200", (9, 0), "580.1")
-    monkeypatch.setattr(devices, "find_device", lambda index=0: gpu)
-    monkeypatch.setattr(repeat, "tune_many", tune)
-    path = str(tmp_path / "t.json")
+    monkeypatch.setattr(devices, "find_device", lambda index=0: H200)
+    tuned = RecordedTunings((tuning(CROWDED, 0), tuning(CROWDED, 1)), WHOSE)
+    tune = stub("fa_tune.lab.repeat.tune_many", tuned)
+    path = tmp_path / "t.json"
     done = console(
         *("bench-decisions", "--seq-lens", "512", "--dtype", "bf16", "--tunings", "3"),
-        *("--profiler", "events", "--no-confirm", "--to", path, "--family", "sm80"),
+        *("--profiler", "events", "--no-confirm", "--to", str(path), "--family", "sm80"),
     )
     assert done.status == 0, done.err
-    ((options, n, to),) = asked
-    assert (n, str(to), options.confirm) == (3, path, False)
+    ((options, n, _),) = tune.calls
+    assert (n, tune.named, options.confirm) == (3, [{"to": path}], False)
     assert options.workloads.seq_lens == (512,)
     assert options.measure.profiler == "events"
     assert options.families == ("sm80",)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "said"),
-    [
-        ((), 3, "no GPU found: tuning measures on one"),
-        (("--simulate",), 2, "--simulate draws from recorded tunings"),
-        (("--from", "x.json", "--to", "y.json"), 2, "--to keeps new tunings"),
-        (("--profiler", "replay"), 2, "a replay repeats itself"),
-        (("--from", "nowhere.json"), 3, "cannot read nowhere.json"),
-    ],
-)
-def test_errors_are_one_line(
-    console: Console,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: tuple[str, ...],
-    status: int,
-    said: str,
-) -> None:
-    monkeypatch.setattr(devices, "find_device", lambda index=0: None)
-    done = console("bench-decisions", *arguments)
-    assert done.status == status
-    assert len(done.lines) == 1
-    assert said in done.lines[0]

@@ -3,53 +3,33 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fa_tune.core.options import MachineOptions, Progress
-from fa_tune.tune.results import BuildReport
 from tests.commands import fakes
 from tests.commands.console import Console
+from tests.commands.fakes import Stub
 
 pytestmark = pytest.mark.usefixtures("wide_terminal")
 
 
-class Build:
-    def __init__(self) -> None:
-        self.report = fakes.build_report(
-            fakes.build_result(fakes.FAST),
-            fakes.build_result(fakes.SLOW, cached=True),
-            fakes.build_result(fakes.BROKEN, ok=False),
-        )
-        self.calls: list[tuple[str, tuple[int, ...], MachineOptions]] = []
-
-    def __call__(
-        self,
-        kernels: str,
-        d_heads: tuple[int, ...],
-        machine: MachineOptions,
-        progress: Progress,
-        *,
-        names: tuple[str, ...],
-        d_head_v: int = 0,
-    ) -> BuildReport:
-        self.calls.append((kernels, d_heads, machine))
-        self.names = names
-        return self.report
-
-
 @pytest.fixture
-def build(monkeypatch: pytest.MonkeyPatch) -> Build:
-    fake = Build()
-    monkeypatch.setattr("fa_tune.tune.single.build", fake)
-    return fake
+def build(stub: Callable[[str, Any], Stub]) -> Stub:
+    results = (
+        fakes.build_result(fakes.FAST),
+        fakes.build_result(fakes.SLOW, cached=True),
+        fakes.build_result(fakes.BROKEN, ok=False),
+    )
+    return stub("fa_tune.tune.single.build", fakes.build_report(*results))
 
 
-def test_table_diagnostics_and_failures(console: Console, build: Build) -> None:
+def test_table_diagnostics_and_failures(console: Console, build: Stub) -> None:
     done = console("build", "--arch", "sm_90", "--kernels", "prog", "-j", "3")
     assert done.status == 0
-    kernels, d_heads, machine = build.calls[0]
+    kernels, d_heads, machine, _ = build.calls[0]
     assert (kernels, d_heads, machine.arch, machine.jobs) == ("prog", (128,), "sm_90", 3)
     (row,) = [x for x in done.out.splitlines() if x.startswith(f"| {fakes.FAST} ")]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
@@ -63,7 +43,7 @@ def test_table_diagnostics_and_failures(console: Console, build: Build) -> None:
 
 
 def test_json_and_csv_hold_failures_without_figures(
-    console: Console, build: Build, tmp_path: Path
+    console: Console, build: Stub, tmp_path: Path
 ) -> None:
     document = json.loads(console("build", "--json", "--csv", "facts.csv").out)
     assert [b["outcome"] for b in document["builds"]] == ["ok", "ok", "compile_failed"]
@@ -75,8 +55,8 @@ def test_json_and_csv_hold_failures_without_figures(
     assert console("build", "--csv", "-").out == (tmp_path / "facts.csv").read_text()
 
 
-def test_nothing_built_is_status_4_with_the_reason(console: Console, build: Build) -> None:
-    build.report = fakes.build_report(fakes.build_result(fakes.SLOW, ok=False))
+def test_nothing_built_is_status_4_with_the_reason(console: Console, build: Stub) -> None:
+    build.result = fakes.build_report(fakes.build_result(fakes.SLOW, ok=False))
     done = console("build")
     assert done.status == 4
     assert f"failed: {fakes.SLOW}" in done.out

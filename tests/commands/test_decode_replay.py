@@ -25,12 +25,6 @@ MOVED = 2 * 64 * 64 * 128 * 2 + 2 * 375_065 * 8 * 128 * 2 + 64 * 4
 PEAK = 4.8e12
 
 
-@pytest.fixture
-def replayed(console: Console, monkeypatch: pytest.MonkeyPatch) -> Console:
-    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
-    return console
-
-
 def seconds(kernel: str) -> float:
     """The median of a kernel's samples in the recording's text."""
     (row,) = [
@@ -46,14 +40,12 @@ def test_the_keys_are_those_of_the_drawn_lengths() -> None:
     assert sum(keys for _, keys in Workload.from_key(KEY).members) == 375_065
 
 
-def test_a_replay_chooses_and_says_how_near_the_memory_is(
-    replayed: Console, tmp_path: Path
-) -> None:
+def test_a_replay_chooses_and_says_how_near_the_memory_is(console: Console, tmp_path: Path) -> None:
     registry = tmp_path / "r.json"
     # Beside the default only the next fastest: two kernels to compile.
     other = ("--kernels", "decode(BF16, 128, 16, 32, 2): ctas_4+aligned")
     search = ("search", *other, *OPTIONS, "--recordings", str(FOLDER), "--ref", "read")
-    done = replayed(*search, "--registry", str(registry), "--json")
+    done = console(*search, "--registry", str(registry), "--json")
     assert done.status == 0, done.err
     (found,) = json.loads(done.out)["workloads"]
     chosen = "decode(BF16, 128, 16, 64, 4): ctas_2+aligned"
@@ -65,10 +57,10 @@ def test_a_replay_chooses_and_says_how_near_the_memory_is(
     assert found["memory"]["of_read"] == pytest.approx(
         seconds("bare read") / seconds(chosen), rel=0.01
     )
-    shown = replayed("registry", "show", "--registry", str(registry))
+    shown = console("registry", "show", "--registry", str(registry))
     assert f"{rate / 1e9:.0f}" in shown.out
     assert all(len(line) <= 80 for line in shown.out.splitlines() if str(registry) not in line)
-    best = replayed("registry", "best", "--registry", str(registry), "--workload", KEY, "--json")
+    best = console("registry", "best", "--registry", str(registry), "--workload", KEY, "--json")
     assert json.loads(best.out)["config"] == chosen
 
 

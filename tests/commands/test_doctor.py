@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from fa_tune.core.options import MachineOptions, Progress
 from fa_tune.tune.results import Check
 from tests.commands.console import Console
+from tests.commands.fakes import Stub
 
 FINE = Check("Python", True, "3.11.7")
 ABSENT = Check("GPU", None, "none found;\nsearch replays")
@@ -14,13 +16,9 @@ BAD = Check("ncu", False, "not found", "install Nsight Compute")
 
 
 @pytest.fixture
-def checks(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
+def checks(stub: Callable[[str, Any], Stub]) -> list[Check]:
     found = [FINE, ABSENT]
-
-    def doctor(machine: MachineOptions, progress: Progress) -> tuple[Check, ...]:
-        return tuple(found)
-
-    monkeypatch.setattr("fa_tune.tune.machine_check.doctor", doctor)
+    stub("fa_tune.tune.machine_check.doctor", found)
     return found
 
 

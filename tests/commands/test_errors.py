@@ -9,37 +9,39 @@ from pathlib import Path
 import pytest
 
 from fa_tune.core import errors
-from fa_tune.core.options import MachineOptions, Progress
-from fa_tune.tune.results import Check
 from tests.commands.console import Console
 
 REGISTRY_WITHOUT_SCHEMA = json.dumps({"entries": []})
 
 
-def _doctor_raises(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    def doctor(machine: MachineOptions, progress: Progress) -> tuple[Check, ...]:
+def _raises(
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    where: str = "fa_tune.tune.machine_check.doctor",
+) -> None:
+    def raising(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("fa_tune.tune.machine_check.doctor", doctor)
+    monkeypatch.setattr(where, raising)
 
 
 @pytest.mark.parametrize(
     ("error", "status"),
     [
-        (errors.InvalidConfig("it means\nnothing"), 2),
-        (errors.ToolMissing("it means\nnothing"), 3),
-        (errors.StorageError("it means\nnothing"), 3),
-        (errors.NoUsableVariant("it means\nnothing"), 4),
-        (errors.ProfileFormatError("it means\nnothing"), 5),
-        (errors.UnknownUnit("it means\nnothing"), 5),
-        (errors.RegistryError("it means\nnothing"), 5),
-        (errors.JournalError("it means\nnothing"), 5),
+        (errors.InvalidConfig, 2),
+        (errors.ToolMissing, 3),
+        (errors.StorageError, 3),
+        (errors.NoUsableVariant, 4),
+        (errors.ProfileFormatError, 5),
+        (errors.UnknownUnit, 5),
+        (errors.RegistryError, 5),
+        (errors.JournalError, 5),
     ],
 )
 def test_each_error_is_one_line_and_its_status(
-    console: Console, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
+    console: Console, monkeypatch: pytest.MonkeyPatch, error: type[Exception], status: int
 ) -> None:
-    _doctor_raises(monkeypatch, error)
+    _raises(monkeypatch, error("it means\nnothing"))
     done = console("doctor")
     assert (done.status, done.lines) == (status, ["error: it means nothing"])
 
@@ -56,7 +58,7 @@ def test_each_error_is_one_line_and_its_status(
 def test_the_disks_refusals_are_status_3(
     console: Console, monkeypatch: pytest.MonkeyPatch, error: OSError, line: str
 ) -> None:
-    _doctor_raises(monkeypatch, error)
+    _raises(monkeypatch, error)
     done = console("doctor")
     assert done.status == 3
     assert len(done.lines) == 1
@@ -68,13 +70,13 @@ def test_the_disks_refusals_are_status_3(
 def test_a_bug_keeps_its_traceback(
     console: Console, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    _doctor_raises(monkeypatch, error)
+    _raises(monkeypatch, error)
     with pytest.raises(type(error)):
         console("doctor")
 
 
 def test_interrupt_is_status_130(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
-    _doctor_raises(monkeypatch, KeyboardInterrupt())
+    _raises(monkeypatch, KeyboardInterrupt())
     done = console("doctor")
     assert done.status == 130
     assert done.lines[-1] == "interrupted", "nothing was measured"
@@ -93,22 +95,20 @@ def test_interrupt_is_status_130(console: Console, monkeypatch: pytest.MonkeyPat
 def test_an_interrupted_search_says_what_is_kept(
     console: Console, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], where: str
 ) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(where, interrupted)
+    _raises(monkeypatch, KeyboardInterrupt(), where)
     done = console(*command)
     assert done.status == 130
     assert done.lines[-1] == "interrupted; finished measurements are kept"
 
 
 def test_a_reader_that_left_is_no_error(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
-    _doctor_raises(monkeypatch, BrokenPipeError(errno.EPIPE, "Broken pipe"))
+    _raises(monkeypatch, BrokenPipeError(errno.EPIPE, "Broken pipe"))
     done = console("doctor")
     assert (done.status, done.err) == (141, "")
 
 
 CONFIG = "(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles"
+OTHER = "(FP16, 64, 64, 64, 4): async+load_0_0_0_tiles"  # not recorded with counters
 
 MANY = ",".join(map(str, range(1, 1200)))
 
@@ -198,6 +198,29 @@ WRONG: list[tuple[list[str], str, int]] = [
     (["registry", "merge", "no-schema.json"], "--output", 2),
     (["registry", "merge", "no-file.json", "-o", "x.json"], "no such file", 3),
     (["completion", "tcsh"], "bash", 2),
+    (["search", "--strategy", "magic"], "magic", 2),
+    (["search", "--strategy", "optuna-ga"], "'optuna-ga' is gone; take 'learned'", 2),
+    (["search", "--budget", "many"], "neither measurements (60), nor seconds (300s)", 2),
+    (["search", "--budget", "0"], "allows no measurement", 2),
+    (["search", "--audit", "3"], "give --strategy or --budget", 2),
+    (["search", "--axis", "colour=red"], "no config field named 'colour'", 2),
+    (["explain", "nonsense"], "neither a config's short form nor one of fa2", 2),
+    (["explain", "fa2", "cudnn", "fa2"], "two kernels at most", 2),
+    (["explain", OTHER, "fa2"], f"no counters of {OTHER}; there are", 4),
+    (["explain", "--recordings", "."], "no GPU to measure on, and no counters recorded", 3),
+    (["bench-decisions"], "no GPU found: tuning measures on one", 3),
+    (["bench-decisions", "--simulate"], "--simulate draws from recorded tunings", 2),
+    (["bench-decisions", "--from", "x.json", "--to", "y.json"], "--to keeps new tunings", 2),
+    (["bench-decisions", "--profiler", "replay"], "a replay repeats itself", 2),
+    (["bench-search", "--plot", "x.gif"], "a plot is .svg, .png, .pdf", 2),
+    (["bench-search", "--strategy", "magic"], "magic", 2),
+    (["bench-between", "--recordings", "a-folder"], "no recording has several workloads", 4),
+    (["spaces", "import", "no-schema.json", "--to", "y.space.csv.gz"], "no-schema.json: entries", 5),
+    (["export", "--to", "to", "--arch", "sm_90a,"], "an empty place", 2),
+    (["export", "--to", "to", "--arch", "hopper"], "not an architecture", 2),
+    (["export", "--to", "to", "--workloads", "b1"], "not a workload key", 2),
+    (["export", "--to", "to", "--kernels", "x", "--arch", "sm_80"], "unknown kernel set", 2),
+    (["export", "--to", "to"], "--arch names architectures", 4),
 ]
 
 

@@ -14,11 +14,12 @@ import pytest
 
 from fa_tune import families
 from fa_tune.core import devices
-from fa_tune.core.model import Attempt, DeviceInfo, Outcome
+from fa_tune.core.model import Attempt, Outcome
 from fa_tune.core.options import SearchOptions
 from fa_tune.core.workload import DType
 from fa_tune.profile import profile_json
 from tests.commands.console import Console
+from tests.commands.fakes import H200
 from tests.project_files import ROOT
 
 RECORDED = str(ROOT / "profiles" / "nvidia_h200" / "ladder_explain.json")
@@ -51,11 +52,6 @@ def rank(subject: str) -> float:
 
 def times(one: str, other: str) -> str:
     return f"takes {ratio(one, other):.2f} times as long as"
-
-
-@pytest.fixture(autouse=True)
-def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "find_device", lambda index=0: None)
 
 
 @pytest.fixture(autouse=True)
@@ -139,8 +135,7 @@ class Gpu:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
-    device = DeviceInfo("NVIDIA H200", (9, 0), "580.65.06")
-    monkeypatch.setattr(devices, "find_device", lambda index=0: device)
+    monkeypatch.setattr(devices, "find_device", lambda index=0: H200)
     fake = Gpu()
     monkeypatch.setattr("fa_tune.tune.single.profile", fake)
     return fake
@@ -175,34 +170,11 @@ def test_json_has_the_findings(console: Console) -> None:
     assert one["time_ratio"] == pytest.approx(ratio(PLAIN, SWIZZLED), abs=0.01)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "message"),
-    [
-        (["nonsense"], 2, "neither a config's short form nor one of fa2"),
-        (["fa2", "cudnn", "fa2"], 2, "two kernels at most"),
-        ([PLAIN.replace("128, 64", "64, 64"), "fa2"], 4, "(FP16, 64, 64, 64, 4): async+load_0"),
-        (["--from", "none.json"], 3, "cannot read none.json"),
-        (["--recordings", "."], 3, "no GPU to measure on, and no counters recorded"),
-    ],
-)
-def test_errors_are_one_line(
-    console: Console, tmp_path: Path, arguments: list[str], status: int, message: str
-) -> None:
-    done = console("explain", *arguments)
-    assert done.status == status, done.err
-    assert message in done.err
-    assert "Traceback" not in done.err
-
-
-def test_recorded_counters_say_whose_and_when(
-    console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
-    shipped = ROOT / "profiles" / "nvidia_h200" / "ladder_explain.json"
-    document = json.loads(shipped.read_text())
+def test_recorded_counters_say_whose_and_when(console: Console, tmp_path: Path) -> None:
+    document = json.loads(Path(RECORDED).read_text())
     dated = tmp_path / "dated.json"
     dated.write_text(json.dumps({**document, "written_at": "2026-01-02T03:04:05+00:00"}))
-    for path, when in ((shipped, "at an unknown date"), (dated, "on 2026-01-02")):
+    for path, when in ((RECORDED, "at an unknown date"), (dated, "on 2026-01-02")):
         whose = json.loads(console("explain", "--from", str(path), "--json").out)["whose"]
         assert "an NVIDIA H200" in whose
         assert when in whose

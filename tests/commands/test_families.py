@@ -14,7 +14,6 @@ from fa_tune.core.model import Variant
 from fa_tune.search.decide import decide
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.schema import Registry
-from fa_tune.tune import flow
 from fa_tune.tune.flow import family_standings
 from fa_tune.tune.results import WorkloadResult
 from tests.commands import fakes
@@ -115,7 +114,7 @@ def test_explain_has_the_rules_of_each_tune_set(console: Console) -> None:
 
 
 @pytest.fixture
-def searched(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def searched(stub: Callable[[str, Any], fakes.Stub]) -> Callable[..., None]:
     """A search in which wave takes 4 ms (default 5 ms) and sm80 8 ms (default 9 ms)."""
 
     def pretend(**changes: float) -> None:
@@ -131,7 +130,7 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         decision = decide([a.measurement for a in found if a.measurement], defaults[0])
         standings = family_standings(decision, defaults)
         one = WorkloadResult(w, found, decision, families=standings)
-        monkeypatch.setattr(flow, "search", lambda *_: fakes.search_result([one]))
+        stub("fa_tune.tune.flow.search", fakes.search_result([one]))
 
     return pretend
 

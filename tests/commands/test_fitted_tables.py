@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from fa_tune.report.load import load_report_source
 from fa_tune.report.wrap import folded
 from fa_tune.store import recordings
 from fa_tune.store.table.rows import best, grouped
+from fa_tune.tune.results import ProfileResult
 from tests.commands import fakes
 from tests.commands.console import Console
 from tests.project_files import ROOT
@@ -29,13 +31,7 @@ CONFIG = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer"
 OTHER = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+opt_softmax"
 
 
-@pytest.fixture
-def replayed(console: Console, monkeypatch: pytest.MonkeyPatch) -> Console:
-    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
-    return console
-
-
-def _counted() -> Callable[..., object]:
+def _counted() -> ProfileResult:
     counters = {TENSOR_PIPE: Quantity(61.26, "%"), INSTRUCTIONS: Quantity(1.2e9, "inst")}
     hit = {L2_HIT_RATE: Quantity(91.0, "%")}
     found = (
@@ -44,7 +40,7 @@ def _counted() -> Callable[..., object]:
         fakes.attempt("ref:fa2", (6.0, 6.1, 6.2), counters=counters),
         *(a for a in fakes.attempts() if a.outcome is Outcome.CRASHED),
     )
-    return lambda *_, **__: fakes.profile_result(found)
+    return fakes.profile_result(found)
 
 
 @pytest.fixture
@@ -63,44 +59,40 @@ def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
         ("report", str(profiles_dir() / "autotune.csv"), "--sort", "cycles"),
         ("profile", CONFIG, OTHER, "--seq-lens", "4096", "--metrics", "explain"),
         ("bench",),
-        (
-            "registry",
-            "check",
-            "--recordings",
-            str(profiles_dir() / "nvidia_h200"),
-            "--method",
-            "ncu",
-        ),
+        ("registry", "check", "--recordings", str(H200), "--method", "ncu"),
         ("spaces", "show"),
     ],
     ids=("ncu", "csv", "profile", "bench", "check", "spaces"),
 )
 def test_nothing_is_wider_than_the_terminal(
-    replayed: Console, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+    console: Console,
+    monkeypatch: pytest.MonkeyPatch,
+    stub: Callable[[str, Any], fakes.Stub],
+    arguments: tuple[str, ...],
 ) -> None:
-    monkeypatch.setattr("fa_tune.tune.single.bench", _counted())
+    stub("fa_tune.tune.single.bench", _counted())
     for width in (60, 80, 120):
         monkeypatch.setenv("COLUMNS", str(width))
-        done = replayed(*arguments)
+        done = console(*arguments)
         assert done.status == 0, done.err
         long = [line for line in done.out.splitlines() if len(line) > width]
         assert not long
 
 
 @pytest.mark.usefixtures("known_kernels")
-def test_a_registry_fits_and_names_its_configs(replayed: Console, tmp_path: Path) -> None:
+def test_a_registry_fits_and_names_its_configs(console: Console, tmp_path: Path) -> None:
     kept = tmp_path / "r.json"
     search = ("search", "--seq-lens", "1024,4096", "--registry", str(kept))
-    assert replayed(*search).status == 0
-    out = replayed("registry", "show", "--registry", str(kept)).out
+    assert console(*search).status == 0
+    out = console("registry", "show", "--registry", str(kept)).out
     assert all(len(line) <= 80 for line in out.splitlines() if str(kept) not in line)
     assert not re.search(r"^.*async\+.*stays", out, re.MULTILINE)
     numbers = set(re.findall(r"#\d+", out))
     assert numbers == set(re.findall(r"^  (#\d+) ", out, re.MULTILINE)), "each is in the legend"
 
 
-def test_the_fastest_is_marked_in_every_table(replayed: Console) -> None:
-    out = replayed("report", str(profiles_dir() / "autotune.csv"), "--limit", "1").out
+def test_the_fastest_is_marked_in_every_table(console: Console) -> None:
+    out = console("report", str(profiles_dir() / "autotune.csv"), "--limit", "1").out
     rows = load_report_source(profiles_dir() / "autotune.csv")
     marked = re.findall(r"^\* {2}#\d+ +(\S+ \S+) +1\.000\b", out, re.MULTILINE)
     assert len(marked) == len(grouped(rows))
@@ -108,9 +100,9 @@ def test_the_fastest_is_marked_in_every_table(replayed: Console) -> None:
 
 
 def test_numbers_are_the_same_in_table_counters_and_legend(
-    console: Console, monkeypatch: pytest.MonkeyPatch
+    console: Console, stub: Callable[[str, Any], fakes.Stub]
 ) -> None:
-    monkeypatch.setattr("fa_tune.tune.single.profile", _counted())
+    stub("fa_tune.tune.single.profile", _counted())
     out = console("profile", fakes.FAST, "--metrics", "explain").out
     (fast,) = re.findall(r"^  (#\d+) .*" + re.escape(fakes.FAST[-12:]), out, re.MULTILINE)
     assert re.search(rf"^\*  {fast} ", out, re.MULTILINE)
@@ -144,10 +136,8 @@ def test_rows_that_are_too_long_are_broken_between_the_same_columns() -> None:
 def test_a_table_that_fits_is_drawn_and_a_wider_one_keeps_every_cell(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    headings, rows = (
-        ("config", "Regs", "problem"),
-        [[CONFIG, "168", ""], [OTHER, "64", "a b " * 30]],
-    )
+    headings = ("config", "Regs", "problem")
+    rows = [[CONFIG, "168", ""], [OTHER, "64", "a b " * 30]]
     monkeypatch.setenv("COLUMNS", "300")
     assert fitted_table(headings, rows, {"config", "problem"}, configs="config").startswith("+--")
     monkeypatch.setenv("COLUMNS", "80")
@@ -165,12 +155,8 @@ def test_what_all_rows_have_is_said_once_and_no_row_is_lost(
     same, headings = ("alike " * 5).strip(), ("what all have", "what tells apart")
     apart = [[f"{same}\nbelow", "left " * 8], [f"{same}\nbelow", "right " * 8]]
     text = fitted_table(headings, apart, set())
-    assert [text.split().count(word) for word in ("alike", "below", "left", "right")] == [
-        5,
-        1,
-        8,
-        8,
-    ]
+    counts = [text.split().count(word) for word in ("alike", "below", "left", "right")]
+    assert counts == [5, 1, 8, 8]
     assert max(map(len, text.splitlines())) <= 40
     equal = fitted_table(headings, [[same, same]] * 3, set())
     assert equal.split().count("alike") == 3 * 2 * 5

@@ -141,10 +141,7 @@ def test_an_empty_path_is_not_the_folder_one_is_in(
     [("registry", "check"), ("bench-between",), ("search",), ("doctor",)],
     ids=lambda a: " ".join(a),
 )
-def test_recordings_that_are_not_there_are_3(
-    console: Console, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
-) -> None:
-    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
+def test_recordings_that_are_not_there_are_3(console: Console, arguments: tuple[str, ...]) -> None:
     done = console(*arguments, "--recordings", "nowhere")
     assert done.status == 3, done.err
     assert "nowhere" in done.err + done.out

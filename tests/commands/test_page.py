@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fa_tune.core.options import Progress, SearchOptions
-from fa_tune.tune.results import SearchResult
 from tests.commands import fakes
 from tests.commands.console import Console
+from tests.commands.fakes import Stub
 from tests.project_files import ROOT
 
 H200 = ROOT / "profiles" / "nvidia_h200"
@@ -86,12 +86,9 @@ def test_wrong_uses_are_refused(console: Console, tmp_path: Path) -> None:
 
 
 def test_a_search_writes_its_page(
-    console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    console: Console, stub: Callable[[str, Any], Stub], tmp_path: Path
 ) -> None:
-    def search(options: SearchOptions, progress: Progress, *_: Any) -> SearchResult:
-        return fakes.search_result()
-
-    monkeypatch.setattr("fa_tune.tune.flow.search", search)
+    stub("fa_tune.tune.flow.search", fakes.search_result())
     page = tmp_path / "page.html"
     assert console("search", "--html", str(page)).status == 0
     document = _document(page)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,11 @@ from typing import Any
 import pytest
 
 from fa_tune.core.model import Quantity
-from fa_tune.core.options import Progress, SearchOptions
 from fa_tune.core.paths import profiles_dir
 from fa_tune.profile.ncu.metrics import INSTRUCTIONS, L2_HIT_RATE, TENSOR_PIPE
-from fa_tune.tune.results import ProfileResult
 from tests.commands import fakes
 from tests.commands.console import Console
+from tests.commands.fakes import Stub
 
 COUNTERS = {
     TENSOR_PIPE: Quantity(61.26, "%"),
@@ -23,60 +23,40 @@ COUNTERS = {
 }
 
 
-class Profile:
-    def __init__(self) -> None:
-        self.calls: list[tuple[tuple[str, ...], SearchOptions, Path | None]] = []
-        found = (
-            fakes.attempt(fakes.key(fakes.FAST), (5.0,), counters=COUNTERS),
-            fakes.attempt(fakes.key(fakes.SLOW), (9.0,), counters={L2_HIT_RATE: Quantity(91, "%")}),
-            fakes.attempt("ref:fa2", (6.0,), counters={TENSOR_PIPE: Quantity(50.0, "%")}),
-        )
-        self.result = fakes.profile_result(found)
-
-    def __call__(
-        self,
-        configs: tuple[str, ...],
-        options: SearchOptions,
-        progress: Progress,
-        *,
-        export: Path | None = None,
-    ) -> ProfileResult:
-        self.calls.append((configs, options, export))
-        progress.note(self.result.source)
-        return self.result
-
-
 @pytest.fixture
-def profile(monkeypatch: pytest.MonkeyPatch) -> Profile:
-    fake = Profile()
-    monkeypatch.setattr("fa_tune.tune.single.profile", fake)
-    return fake
+def profile(stub: Callable[[str, Any], Stub]) -> Stub:
+    found = (
+        fakes.attempt(fakes.key(fakes.FAST), (5.0,), counters=COUNTERS),
+        fakes.attempt(fakes.key(fakes.SLOW), (9.0,), counters={L2_HIT_RATE: Quantity(91, "%")}),
+        fakes.attempt("ref:fa2", (6.0,), counters={TENSOR_PIPE: Quantity(50.0, "%")}),
+    )
+    return stub("fa_tune.tune.single.profile", fakes.profile_result(found))
 
 
-def test_configs_and_options_are_handed_on(console: Console, profile: Profile) -> None:
+def test_configs_and_options_are_handed_on(console: Console, profile: Stub) -> None:
     done = console(
         *("profile", fakes.FAST, fakes.SLOW, "--seq-lens", "512,1024", "--metrics", "full"),
         *("--export", "kept.ncu-rep", "--ref", "fa2", "--batch", "2", "--wide"),
     )
     assert done.status == 0, done.err
-    ((configs, options, export),) = profile.calls
+    ((configs, options, _),) = profile.calls
     assert configs == (fakes.FAST, fakes.SLOW)
     assert options.workloads.seq_lens == (512, 1024)
     assert (options.measure.metrics, options.measure.references) == ("full", ("fa2",))
-    assert export == Path("kept.ncu-rep")
+    assert profile.named == [{"export": Path("kept.ncu-rep")}]
     assert done.lines[0] == fakes.WHOSE
     assert done.out.splitlines()[-1] == f"Measurements: {fakes.WHOSE}."
     assert done.lines[-1] == "warning: no report was written to kept.ncu-rep"
 
 
-def test_a_kept_report_is_named(console: Console, profile: Profile, tmp_path: Path) -> None:
+def test_a_kept_report_is_named(console: Console, profile: Stub, tmp_path: Path) -> None:
     profile.result = replace(profile.result, export=tmp_path / "kept.ncu-rep")
     done = console("profile", fakes.FAST, "--export", "kept.ncu-rep")
     assert f"Report kept in {tmp_path}/kept.ncu-rep." in done.out
     assert "warning" not in done.err
 
 
-def test_counters_stand_side_by_side(console: Console, profile: Profile) -> None:
+def test_counters_stand_side_by_side(console: Console, profile: Stub) -> None:
     out = console("profile", fakes.FAST, fakes.SLOW, "--metrics", "explain", "--wide").out
     assert "Counters at seq_len 4096, d_head 128, FP16" in out
     rows = {
@@ -93,7 +73,7 @@ def test_counters_stand_side_by_side(console: Console, profile: Profile) -> None
     assert [line for line in legend.splitlines() if line.startswith(("  #1 ", "  #2 "))]
 
 
-def test_json_has_samples_and_counters(console: Console, profile: Profile) -> None:
+def test_json_has_samples_and_counters(console: Console, profile: Stub) -> None:
     done = console("profile", fakes.FAST, "--json")
     document: dict[str, Any] = json.loads(done.out)
     first = document["measurements"][0]
@@ -103,14 +83,14 @@ def test_json_has_samples_and_counters(console: Console, profile: Profile) -> No
 
 
 def test_csv_goes_to_a_file_beside_the_table(
-    console: Console, profile: Profile, tmp_path: Path
+    console: Console, profile: Stub, tmp_path: Path
 ) -> None:
     done = console("profile", fakes.FAST, "--csv", "t.csv", "--wide")
     assert "Dur (ms)" in done.out
     assert len((tmp_path / "t.csv").read_text().splitlines()) == 4
 
 
-def test_same_label_of_two_metrics_is_told_apart(console: Console, profile: Profile) -> None:
+def test_same_label_of_two_metrics_is_told_apart(console: Console, profile: Stub) -> None:
     other = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
     counters = {TENSOR_PIPE: Quantity(1, "%"), other: Quantity(2, "%")}
     found = (fakes.attempt(fakes.key(fakes.FAST), (5.0,), counters=counters),)
@@ -120,9 +100,7 @@ def test_same_label_of_two_metrics_is_told_apart(console: Console, profile: Prof
     assert f"\n{TENSOR_PIPE} " in out
 
 
-def test_counters_recorded_apart_from_the_times_are_found(
-    console: Console, profile: Profile
-) -> None:
+def test_counters_recorded_apart_from_the_times_are_found(console: Console, profile: Stub) -> None:
     """What `explain` knows of a kernel, `profile --metrics explain` shows too."""
     names = fakes.SLOW, fakes.SLOW.replace("async+", "async+swizzled+")
     profile.result = fakes.profile_result([fakes.attempt(fakes.key(n), (9.0,)) for n in names])

@@ -1,15 +1,11 @@
 from __future__ import annotations
 
-import os
-import pty
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from fa_tune.commands.shared.progress import PlainProgress, watching
-from tests.project_files import ROOT
+from tests.commands.console import on_a_terminal
 
 WORK = """
 import sys, time
@@ -36,29 +32,7 @@ def _on_a_terminal(
     tmp_path: Path, *arguments: str, term: str = "xterm", work: str = WORK
 ) -> tuple[str, str, int]:
     """(what the terminal got on stderr, stdout, status) of the work above."""
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": term, "COLUMNS": "140", "PYTHONPATH": str(ROOT)}
-    child = subprocess.Popen(
-        [sys.executable, "-c", work, *arguments],
-        cwd=tmp_path,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        text=True,
-    )
-    os.close(theirs)
-    seen = b""
-    while True:
-        try:
-            data = os.read(ours, 65536)
-        except OSError:  # the other end is closed
-            break
-        if not data:
-            break
-        seen += data
-    out, _ = child.communicate(timeout=30)
-    os.close(ours)
-    return seen.decode(errors="replace"), out, child.returncode
+    return on_a_terminal(["-c", work, *arguments], tmp_path, TERM=term, COLUMNS="140")
 
 
 def test_a_terminal_gets_a_bar_with_time_left_and_leader(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from fa_tune.commands.views.registry_prose import _tied
-from fa_tune.commands.views.registry_table import entry_table
 from fa_tune.core.model import DeviceInfo, Provenance, Variant
 from fa_tune.core.paths import profiles_dir
 from fa_tune.core.stats import Interval, Ratio
@@ -74,11 +73,10 @@ def entry(
 
 @pytest.fixture
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Three entries of one GPU, where the program looks for them; no GPU in this machine."""
+    """Three entries of one GPU, where the program looks for them."""
     path = tmp_path / "registry.json"
     save(path, Registry.of([entry(1024), entry(4096), entry(4096, dtype=DType.BF16)]))
     monkeypatch.setenv("FA_TUNE_REGISTRY", str(path))
-    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
     return path
 
 
@@ -298,7 +296,9 @@ def test_merge_of_a_damaged_or_missing_file_writes_nothing(
     assert not (tmp_path / "c.json").exists()
 
 
-def test_ratio_keys_may_be_subjects_and_the_fastest_counts() -> None:
+def test_ratio_keys_may_be_subjects_and_the_fastest_counts(
+    console: Console, tmp_path: Path
+) -> None:
     odd = dataclasses.replace(
         entry(),
         ratio_to_references={"fa2": Ratio(0.5, None), "ref:cudnn": Ratio(1.25, None)},
@@ -307,7 +307,9 @@ def test_ratio_keys_may_be_subjects_and_the_fastest_counts() -> None:
             "falling": InputFigures(6e-3, Ratio(0.8, None)),
         },
     )
-    table = entry_table([odd]).splitlines()
+    path = tmp_path / "odd.json"
+    save(path, Registry.of([odd]))
+    table = console("registry", "show", "--wide", "--registry", str(path)).out.splitlines()
     cells = [[cell.strip() for cell in table[i].strip("|").split("|")] for i in (1, 3)]
     shown = dict(zip(*cells, strict=True))
     assert (shown["x FA2"], shown["x cuDNN"], shown["x best"]) == ("2.00", "0.80", "0.80")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,40 +11,19 @@ from typing import Any
 import pytest
 
 from fa_tune.core.errors import StorageError
-from fa_tune.core.options import Progress, SearchOptions
 from fa_tune.core.workload import DType
-from fa_tune.tune.results import SearchResult, WorkloadResult
+from fa_tune.tune.results import WorkloadResult
 from tests.commands import fakes
 from tests.commands.console import Console, words
-
-
-class Search:
-    """In the pipeline's place: keeps the options, says whose, returns what it is told to."""
-
-    def __init__(self, result: SearchResult) -> None:
-        self.result = result
-        self.options: list[SearchOptions] = []
-
-    def __call__(
-        self, options: SearchOptions, progress: Progress, configs: Any = None, priors: Any = ()
-    ) -> SearchResult:
-        self.options.append(options)
-        self.configs = configs
-        progress.note(self.result.source)
-        progress.stage("measure", 2)
-        progress.advance("one")
-        progress.leader("something")
-        return self.result
+from tests.commands.fakes import Stub
 
 
 @pytest.fixture
-def search(monkeypatch: pytest.MonkeyPatch) -> Search:
-    fake = Search(fakes.search_result())
-    monkeypatch.setattr("fa_tune.tune.flow.search", fake)
-    return fake
+def search(stub: Callable[[str, Any], Stub]) -> Stub:
+    return stub("fa_tune.tune.flow.search", fakes.search_result())
 
 
-def test_every_option_reaches_the_search(console: Console, search: Search, tmp_path: Path) -> None:
+def test_every_option_reaches_the_search(console: Console, search: Stub, tmp_path: Path) -> None:
     done = console(
         *words("search --seq-lens 1024,4096 --d-head 64,128 --dtype bf16 --batch 3 --heads 5"),
         *words("--kernels 64,32 --profiler events --runs 7 --ref fa2 --seed 9 --arch 90 --jobs 2"),
@@ -68,7 +48,7 @@ def test_every_option_reaches_the_search(console: Console, search: Search, tmp_p
 
 
 def test_the_search_is_told_what_was_typed(
-    console: Console, search: Search, monkeypatch: pytest.MonkeyPatch
+    console: Console, search: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FA_TUNE_NCU", "/opt/ncu")
     assert console("search", "--runs", "3", "--seed", "0", "--device", "0").status == 0
@@ -79,7 +59,7 @@ def test_the_search_is_told_what_was_typed(
     assert second.measure.typed == set(), "a strategy draws by the seed in a replay too"
 
 
-def test_options_of_the_problem(console: Console, search: Search) -> None:
+def test_options_of_the_problem(console: Console, search: Stub) -> None:
     done = console(
         *words("search --seq-lens 1,512 --seq-lens-kv 4096 --mask full,causal_br --kv-heads 4"),
         *words("--lse --softmax-scale 0.25 --dtype fp16 --batch 2"),
@@ -94,7 +74,7 @@ def test_options_of_the_problem(console: Console, search: Search) -> None:
 
 
 def test_option_over_environment_over_default(
-    console: Console, search: Search, monkeypatch: pytest.MonkeyPatch
+    console: Console, search: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KERNELS", "prog")
     monkeypatch.setenv("FA_TUNE_REGISTRY", "env.json")
@@ -106,18 +86,18 @@ def test_option_over_environment_over_default(
     assert [str(o.registry) for o in search.options[:2]] == ["env.json", "given.json"]
 
 
-def test_references_can_be_left_out(console: Console, search: Search) -> None:
+def test_references_can_be_left_out(console: Console, search: Stub) -> None:
     console("search", "--ref", "none")
     assert search.options[0].measure.references == ()
 
 
-def test_says_whose_measurements_first_and_last(console: Console, search: Search) -> None:
+def test_says_whose_measurements_first_and_last(console: Console, search: Stub) -> None:
     done = console("search", "--wide")
     assert done.lines[0] == fakes.WHOSE
     assert done.out.splitlines()[-1] == f"Measurements: {fakes.WHOSE}."
 
 
-def test_summary_names_winner_ratios_failures_and_place(console: Console, search: Search) -> None:
+def test_summary_names_winner_ratios_failures_and_place(console: Console, search: Stub) -> None:
     search.result = fakes.search_result([fakes.workload_result(n) for n in (1024, 4096)])
     done = console("search", "--wide")
     lines = done.out.splitlines()
@@ -135,7 +115,7 @@ def test_summary_names_winner_ratios_failures_and_place(console: Console, search
     assert done.out.count("| * |") == 2
 
 
-def test_json_is_all_that_stdout_gets(console: Console, search: Search) -> None:
+def test_json_is_all_that_stdout_gets(console: Console, search: Stub) -> None:
     done = console("search", "--json")
     document: dict[str, Any] = json.loads(done.out)
     assert document["schema"] == "fa-tune-search-1"
@@ -150,7 +130,7 @@ def test_json_is_all_that_stdout_gets(console: Console, search: Search) -> None:
     assert done.lines[-1] == f"Measurements: {fakes.WHOSE}."
 
 
-def test_csv_on_stdout_is_all_that_stdout_gets(console: Console, search: Search) -> None:
+def test_csv_on_stdout_is_all_that_stdout_gets(console: Console, search: Stub) -> None:
     done = console("search", "--csv", "-")
     rows = list(csv.DictReader(io.StringIO(done.out)))
     assert len(rows) == 5
@@ -159,21 +139,15 @@ def test_csv_on_stdout_is_all_that_stdout_gets(console: Console, search: Search)
     assert fakes.WHOSE in done.lines[-1]
 
 
-def test_warnings_appear_once(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
-    def search(options: SearchOptions, progress: Progress, *_: Any) -> SearchResult:
-        progress.warn("the clock\nmoved")
-        return replace(fakes.search_result(), warnings=("the clock moved", "another"))
-
-    monkeypatch.setattr("fa_tune.tune.flow.search", search)
+def test_warnings_appear_once(console: Console, search: Stub) -> None:
+    warnings = (fakes.WHOSE, "the clock moved", "another", "the clock moved")
+    search.result = replace(fakes.search_result(), warnings=warnings)
     lines = console("search").lines
-    assert [x for x in lines if x.startswith("warning")] == [
-        "warning: the clock moved",
-        "warning: another",
-    ]
+    assert lines == [fakes.WHOSE, "warning: the clock moved", "warning: another"]
 
 
 def test_a_workload_without_a_choice_warns_and_the_others_count(
-    console: Console, search: Search
+    console: Console, search: Stub
 ) -> None:
     lost = WorkloadResult(fakes.workload(512), (), None, "no recording holds it")
     search.result = fakes.search_result([fakes.workload_result(), lost])
@@ -183,7 +157,7 @@ def test_a_workload_without_a_choice_warns_and_the_others_count(
     assert f"{fakes.workload(512).key}: nothing chosen: no recording holds it." in done.out
 
 
-def test_no_choice_at_all_is_status_4(console: Console, search: Search) -> None:
+def test_no_choice_at_all_is_status_4(console: Console, search: Stub) -> None:
     lost = WorkloadResult(fakes.workload(512), (), None, "no recording holds it")
     search.result = fakes.search_result([lost])
     done = console("search")
@@ -193,7 +167,7 @@ def test_no_choice_at_all_is_status_4(console: Console, search: Search) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2])
-def test_limit_cuts_the_tables_not_the_csv(console: Console, search: Search, limit: int) -> None:
+def test_limit_cuts_the_tables_not_the_csv(console: Console, search: Stub, limit: int) -> None:
     table = console("search", "--limit", str(limit), "--wide").out
     assert "| * |" in table  # the winner is shown whatever the limit
     whole = console("search", "--limit", str(limit), "--csv", "-").out
@@ -203,7 +177,7 @@ def test_limit_cuts_the_tables_not_the_csv(console: Console, search: Search, lim
     assert f"… {len(ours) - limit} more" in table
 
 
-def test_an_option_given_twice_is_refused(console: Console, search: Search) -> None:
+def test_an_option_given_twice_is_refused(console: Console, search: Stub) -> None:
     done = console("search", "--seq-lens", "1024", "--seq-lens", "4096")
     assert done.status == 2
     assert "--seq-lens is given twice" in done.err
@@ -212,7 +186,7 @@ def test_an_option_given_twice_is_refused(console: Console, search: Search) -> N
 
 
 def test_a_registry_that_cannot_be_written_does_not_lose_the_table(
-    console: Console, search: Search
+    console: Console, search: Stub
 ) -> None:
     error = StorageError("cannot write registry r.json: No space left on device")
     search.result = replace(fakes.search_result(), registry=None, not_kept=error)

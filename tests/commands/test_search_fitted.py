@@ -23,20 +23,12 @@ SM90 = "sm90:sm90(FP16, 128, 128x128): stages_2+q_stages_2+pingpong+overlap+stal
 ROW = re.compile(r"^(?P<mark>[*= ]) {2}(?P<name>#\d+|FA2|cuDNN) +(?P<rest>.*)$")
 
 
-@pytest.fixture
-def replayed(
-    known_kernels: None, console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> tuple[Console, Path]:
-    """Searches of the recordings that are shipped; no GPU."""
-    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
-    return console, tmp_path / "registry.json"
-
-
+@pytest.mark.usefixtures("known_kernels")
 @pytest.mark.parametrize("width", [80, 100])
 def test_nothing_wraps(
-    replayed: tuple[Console, Path], monkeypatch: pytest.MonkeyPatch, width: int
+    console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
-    console, registry = replayed
+    registry = tmp_path / "registry.json"
     monkeypatch.setenv("COLUMNS", str(width))
     done = console("search", "--seq-lens", "1024,4096", "--registry", str(registry))
     assert done.status == 0
@@ -44,8 +36,9 @@ def test_nothing_wraps(
     assert all(len(line) <= width for line in done.out.splitlines() if place not in line)
 
 
-def test_rows_mark_and_registry_are_of_one_ratio(replayed: tuple[Console, Path]) -> None:
-    console, registry = replayed
+@pytest.mark.usefixtures("known_kernels")
+def test_rows_mark_and_registry_are_of_one_ratio(console: Console, tmp_path: Path) -> None:
+    registry = tmp_path / "registry.json"
     done = console("search", "--seq-lens", "512,4096", "--registry", str(registry))
     tables = [t for t in done.out.split("\n\n") if " x  " in t and t.startswith("seq_len")]
     entries = registry_file.load(registry).entries
@@ -96,35 +89,32 @@ def test_a_config_that_another_begins_with_keeps_its_number() -> None:
     assert legend.number(subjects[0]) != legend.number(subjects[1])
 
 
-def test_the_chosen_one_and_the_default_are_shown_whatever_the_limit() -> None:
-    w = fakes.workload()
-    tied = (
-        fakes.attempt(fakes.key(fakes.FAST), (5.0, 5.0, 5.0)),
-        fakes.attempt(fakes.key(fakes.SLOW), (9.0, 9.0, 9.0)),
+def lines_of(fast: float, slow: float, legend: Legend, limit: int) -> list[str]:
+    """The table of two configs that take so long, of which the slow one is the default."""
+    subjects = [fakes.key(c) for c in (fakes.FAST, fakes.SLOW)]
+    attempts = tuple(
+        fakes.attempt(s, (t, t, t)) for s, t in zip(subjects, (fast, slow), strict=True)
     )
-    decision = decide([a.measurement for a in tied if a.measurement], fakes.key(fakes.SLOW))
-    result = fakes.search_result([WorkloadResult(w, tied, decision)])
-    rows = workload_rows(result, result.results[0])
-    lines = search_table.table_lines(result.results[0], rows, Legend(), 1, 80)
+    decision = decide([a.measurement for a in attempts if a.measurement], subjects[1])
+    found = WorkloadResult(fakes.workload(), attempts, decision)
+    rows = workload_rows(fakes.search_result([found]), found)
+    return search_table.table_lines(found, rows, legend, limit, 80)
+
+
+def test_the_chosen_one_and_the_default_are_shown_whatever_the_limit() -> None:
+    lines = lines_of(5.0, 9.0, Legend(), 1)
     assert any(line.startswith("*") for line in lines)
     assert any("default" in line for line in lines)
 
 
 def test_the_fastest_is_tied_only_with_something_else() -> None:
-    def marks(fast: float, slow: float) -> dict[str, str]:
-        w = fakes.workload()
-        subjects = [fakes.key(c) for c in (fakes.FAST, fakes.SLOW)]
-        attempts = tuple(
-            fakes.attempt(s, (t, t, t)) for s, t in zip(subjects, (fast, slow), strict=True)
-        )
-        measured = [a.measurement for a in attempts if a.measurement]
-        result = fakes.search_result([WorkloadResult(w, attempts, decide(measured, subjects[1]))])
-        rows = workload_rows(result, result.results[0])
-        legend = Legend()
-        lines = search_table.table_lines(result.results[0], rows, legend, 5, 80)
-        return {s: line[0] for s in subjects for line in lines if legend.number(s) in line}
-
     fast, slow = fakes.key(fakes.FAST), fakes.key(fakes.SLOW)
+
+    def marks(one: float, other: float) -> dict[str, str]:
+        legend = Legend()
+        lines = lines_of(one, other, legend, 5)
+        return {s: line[0] for s in (fast, slow) for line in lines if legend.number(s) in line}
+
     assert marks(0.998, 1.0) == {fast: "=", slow: "*"}, "the default, tied with the fastest"
     assert marks(0.992, 1.0) == {fast: " ", slow: "*"}, "within the margin, and no tie"
     assert marks(0.9, 1.0) == {fast: "*", slow: " "}

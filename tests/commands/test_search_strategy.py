@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -12,12 +13,11 @@ from typing import Any
 
 import pytest
 
-from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.search.strategies.audit import judge
 from fa_tune.tune.results import Exploration
 from tests.commands import fakes
 from tests.commands.console import Console
-from tests.commands.test_search import Search
+from tests.commands.fakes import Stub
 from tests.project_files import ROOT
 from tests.tune.fakes import FakeCompiler
 
@@ -26,16 +26,12 @@ EXPLORATION = Exploration("learned", 7, "10 measurements", 40, 10, 1, 4, AUDIT)
 
 
 @pytest.fixture
-def search(monkeypatch: pytest.MonkeyPatch) -> Search:
-    result = fakes.search_result()
-    (one, *others) = result.results
-    explored = replace(one, exploration=EXPLORATION)
-    fake = Search(replace(result, results=(explored, *others)))
-    monkeypatch.setattr("fa_tune.tune.flow.search", fake)
-    return fake
+def search(stub: Callable[[str, Any], Stub]) -> Stub:
+    explored = replace(fakes.workload_result(), exploration=EXPLORATION)
+    return stub("fa_tune.tune.flow.search", fakes.search_result([explored]))
 
 
-def test_strategy_budget_and_audit_reach_the_search(console: Console, search: Search) -> None:
+def test_strategy_budget_and_audit_reach_the_search(console: Console, search: Stub) -> None:
     done = console(
         *("search", "--strategy", "learned", "--budget", "60,300s", "--audit", "8"),
         *("--seed", "5", "--axis", "n_warps=4,8", "--dtype", "fp16", "--arch", "sm_90"),
@@ -44,18 +40,17 @@ def test_strategy_budget_and_audit_reach_the_search(console: Console, search: Se
     (options,) = search.options
     assert (options.strategy, options.measurements, options.seconds) == ("learned", 60, 300.0)
     assert (options.audit, options.measure.seed, options.axes) == (8, 5, ("n_warps=4,8",))
-    configs: list[FlashForwardKernelConfig] = search.configs
-    assert {c.n_warps for c in configs} == {4, 8}
+    assert {config.n_warps for config in search.calls[0][2]} == {4, 8}
 
 
-def test_by_default_everything_is_measured(console: Console, search: Search) -> None:
+def test_by_default_everything_is_measured(console: Console, search: Stub) -> None:
     assert console("search").status == 0
     (options,) = search.options
     assert not options.explores
-    assert search.configs is None
+    assert search.calls[0][2] is None
 
 
-def test_the_summary_tells_what_was_skipped(console: Console, search: Search) -> None:
+def test_the_summary_tells_what_was_skipped(console: Console, search: Stub) -> None:
     out = console("search", "--wide").out
     assert (
         "Learned measured 10 of 40 configs; audit of 2 of 30 skipped configs: the fastest of "
@@ -64,30 +59,10 @@ def test_the_summary_tells_what_was_skipped(console: Console, search: Search) ->
     )
 
 
-def test_json_has_the_exploration(console: Console, search: Search) -> None:
+def test_json_has_the_exploration(console: Console, search: Stub) -> None:
     document = json.loads(console("search", "--json").out)
     found = document["workloads"][0]["exploration"]
     assert (found["strategy"], found["scouted"], found["audit"]["faster"]) == ("learned", 10, 1)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--strategy", "magic"], "magic"),
-        (["--strategy", "optuna-ga"], "'optuna-ga' is gone; take 'learned'"),
-        (["--budget", "many"], "neither measurements (60), nor seconds (300s)"),
-        (["--budget", "0"], "allows no measurement"),
-        (["--audit", "3"], "give --strategy or --budget"),
-        (["--strategy", "learned", "--axis", "colour=red"], "no config field named 'colour'"),
-    ],
-)
-def test_wrong_options_are_one_line(
-    console: Console, search: Search, arguments: list[str], message: str
-) -> None:
-    done = console("search", *arguments)
-    assert done.status == 2
-    assert message in done.err
-    assert "Traceback" not in done.err
 
 
 def test_a_search_of_recordings_needs_few_of_them(

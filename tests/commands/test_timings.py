@@ -4,33 +4,25 @@ import csv
 import io
 import json
 import statistics
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fa_tune.commands.views.row_table import gigabytes
-from fa_tune.core.inputs import TRAINED, InputSpec
-from fa_tune.core.model import Attempt, Rejected, Variant
-from fa_tune.core.options import Progress, SearchOptions
-from fa_tune.tune.results import ProfileResult, VerifyReport
+from fa_tune.core.inputs import TRAINED
+from fa_tune.core.model import Rejected, Variant
+from fa_tune.tune.results import VerifyReport
 from tests.commands import fakes
 from tests.commands.console import Console
+from tests.commands.fakes import Stub
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> list[SearchOptions]:
-    seen: list[SearchOptions] = []
-
-    def fake(
-        options: SearchOptions, progress: Progress, inputs: tuple[InputSpec, ...]
-    ) -> ProfileResult:
-        assert inputs == (TRAINED,)
-        seen.append(options)
-        return fakes.profile_result()
-
-    monkeypatch.setattr("fa_tune.tune.single.bench", fake)
-    return seen
+def bench(stub: Callable[[str, Any], Stub]) -> Stub:
+    return stub("fa_tune.tune.single.bench", fakes.profile_result())
 
 
 def _cells(out: str, kernel: str) -> list[str]:
@@ -38,12 +30,11 @@ def _cells(out: str, kernel: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def test_bench_shows_the_five_figures_of_the_samples(
-    console: Console, bench: list[SearchOptions]
-) -> None:
+def test_bench_shows_the_five_figures_of_the_samples(console: Console, bench: Stub) -> None:
     done = console("bench", "--kernels", "prog", "--runs", "3", "--wide")
     assert done.status == 0
-    assert (bench[0].kernels, bench[0].measure.runs) == ("prog", 3)
+    assert (bench.options[0].kernels, bench.options[0].measure.runs) == ("prog", 3)
+    assert bench.calls[0][2] == (TRAINED,)
     samples = (5.0, 5.1, 4.9)
     sd = f"{statistics.stdev(samples):.4f}"
     assert _cells(done.out, fakes.FAST)[1:7] == ["5.0000", "5.0000", "4.9000", "5.1000", sd, "3"]
@@ -55,16 +46,14 @@ def test_bench_shows_the_five_figures_of_the_samples(
     assert done.out.rstrip().endswith(f"Measurements: {fakes.WHOSE}.")
 
 
-def test_bench_passes_the_regime_on(
-    console: Console, bench: list[SearchOptions], tmp_path: Path
-) -> None:
+def test_bench_passes_the_regime_on(console: Console, bench: Stub, tmp_path: Path) -> None:
     console("bench", "--regime", "sustained", "--record", str(tmp_path))
     console("bench")
-    assert [one.measure.regime for one in bench] == ["sustained", "isolated"]
-    assert [one.record for one in bench] == [tmp_path, None]
+    assert [one.measure.regime for one in bench.options] == ["sustained", "isolated"]
+    assert [one.record for one in bench.options] == [tmp_path, None]
 
 
-def test_bench_for_programs(console: Console, bench: list[SearchOptions]) -> None:
+def test_bench_for_programs(console: Console, bench: Stub) -> None:
     timings = json.loads(console("bench", "--json").out)["timings"]
     fast = next(t for t in timings if t["kernel"] == fakes.FAST)
     assert fast["samples_s"] == pytest.approx([0.005, 0.0051, 0.0049])
@@ -75,46 +64,32 @@ def test_bench_for_programs(console: Console, bench: list[SearchOptions]) -> Non
     assert len(rows) == 5
 
 
-def test_one_sample_has_no_deviation(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_sample_has_no_deviation(console: Console, bench: Stub) -> None:
     found = fakes.attempt(fakes.key(fakes.FAST), (5.0,)), fakes.attempt("ref:fa2", (5.0, 7.0))
-    monkeypatch.setattr("fa_tune.tune.single.bench", lambda *_: fakes.profile_result(found))
+    bench.result = fakes.profile_result(found)
     assert _cells(console("bench", "--wide").out, fakes.FAST)[5] == ""
     deviations = [t["sd_s"] for t in json.loads(console("bench", "--json").out)["timings"]]
     assert deviations == [None, pytest.approx(2**0.5 * 1e-3)]
     assert gigabytes(4.89e12) == "4890"
 
 
-class Run:
-    def __init__(self, result: ProfileResult, report: VerifyReport) -> None:
-        self.returns = (result, report)
-        self.calls: list[tuple[str, SearchOptions, int]] = []
-
-    def __call__(
-        self, config: str, options: SearchOptions, n: int, progress: Progress
-    ) -> tuple[ProfileResult, VerifyReport]:
-        self.calls.append((config, options, n))
-        return self.returns
-
-
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Run:
-    fake = Run(fakes.profile_result(), fakes.verify_report())
-    monkeypatch.setattr("fa_tune.tune.single.run", fake)
-    return fake
+def run(stub: Callable[[str, Any], Stub]) -> Stub:
+    return stub("fa_tune.tune.single.run", (fakes.profile_result(), fakes.verify_report()))
 
 
-def test_run_verifies_then_times(console: Console, run: Run) -> None:
+def test_run_verifies_then_times(console: Console, run: Stub) -> None:
     done = console("run", fakes.FAST, "-n", "7", "--seq-lens", "512", "--wide")
     assert done.status == 0
-    config, options, n = run.calls[0]
+    config, options, n, _ = run.calls[0]
     assert (config, n, options.workloads.seq_lens) == (fakes.FAST, 7, (512,))
     assert options.kernels == fakes.FAST
     assert done.out.index("1 of 1 right.") < done.out.index("mean (ms)")
 
 
-def test_run_of_a_wrong_config_is_status_4_without_times(console: Console, run: Run) -> None:
+def test_run_of_a_wrong_config_is_status_4_without_times(console: Console, run: Stub) -> None:
     wrong = fakes.verify_report(**{fakes.key(fakes.FAST): fakes.verdict(error=1.0)})
-    run.returns = (replace(fakes.profile_result(), attempts=(), source="not timed"), wrong)
+    run.result = (replace(fakes.profile_result(), attempts=(), source="not timed"), wrong)
     done = console("run", fakes.FAST)
     assert done.status == 4
     assert "✗" in done.out
@@ -122,47 +97,38 @@ def test_run_of_a_wrong_config_is_status_4_without_times(console: Console, run: 
     assert done.lines == ["error: 0 of 1 right, 1 wrong"]
 
 
-def test_run_as_json_is_one_document(console: Console, run: Run) -> None:
+def test_run_as_json_is_one_document(console: Console, run: Stub) -> None:
     document = json.loads(console("run", fakes.FAST, "--json").out)
     assert document["schema"] == "fa-tune-run-1"
     assert document["verdicts"][0]["correct"]
     assert len(document["timings"]) == 5
 
 
-def test_run_of_what_cannot_run_says_why(console: Console, run: Run) -> None:
+def test_run_of_what_cannot_run_says_why(console: Console, run: Stub) -> None:
     rejected = ((Variant("sm80", fakes.FAST), Rejected("smem_fits", "needs 246 KiB")),)
-    run.returns = (replace(fakes.profile_result(), attempts=()), VerifyReport({}, (), rejected))
+    run.result = (replace(fakes.profile_result(), attempts=()), VerifyReport({}, (), rejected))
     done = console("run", fakes.FAST)
     assert done.status == 4
     assert "smem_fits: needs 246 KiB" in done.err
 
 
-def test_a_table_for_each_kind_of_inputs(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Failures stand beside the others only where there is no doubt which these are."""
-    asked: list[tuple[InputSpec, ...]] = []
-
-    def fake(_: object, __: object, inputs: tuple[InputSpec, ...]) -> ProfileResult:
-        asked.append(inputs)
-        found = [a for spec in inputs for a in fakes.attempts() if _on(a, spec)]
-        return fakes.profile_result([_with(a, spec) for a in found for spec in inputs])
-
-    def _on(attempt: Attempt, spec: InputSpec) -> bool:
-        return attempt.measurement is not None and spec == asked[-1][0]
-
-    def _with(attempt: Attempt, spec: InputSpec) -> Attempt:
-        assert attempt.measurement is not None
-        return replace(attempt, measurement=replace(attempt.measurement, inputs=str(spec)))
-
-    monkeypatch.setattr("fa_tune.tune.single.bench", fake)
+def test_a_table_for_each_kind_of_inputs(console: Console, bench: Stub) -> None:
+    measured = [a for a in fakes.attempts() if a.measurement is not None]
+    bench.result = fakes.profile_result(
+        [
+            replace(a, measurement=replace(a.measurement, inputs=inputs))
+            for a in measured
+            if a.measurement
+            for inputs in ("trained", "sink", "peaked:3")
+        ]
+    )
     out = console("bench", "--inputs", "trained,sink,peaked:3").out
-    assert list(map(str, asked[-1])) == ["trained", "sink", "peaked:3"]
+    assert list(map(str, bench.calls[0][2])) == ["trained", "sink", "peaked:3"]
     titles = [line for line in out.splitlines() if line.endswith(" inputs; ncu")]
-    assert [t.rpartition(", ")[2].removesuffix("; ncu") for t in titles] == [
-        "trained inputs",
-        "sink inputs",
-        "peaked:3 inputs",
+    assert [t.rpartition(", ")[2].removesuffix(" inputs; ncu") for t in titles] == [
+        *("trained", "sink", "peaked:3")
     ]
-    told = json.loads(console("bench", "--inputs", "sink", "--json").out)["timings"]
-    assert {t["inputs"] for t in told} == {"sink"}
+    told = json.loads(console("bench", "--json").out)["timings"]
     rows = list(csv.DictReader(io.StringIO(console("bench", "--csv", "-").out)))
-    assert {row["inputs"] for row in rows} == {"trained"}
+    for shown in (told, rows):
+        assert {row["inputs"] for row in shown} == {"trained", "sink", "peaked:3"}

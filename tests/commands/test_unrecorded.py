@@ -10,11 +10,6 @@ import pytest
 from tests.commands.console import Console
 
 
-@pytest.fixture(autouse=True)
-def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fa_tune.core.devices.find_device", lambda index=0: None)
-
-
 def test_a_search_is_refused_without_compiling(
     console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

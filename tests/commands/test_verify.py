@@ -3,19 +3,21 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fa_tune.commands.views.verdicts import check_users
 from fa_tune.core import hooks
 from fa_tune.core.errors import NoUsableVariant
-from fa_tune.core.inputs import BUILT_IN, InputSpec
+from fa_tune.core.inputs import BUILT_IN
 from fa_tune.core.model import Outcome, Rejected, Variant, Verdict
-from fa_tune.core.options import MachineOptions, Progress, WorkloadOptions
 from fa_tune.tune.results import VerifyReport
 from tests.commands import fakes
 from tests.commands.console import Console
+from tests.commands.fakes import Stub
 from tests.project_files import ROOT
 
 pytestmark = pytest.mark.usefixtures("wide_terminal")
@@ -23,46 +25,17 @@ pytestmark = pytest.mark.usefixtures("wide_terminal")
 REJECTED = ((Variant("sm80", fakes.BROKEN), Rejected("smem_fits", "needs 246 KiB")),)
 
 
-class Verify:
-    def __init__(self) -> None:
-        self.report = fakes.verify_report()
-        self.calls: list[tuple[str, tuple[int, ...], MachineOptions]] = []
-        self.traits: list[tuple[tuple[str, ...], object]] = []
-
-    def __call__(
-        self,
-        kernels: str,
-        workloads: WorkloadOptions,
-        machine: MachineOptions,
-        progress: Progress,
-        *,
-        names: tuple[str, ...],
-        thorough: bool,
-        inputs: tuple[InputSpec, ...],
-        users: tuple[str, ...],
-    ) -> VerifyReport:
-        self.calls.append((kernels, workloads.d_heads, machine))
-        self.names = names
-        self.traits.append((workloads.masks, workloads.common))
-        self.thorough = thorough
-        self.inputs = inputs
-        self.users = tuple(users)
-        return self.report
-
-
 @pytest.fixture
-def verify(monkeypatch: pytest.MonkeyPatch) -> Verify:
-    fake = Verify()
-    monkeypatch.setattr("fa_tune.tune.single.verify", fake)
-    return fake
+def verify(stub: Callable[[str, Any], Stub]) -> Stub:
+    return stub("fa_tune.tune.single.verify", fakes.verify_report())
 
 
-def test_all_right_is_status_0(console: Console, verify: Verify) -> None:
-    verify.report = VerifyReport({fakes.key(fakes.FAST): fakes.verdict()}, (), REJECTED)
+def test_all_right_is_status_0(console: Console, verify: Stub) -> None:
+    verify.result = VerifyReport({fakes.key(fakes.FAST): fakes.verdict()}, (), REJECTED)
     done = console("verify", "--d-head", "64,128", "--arch", "9.0")
     assert done.status == 0
-    kernels, d_heads, machine = verify.calls[0]
-    assert (kernels, d_heads, machine.arch) == ("fast", (64, 128), "sm_90")
+    kernels, workloads, machine, _ = verify.calls[0]
+    assert (kernels, workloads.d_heads, machine.arch) == ("fast", (64, 128), "sm_90")
     assert f"| ✓ | {fakes.FAST} " in done.out
     assert "1.00e-03 | 2.00e-03 |     50 %" in done.out
     assert "1 of 1 right; 1 cannot run on this GPU." in done.out
@@ -70,45 +43,38 @@ def test_all_right_is_status_0(console: Console, verify: Verify) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "traits"),
+    ("words", "masks", "common"),
     [
-        ((), (("full",), {})),
-        (("--mask", "causal,full", "--lse"), (("causal", "full"), {"lse": True})),
-        (("--mask", "causal_br"), (("causal_br",), {})),
+        ((), ("full",), {}),
+        (("--mask", "causal,full", "--lse"), ("causal", "full"), {"lse": True}),
+        (("--mask", "causal_br"), ("causal_br",), {}),
         (
             ("--window-left", "127", "--sink", "--lengths", "equal", "--d-head-v", "64"),
-            (
-                ("full",),
-                {"window_left": 127, "sink": True, "lengths": "equal", "d_head_v": 64},
-            ),
+            ("full",),
+            {"window_left": 127, "sink": True, "lengths": "equal", "d_head_v": 64},
         ),
-        (("--softcap", "50", "--alibi"), (("full",), {"softcap": 50.0, "alibi": True})),
+        (("--softcap", "50", "--alibi"), ("full",), {"softcap": 50.0, "alibi": True}),
     ],
 )
 def test_masks_and_features_are_asked_for(
-    console: Console, verify: Verify, words: tuple[str, ...], traits: object
+    console: Console, verify: Stub, words: tuple[str, ...], masks: object, common: object
 ) -> None:
     console("verify", *words)
-    assert verify.traits == [traits]
+    workloads = verify.calls[0][1]
+    assert (workloads.masks, workloads.common) == (masks, common)
 
 
-def test_the_root_mean_square_is_shown_with_its_limit(console: Console, verify: Verify) -> None:
+def test_the_root_mean_square_is_shown_with_its_limit(console: Console, verify: Stub) -> None:
     (case,) = fakes.verdict().cases[:1]
     case = dataclasses.replace(case, rms_error=1e-4, reference_rms_error=1e-4, rms_limit=1.2e-4)
-    verify.report = VerifyReport({fakes.key(fakes.FAST): Verdict(True, (case,))}, (), ())
+    verify.result = VerifyReport({fakes.key(fakes.FAST): Verdict(True, (case,))}, (), ())
     assert "1.00e-04 |  1.20e-04 |      1.00e-03 | 2.00e-03 |     83 %" in console("verify").out
     shown = json.loads(console("verify", "--json").out)["verdicts"][0]["cases"][0]
     assert (shown["rms_error"], shown["rms_limit"], shown["inputs"]) == (1e-4, 1.2e-4, "normal")
 
 
-@pytest.mark.parametrize("words", [(), ("--thorough",)])
-def test_thorough_is_asked_for(console: Console, verify: Verify, words: tuple[str, ...]) -> None:
-    console("verify", *words)
-    assert verify.thorough == bool(words)
-
-
-def test_wrong_and_crashed_come_first_and_are_status_4(console: Console, verify: Verify) -> None:
-    verify.report = VerifyReport(
+def test_wrong_and_crashed_come_first_and_are_status_4(console: Console, verify: Stub) -> None:
+    verify.result = VerifyReport(
         {
             fakes.key(fakes.FAST): fakes.verdict(),
             fakes.key(fakes.SLOW): fakes.verdict(error=float("nan")),
@@ -132,9 +98,9 @@ def test_wrong_and_crashed_come_first_and_are_status_4(console: Console, verify:
 _ORDER = (fakes.SLOW, fakes.BROKEN, fakes.FAST)
 
 
-def test_json_has_names_for_what_json_lacks(console: Console, verify: Verify) -> None:
+def test_json_has_names_for_what_json_lacks(console: Console, verify: Stub) -> None:
     wrong = Verdict(False, fakes.verdict(error=float("nan")).cases, "NaN in the result")
-    verify.report = VerifyReport({fakes.key(fakes.SLOW): wrong}, (), REJECTED)
+    verify.result = VerifyReport({fakes.key(fakes.SLOW): wrong}, (), REJECTED)
     done = console("verify", "--json")
     assert done.status == 4
     document = json.loads(done.out)
@@ -142,31 +108,32 @@ def test_json_has_names_for_what_json_lacks(console: Console, verify: Verify) ->
     assert document["rejected"][0]["constraint"] == "smem_fits"
 
 
-def test_nothing_to_verify_is_status_4(console: Console, verify: Verify) -> None:
-    verify.report = VerifyReport({}, (), REJECTED)
+def test_nothing_to_verify_is_status_4(console: Console, verify: Stub) -> None:
+    verify.result = VerifyReport({}, (), REJECTED)
     done = console("verify")
     assert done.status == 4
     assert not done.out
 
 
-def test_inputs_beside_its_own(console: Console, verify: Verify) -> None:
+def test_inputs_beside_its_own(console: Console, verify: Stub) -> None:
     console("verify")
-    assert verify.inputs == ()
-    console("verify", "--inputs", "all")
-    assert verify.inputs == BUILT_IN
+    console("verify", "--inputs", "all", "--thorough")
     console("verify", "--inputs", "sink, peaked:3", "--inputs", "sink", "--inputs", "file:/a,b")
-    assert list(map(str, verify.inputs)) == ["sink", "peaked:3", "file:/a,b"]
+    own, every, some = (call["inputs"] for call in verify.named)
+    assert (own, every) == ((), BUILT_IN)
+    assert list(map(str, some)) == ["sink", "peaked:3", "file:/a,b"]
+    assert [call["thorough"] for call in verify.named] == [False, True, False]
 
 
 def test_a_score_hook_is_given_by_its_file(
-    console: Console, verify: Verify, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    console: Console, verify: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(hooks.FILES, "")
     file = tmp_path / "hook.cuh"
     file.write_text("__device__ float score_hook(float s, int, int, int, int) { return -s; }")
     console("verify", "--score-hook", str(file))
     digest = hooks.register(file)
-    assert verify.traits == [(("full",), {"score_hook": digest})]
+    assert verify.calls[0][1].common == {"score_hook": digest}
     assert str(file) in os.environ[hooks.FILES]
     file.write_text("nothing")
     assert console("verify", "--score-hook", str(file)).status == 2
@@ -174,25 +141,25 @@ def test_a_score_hook_is_given_by_its_file(
     assert len(verify.calls) == 1
 
 
-def test_a_users_kernel_is_verified_too(console: Console, verify: Verify) -> None:
+def test_a_users_kernel_is_verified_too(console: Console, verify: Stub) -> None:
     place = str(ROOT / "examples/torch_attention.py:attention")
     assert console("verify", "--with", place).status == 0
-    assert verify.users == (place,)
+    assert verify.named[0]["users"] == [place]
     assert console("verify", "--with", "nothing.py:f").status == 2
 
 
 def test_an_interruption_leaves_the_verdicts_that_are_finished(
-    console: Console, verify: Verify
+    console: Console, verify: Stub
 ) -> None:
-    verify.report = dataclasses.replace(fakes.verify_report(), interrupted=True)
+    verify.result = dataclasses.replace(fakes.verify_report(), interrupted=True)
     done = console("verify")
     assert (done.status, done.lines[-1]) == (130, "interrupted")
     assert "1 of 1 right" in done.out
 
 
-def test_the_case_that_is_nearest_its_limit_is_shown(console: Console, verify: Verify) -> None:
+def test_the_case_that_is_nearest_its_limit_is_shown(console: Console, verify: Stub) -> None:
     cases = (*fakes.verdict(1e-4).cases, *fakes.verdict(1.8e-3).cases, *fakes.verdict(5e-4).cases)
-    verify.report = fakes.verify_report(**{fakes.key(fakes.FAST): Verdict(True, cases)})
+    verify.result = fakes.verify_report(**{fakes.key(fakes.FAST): Verdict(True, cases)})
     assert "90 %" in console("verify").out
 
 
