@@ -215,7 +215,7 @@ WRONG: list[tuple[list[str], str, int]] = [
     (["bench-search", "--plot", "x.gif"], "a plot is .svg, .png, .pdf", 2),
     (["bench-search", "--strategy", "magic"], "magic", 2),
     (["bench-between", "--recordings", "a-folder"], "no recording has several workloads", 4),
-    (["spaces", "import", "no-schema.json", "--to", "y.space.csv.gz"], "no-schema.json: entries", 5),
+    (["spaces", "import", "no-schema.json", "--to", "y.space.csv.gz"], "json: entries", 5),
     (["export", "--to", "to", "--arch", "sm_90a,"], "an empty place", 2),
     (["export", "--to", "to", "--arch", "hopper"], "not an architecture", 2),
     (["export", "--to", "to", "--workloads", "b1"], "not a workload key", 2),
