@@ -134,8 +134,11 @@ class Journal:
         self._fingerprints: dict[int, Fingerprint] = {}
         self._mutex = threading.RLock()  # the GPUs of a search write from threads of their own
         self._process = os.getpid()
-        with self._opened("read") as db:
-            self._check_all(db)
+        with self._opened("read") as db:  # damage is better found before any work than after it
+            rows = () if db is None else db.execute("SELECT id, body, crc32 FROM records")
+            for number, body, crc in rows:
+                if _crc32(body) != crc:
+                    raise self._damage(f"record {number}: {_CHANGED}")
 
     def __del__(self) -> None:
         if self._db is not None and self._process == os.getpid():  # not a fork's to close
@@ -148,19 +151,16 @@ class Journal:
     def find(self, digest: str, subject: str, workload: str) -> Attempt | None:
         """The last attempt at a subject and workload under a fingerprint's digest, however it
         ended; None if there is none."""
-        record = self._last(AttemptRecord, digest, subject, workload)
+        record = self.last(AttemptRecord, digest, subject, workload)
         return record.attempt if record else None
 
-    def find_verdict(self, digest: str, subject: str) -> Verdict | None:
-        """The last verdict on a subject under a fingerprint's digest (`for_verify`)."""
-        record = self._last(VerdictRecord, digest, subject, "")
-        return record.verdict if record else None
-
-    def find_build_failure(
-        self, digest: str, subject: str, traits: str
-    ) -> BuildFailureRecord | None:
-        """The last failure to build a subject under a fingerprint's digest (`for_build`)."""
-        return self._last(BuildFailureRecord, digest, subject, traits)
+    def last(self, kind: type[R], digest: str, *about: str) -> R | None:
+        """The last record of a kind that is `about` this, under a fingerprint's digest."""
+        where = "WHERE subject = ? AND place = ? AND kind = ? ORDER BY id DESC"
+        for record in self._select(where, *about, kind.kind, digest=digest):
+            assert isinstance(record, kind)
+            return record
+        return None
 
     def history(self, subject: str, workload: str) -> tuple[AttemptRecord, ...]:
         """All attempts at a subject and workload under any fingerprint, oldest first: what
@@ -185,13 +185,6 @@ class Journal:
                 _insert(db, record, body)
 
     # Reading ---------------------------------------------------------------------------------
-
-    def _last(self, kind: type[R], digest: str, subject: str, place: str) -> R | None:
-        where = "WHERE subject = ? AND place = ? AND kind = ? ORDER BY id DESC"
-        for record in self._select(where, subject, place, kind.kind, digest=digest):
-            assert isinstance(record, kind)
-            return record
-        return None
 
     def _select(self, where: str, *values: str, digest: str = "") -> Iterator[Record]:
         """Records, those with a fingerprint of this digest if one is given."""
@@ -227,13 +220,6 @@ class Journal:
             return codec.load(_KINDS[kind], raw)
         except (ValueError, TypeError, AttributeError) as error:
             raise self._damage(f"record {number}: {error}") from None
-
-    def _check_all(self, db: sqlite3.Connection | None) -> None:
-        """Read everything: damage is better found before any work than after it."""
-        rows = () if db is None else db.execute("SELECT id, body, crc32 FROM records")
-        for number, body, crc in rows:
-            if _crc32(body) != crc:
-                raise self._damage(f"record {number}: {_CHANGED}")
 
     def _damage(self, what: object) -> JournalError:
         return JournalError(f"{self.path}: {what}; {_MEND}")

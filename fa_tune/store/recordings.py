@@ -346,13 +346,15 @@ def _attempt(row: Row, meta: Meta) -> Attempt:
     else:
         subject = _todays_key(Variant(row.family, row.kernel).key)
     measurement = None
+    columns = ((c.metric, getattr(row, c.field), c.unit) for c in COUNTERS)
+    counters = ((CYCLES[0], row.cycles, "cycle"), *columns)
     if row.outcome is Outcome.OK and row.samples_s:
         measurement = Measurement(
             subject=subject,
             workload=workload.key,
             method=row.method,
             samples_s=row.samples_s,
-            counters=dict(_counters(row)),
+            counters={n: Quantity(float(v), unit) for n, v, unit in counters if v is not None},
             conditions={
                 "clocks": meta.provenance.clock_policy,
                 "cache": meta.provenance.cache_policy,
@@ -371,10 +373,3 @@ def remove(path: Path) -> None:
     with storage_errors(f"cannot remove {path}"), locked(path.parent / _LOCK, "recordings"):
         for file in (path.with_suffix(META_SUFFIX), path):
             file.unlink(missing_ok=True)
-
-
-def _counters(row: Row) -> Iterable[tuple[str, Quantity]]:
-    columns = ((c.metric, getattr(row, c.field), c.unit) for c in COUNTERS)
-    for name, value, unit in ((CYCLES[0], row.cycles, "cycle"), *columns):
-        if value is not None:
-            yield name, Quantity(float(value), unit)

@@ -20,7 +20,6 @@ from fa_tune.core.model import Artifact, Attempt, Outcome, Resources, Verdict
 from fa_tune.core.options import Progress
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config
-from fa_tune.profile.base import Profiler
 from fa_tune.store.fingerprint import Fingerprint
 from fa_tune.store.journal import BuildFailureRecord, Journal
 from fa_tune.store.table.columns import REGISTERS
@@ -100,18 +99,17 @@ def prepare(
 
     For a replay these are the recorded configs, and of them those that the recording says too
     little of to choose by; all, if the user named an architecture or the caller needs `facts`."""
-    wanted = [_requests(workload, configs, session.machine) for workload in workloads]
-    unrecorded = [
-        not_recorded((subject for subject, _ in of_one), workload, session.selection)
-        for workload, of_one in zip(workloads, wanted, strict=True)
-    ]
-    wanted = [
-        _without(of_one, failures) for of_one, failures in zip(wanted, unrecorded, strict=True)
-    ]
+    wanted, unrecorded = [], []
+    for workload in workloads:
+        of_one = _requests(workload, configs, session.machine)
+        failures = not_recorded((subject for subject, _ in of_one), workload, session.selection)
+        failed = {attempt.subject for attempt in failures}
+        wanted.append({key: request for key, request in of_one.items() if key[0] not in failed})
+        unrecorded.append(failures)
     requests = {key: request for of_one in wanted for key, request in of_one.items()}
     has_device = session.capabilities.needs_device
     if has_device and not is_verified(session, requests.values()):
-        session.pool.on_each(lambda gpu: _get_ready(session.profiler_on(gpu), gpu))
+        session.pool.on_each(lambda gpu: _get_ready(session.on(gpu, session.progress), gpu))
     built = {}
     if not has_device and not facts and "arch" not in session.machine.options.typed:
         built = _recorded_builds(session.selection, workloads, wanted)
@@ -163,19 +161,11 @@ def _recorded_builds(
     return found
 
 
-def _without(
-    requests: Mapping[Key, BuildRequest], failures: Sequence[Attempt]
-) -> dict[Key, BuildRequest]:
-    """The requests but those of variants that failed already."""
-    failed = {attempt.subject for attempt in failures}
-    return {key: request for key, request in requests.items() if key[0] not in failed}
-
-
-def _get_ready(profiler: Profiler, gpu: WorkerGpu) -> None:
-    """What will be needed once all is compiled begins to load."""
+def _get_ready(session: Session, gpu: WorkerGpu) -> None:
+    """What will be needed on a GPU once all is compiled begins to load."""
     get_ready(MAKE_CONTEXT, pinned_to(gpu.device.uuid), gpu.worker_device)
-    profiler.warm_up()
-    profiler.get_ready(gpu.device.uuid, gpu.worker_device)
+    session.selection.profiler.warm_up()
+    session.selection.profiler.get_ready(gpu.device.uuid, gpu.worker_device)
 
 
 def _requests(
@@ -245,7 +235,8 @@ def _known_timeouts(
     known = {}
     for key, request in requests.items():
         digest = _fingerprint(request, fingerprints).digest
-        found = session.journal.find_build_failure(digest, request.variant.key, request.traits)
+        about = request.variant.key, request.traits
+        found = session.journal.last(BuildFailureRecord, digest, *about)
         if found is not None and ended_under(found.reason, limit_s):
             known[key] = BuildResult(request, found.outcome, None, found.reason, True)
     return known

@@ -22,7 +22,7 @@ from fa_tune.core.model import Artifact, Attempt, Measurement, Outcome
 from fa_tune.core.options import Progress
 from fa_tune.core.stats import Ratio, median, median_interval
 from fa_tune.search.data_dependence import paired_with_own
-from fa_tune.search.decide import Decision, contenders, sound_choice
+from fa_tune.search.decide import contenders, sound_choice
 from fa_tune.store.fingerprint import Fingerprint
 from fa_tune.store.journal import AttemptRecord
 from fa_tune.tune.dispatch import Request, run_items_on_gpus
@@ -110,16 +110,11 @@ def _requested(session: Session, results: Sequence[WorkloadResult]) -> list[_Inp
 
 def _compared(result: WorkloadResult) -> list[str]:
     """The default, if there is one, and who may be chosen."""
-    if result.decision is None:
+    if (decision := result.decision) is None:
         return []
-    default = result.decision.default
-    own = _contenders(result, result.decision)
-    return list(dict.fromkeys(own if default is None else (default, *own)))
-
-
-def _contenders(result: WorkloadResult, decision: Decision) -> tuple[str, ...]:
     measurements = [a.measurement for a in result.attempts if a.measurement is not None]
-    return contenders(decision, measurements, result.margin)[:MAX_CONTENDERS]
+    own = contenders(decision, measurements, result.margin)[:MAX_CONTENDERS]
+    return list(dict.fromkeys(own if decision.default is None else (decision.default, *own)))
 
 
 def _compare(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from fa_tune.core.options import Progress
@@ -51,12 +51,10 @@ def run_on_gpus(
         tallies.append(own.tally)
         return result
 
-    @cache
-    def affinity() -> dict[str, str]:
-        return _last_gpus(session)
+    last_gpus = cache(partial(_last_gpus, session))  # read where there are several to prefer
 
     def prefers(job: Job) -> str:
-        return affinity().get(workload(job).key, "")
+        return last_gpus().get(workload(job).key, "")
 
     found = session.pool.each(jobs, on_gpu, session.progress, prefers=prefers, cost=cost)
     for tally in tallies:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from fa_tune.profile.ncu.profiler import NcuProfiler
 from fa_tune.store import recordings
 from fa_tune.store.journal import Journal
 from fa_tune.store.registry import file as registry_file
-from fa_tune.store.shared_files import check_lockable
+from fa_tune.store.shared_files import check_lockable, storage_errors
 from fa_tune.tune.build import build_all, build_request
 from fa_tune.tune.outputs import registry_path
 from fa_tune.tune.replayed import is_of_other_sources
@@ -42,6 +41,7 @@ def doctor(machine: MachineOptions, progress: Progress) -> tuple[Check, ...]:
     torch and CuPy, the cache and registry folders, and what registry, journal, cache and recordings
     hold."""
     checks = [Check("Python", True, sys.version.split()[0])]
+    cache_dir = machine.cache_dir or default_cache_dir()
     here: Machine | None = None
 
     def look(name: str, action: Callable[[], str], fix: str = "", needed: bool = True) -> None:
@@ -61,21 +61,20 @@ def doctor(machine: MachineOptions, progress: Progress) -> tuple[Check, ...]:
     else:
         checks.append(_gpu(here))
         checks += _gpus()
-    look(
-        "cache folder",
-        lambda: _writable(machine.cache_dir or default_cache_dir(), "journal"),
-        "name another with --cache-dir",
-    )
+    look("cache folder", lambda: _writable(cache_dir, "journal"), "name another with --cache-dir")
     look(
         "registry folder",
         lambda: _writable(registry_path(None).parent, "registry"),
         "name another file with FA_TUNE_REGISTRY, or with --registry of search",
     )
     look("registry", _registry, "fix or move the file; fa-tune search makes a new one")
+    journal = cache_dir / JOURNAL
     look(
-        "journal", lambda: _journal(machine), "fix or move the file; its results are measured again"
+        "journal",
+        lambda: f"{len(Journal(journal).records())} records in {journal}",
+        "fix or move the file; its results are measured again",
     )
-    look("cache", lambda: _cache(machine), "name another folder with --cache-dir")
+    look("cache", lambda: _cache(ArtifactStore(cache_dir)), "name another folder with --cache-dir")
     gpu = here is not None and here.device is not None
     look(
         "recordings",
@@ -125,13 +124,11 @@ def _gpus() -> list[Check]:
 
 def _writable(folder: Path, what: str) -> str:
     """The folder, once it is proven that a file can be made in it, and locked."""
-    try:
+    with storage_errors(str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             check_lockable(folder / what, what)
-            return str(folder)
-    except OSError as error:
-        raise StorageError(f"{folder}: {error.strerror or os.strerror(error.errno or 0)}") from None
+    return str(folder)
 
 
 def _registry() -> str:
@@ -146,13 +143,7 @@ def _registry() -> str:
     return f"{entries} in {path} ({gpus})"
 
 
-def _journal(machine: MachineOptions) -> str:
-    path = (machine.cache_dir or default_cache_dir()) / JOURNAL
-    return f"{len(Journal(path).records())} records in {path}"
-
-
-def _cache(machine: MachineOptions) -> str:
-    store = ArtifactStore(machine.cache_dir or default_cache_dir())
+def _cache(store: ArtifactStore) -> str:
     entries, size_bytes = store.size()
     return f"{entries} compiled kernels, {size_bytes / 1e6:.1f} MB, in {store.path}"
 

@@ -239,14 +239,15 @@ class JournaledProfiler:
             digests = {subject: f.digest for subject, f in fingerprints.items()}
             for subject in plan.subjects:
                 old = journal.find(digests[subject], subject, plan.workload.key)
-                if old is not None and not _lacks_samples(old, plan):
+                # Older journals have parts of a measurement under the number of the whole.
+                if old and not (old.measurement and len(old.measurement.samples_s) < plan.runs):
                     found[subject] = old
             if not _is_complete(found, plan):
-                baseline = _baseline_beside(found, plan)
+                baseline, here = _baseline_beside(found, plan), self._session.machine.gpu_uuid
                 found = {
                     s: a
                     for s, a in found.items()
-                    if self._is_of_this_gpu(a)
+                    if (not here or a.gpu_uuid in ("", here))  # as far as it is known
                     and _baseline_of(a) in ("", baseline)
                     and not self._from_other_search(s, a, plan, search)
                 }
@@ -311,11 +312,6 @@ class JournaledProfiler:
             for s in plan.subjects
         }
 
-    def _is_of_this_gpu(self, attempt: Attempt) -> bool:
-        """Whether an attempt may stand beside those of this GPU, as far as it is known."""
-        here = self._session.machine.gpu_uuid
-        return not here or attempt.gpu_uuid in ("", here)
-
     def _from_other_search(
         self, subject: str, attempt: Attempt, plan: MeasurePlan, search: str
     ) -> bool:
@@ -339,13 +335,6 @@ class JournaledProfiler:
             measurement, search=search, gpu_uuid=gpu_uuid, inputs=str(looked.rest.inputs)
         )
         return replace(attempt, measurement=tagged)
-
-
-def _lacks_samples(attempt: Attempt, plan: MeasurePlan) -> bool:
-    """Whether it has fewer than it is filed under: older journals have parts of a measurement
-    under the number of the whole."""
-    measurement = attempt.measurement
-    return measurement is not None and len(measurement.samples_s) < plan.runs
 
 
 def _is_complete(found: Mapping[str, Attempt], plan: MeasurePlan) -> bool:

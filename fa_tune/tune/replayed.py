@@ -255,15 +255,12 @@ def _n_ours(answers: Mapping[tuple[str, str], Recording]) -> int:
     )
 
 
-def _kinds(keys: Collection[str]) -> set[Kind]:
-    return {kind_of(Workload.from_key(key)) for key in keys}
-
-
 def is_of_other_sources(recording: Recording, kinds: Collection[Kind] | None = None) -> bool:
     """Whether a recording's kernels of these kinds, None: of all that it has, are not those of this
     checkout."""
     if kinds is None:
-        kinds = _kinds({a.workload for a in recording.attempts})
+        keys = {a.workload for a in recording.attempts}
+        kinds = {kind_of(Workload.from_key(key)) for key in keys}
     known = set(families_in(recording)) & set(families.family_names())
     return not all(
         equal(

@@ -129,7 +129,7 @@ def ready_workers(options: MachineOptions) -> Iterator[None]:
         elif gpus:
             lanes = kept.enter_context(kept_lanes(WARM_UP_MODULES))
             for gpu in gpus:
-                lanes.of(gpu.label).submit(warm_up)
+                lanes[gpu.label].submit(warm_up)
         yield
 
 
@@ -241,11 +241,6 @@ class Session:
         return dataclasses.replace(
             own, machine=self.machine.on(gpu), selection=self.selection.on(gpu)
         )
-
-    def profiler_on(self, gpu: WorkerGpu) -> Profiler:
-        """The profiler that measures on a GPU of the pool."""
-        selection = self.selection
-        return (selection.on(gpu) if self.pool.has_several else selection).profiler
 
     def with_runs(self, runs: int | None, references: tuple[str, ...] = ()) -> Session:
         """The same with another number of samples, and other references beside."""

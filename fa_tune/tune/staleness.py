@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fa_tune import families
-from fa_tune.core.model import Variant
 from fa_tune.core.options import Progress, SearchOptions
 from fa_tune.families.base import Config
 from fa_tune.store.fingerprint import Fingerprint, explain_difference
 from fa_tune.store.journal import Journal
 from fa_tune.tune.plan import plan_search
-from fa_tune.tune.session import Session
 
 
 @dataclass(frozen=True)
@@ -66,19 +64,14 @@ def why_stale(
     it measures."""
     plan = plan_search(options, progress, configs)
     session = plan.session
+    runs = session.runs if session.capabilities.adaptive else 1  # else it measures in stages
     standings = []
     for workload in plan.candidates.workloads:
         for config in families.worth_trying(plan.candidates.configs, workload):
             subject = families.variant(config).key
-            now = _today(subject, session)
+            now = session.fingerprint(runs, (families.of(config).name,))
             standings.append(_standing(subject, workload.key, now, session.journal))
     return Staleness(tuple(standings))
-
-
-def _today(subject: str, session: Session) -> Fingerprint:
-    """The fingerprint that a search files its first attempt at a variant under."""
-    runs = session.runs if session.capabilities.adaptive else 1  # else it measures in stages
-    return session.fingerprint(runs, (Variant.from_key(subject).family,))
 
 
 def _standing(subject: str, workload: str, now: Fingerprint, journal: Journal) -> AttemptStanding:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
 from fa_tune import families
@@ -12,6 +11,7 @@ from fa_tune.core.options import Progress
 from fa_tune.core.workload import FIELDS, OPTIONAL, USUAL, DType, Workload
 from fa_tune.families.base import Config
 from fa_tune.store.recordings import Recording
+from fa_tune.store.registry.lookup import seq_len_distance
 from fa_tune.tune.session import ProfilerSelection
 
 
@@ -100,7 +100,9 @@ def _sentence(missing: Sequence[Workload], held: Sequence[Workload], by: str = "
     text = f"no recording{by} holds {first.key}{more}"
     if not held:
         return f"{text}, or anything else"
-    nearest = min(held, key=lambda w: (len(_differing(first, w)), _distance(first, w), w.key))
+    nearest = min(
+        held, key=lambda w: (len(_differing(first, w)), seq_len_distance(first, w), w.key)
+    )
     options = ", ".join(dict.fromkeys(_option(n, nearest) for n in _differing(first, nearest)))
     return f"{text}; the nearest has {options}: ask for that, or search on a GPU"
 
@@ -132,9 +134,3 @@ def _option(name: str, workload: Workload) -> str:
 
 
 _PLURALS = {"seq_len_q": "seq_lens", "seq_len_kv": "seq_lens_kv"}
-
-
-def _distance(wanted: Workload, other: Workload) -> float:
-    """How far the lengths are apart, in doublings, as the registry measures it."""
-    lengths = (wanted.seq_len_q, other.seq_len_q), (wanted.seq_len_kv, other.seq_len_kv)
-    return sum(abs(math.log2(a / b)) for a, b in lengths)

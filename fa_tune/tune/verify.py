@@ -42,12 +42,8 @@ class Interrupted(KeyboardInterrupt):
         self.found = found
 
 
-def verdict_key(artifact: Artifact) -> str:
+def verdict_key(of: Artifact | BuildRequest) -> str:
     """What a verdict is about: a variant with the traits it was compiled for."""
-    return _verdict_key(artifact)
-
-
-def _verdict_key(of: Artifact | BuildRequest) -> str:
     return f"{of.variant.key} @ {of.traits}"
 
 
@@ -58,9 +54,7 @@ def is_verified(session: Session, requests: Iterable[BuildRequest]) -> bool:
         name = request.variant.family
         if name not in digests:
             digests[name] = session.fingerprint(0, (name,)).for_verify().digest
-        key, digest, journal = _verdict_key(request), digests[name], session.journal
-        known = journal.find_verdict(digest, key) or journal.find(digest, key, NO_WORKLOAD)
-        if known is None:
+        if not any(_remembered(session, {verdict_key(request): digests[name]})):
             return False
     return session.reuse
 
@@ -179,8 +173,8 @@ def _remembered(
     verdicts: dict[str, Verdict] = {}
     failures: dict[str, Attempt] = {}
     for key, digest in digests.items():
-        if (known := session.journal.find_verdict(digest, key)) is not None:
-            verdicts[key] = known
+        if (known := session.journal.last(VerdictRecord, digest, key, "")) is not None:
+            verdicts[key] = known.verdict
         elif (failure := session.journal.find(digest, key, NO_WORKLOAD)) is not None:
             failures[key] = failure
     return verdicts, failures

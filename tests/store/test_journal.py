@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from fa_tune.core.errors import FaTuneError, JournalError, StorageError
 from fa_tune.core.model import Attempt, Measurement, Outcome, Quantity
 from fa_tune.store.fingerprint import Fingerprint, explain_difference
-from fa_tune.store.journal import AttemptRecord, Journal, VerdictRecord
+from fa_tune.store.journal import AttemptRecord, BuildFailureRecord, Journal, VerdictRecord
 from tests.store.full_disk import (
     killed,
     make_read_only,
@@ -83,13 +83,14 @@ def test_find_returns_the_last_attempt_under_that_fingerprint_only(path: Path) -
 
 def test_verdicts_and_build_failures_are_found_by_what_they_depend_on(path: Path) -> None:
     journal = fill(path, verdict(), build_failure())
-    events = dataclasses.replace(FP, method="events", runs=50, metrics=())
-    assert journal.find_verdict(events.for_verify().digest, subject(1)) == verdict().verdict
+    kept_verdict, kept_failure = journal.records()
+    events = dataclasses.replace(FP, method="events", runs=50, metrics=()).for_verify()
+    assert journal.last(VerdictRecord, events.digest, subject(1), "") == kept_verdict
     elsewhere = dataclasses.replace(FP, gpu="NVIDIA A100", driver="1")
-    found = journal.find_build_failure(elsewhere.for_build().digest, subject(2), "traits")
-    assert found.reason == "static_assert: no"
-    assert journal.find_build_failure(FP.for_build().digest, subject(2), "other") is None
-    assert journal.find_verdict(elsewhere.for_verify().digest, subject(1)) is None
+    found = journal.last(BuildFailureRecord, elsewhere.for_build().digest, subject(2), "traits")
+    assert found == kept_failure
+    assert journal.last(BuildFailureRecord, FP.for_build().digest, subject(2), "other") is None
+    assert journal.last(VerdictRecord, elsewhere.for_verify().digest, subject(1), "") is None
 
 
 def test_a_verdict_keeps_figures_that_are_not_finite(path: Path) -> None:

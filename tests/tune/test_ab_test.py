@@ -9,18 +9,16 @@ from fa_tune.core.model import Outcome
 from fa_tune.core.workload import DType, benchmark_workload
 from fa_tune.search.decide import Rule
 from fa_tune.store.registry import file as store
-from tests.tune import fakes
 from tests.tune.conftest import World, only, search
 from tests.tune.fakes import FakeProfiler, Stages
+from tests.tune.test_search import DEFAULT, FAST, known_times
 
-DEFAULT, FAST, SLOW, OTHER = fakes.keys(4)
-TIMES = {DEFAULT: 2e-3, FAST: 1e-3, SLOW: 3e-3, OTHER: 4e-3, "ref:fa2": 1.5e-3, "ref:cudnn": 8e-4}
 KEY = benchmark_workload(1024, 128, DType.FP16).key
 
 
 @pytest.fixture
 def world(world: World) -> World:
-    world.profiler = FakeProfiler(lambda subject, _: TIMES[subject])
+    world.profiler = FakeProfiler(known_times)
     return world
 
 
@@ -81,7 +79,7 @@ def test_one_process_takes_all_workloads_and_nothing_is_compared_twice(world: Wo
     assert [a["workload"] for a in world.confirmer.asked] == [
         one.workload.key for one in first.results
     ]
-    world.profiler = FakeProfiler(lambda subject, _: TIMES[subject])
+    world.profiler = FakeProfiler(known_times)
     world.progress = Stages()
     second = search(world, 1024, 2048)
     assert len(world.confirmer.asked) == 2
@@ -91,7 +89,7 @@ def test_one_process_takes_all_workloads_and_nothing_is_compared_twice(world: Wo
 
 def test_a_fresh_search_compares_again(world: World) -> None:
     search(world, 1024)
-    world.profiler = FakeProfiler(lambda subject, _: TIMES[subject])
+    world.profiler = FakeProfiler(known_times)
     search(world, 1024, resume=False)
     assert len(world.confirmer.asked) == 2
 

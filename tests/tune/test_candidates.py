@@ -14,25 +14,21 @@ from fa_tune.core.workload import DType, Workload
 from fa_tune.families.selection import choose_configs, note_of_d_head, stated_config
 from fa_tune.store.registry import file as store
 from fa_tune.tune.candidates import workloads_for
-from fa_tune.tune.flow import search as run_search
-from tests.tune import fakes
-from tests.tune.conftest import World
+from tests.tune.conftest import World, only, search
 from tests.tune.fakes import FakeProfiler
-
-DEFAULT, FAST, SLOW, OTHER = fakes.keys(4)
-TIMES = {DEFAULT: 2e-3, FAST: 1e-3, SLOW: 3e-3, OTHER: 4e-3, "ref:fa2": 1.5e-3, "ref:cudnn": 8e-4}
+from tests.tune.test_search import DEFAULT, FAST, OTHER, SLOW, known_times
 
 
-def known_times(subject: str, _: Workload) -> float:
-    return TIMES[subject]
+@pytest.fixture
+def world(world: World) -> World:
+    world.profiler = FakeProfiler(known_times)
+    return world
 
 
 def test_a_smaller_set_does_not_replace_what_is_kept_by_something_slower(world: World) -> None:
-    world.profiler = FakeProfiler(known_times)
-    run_search(world.options(), world.progress)
+    search(world)
     world.configs = [SLOW.removeprefix("sm80:")]
-    world.profiler = FakeProfiler(known_times)
-    (one,) = run_search(world.options(), world.progress).results
+    one = only(search(world))
     assert {a.subject for a in one.attempts} >= {DEFAULT, FAST, SLOW}
     assert one.decision.chosen.subject == FAST
     (entry,) = store.load(world.registry).entries
@@ -41,8 +37,7 @@ def test_a_smaller_set_does_not_replace_what_is_kept_by_something_slower(world: 
 
 def test_the_default_competes_with_a_set_that_lacks_it(world: World) -> None:
     world.configs = [SLOW.removeprefix("sm80:"), OTHER.removeprefix("sm80:")]
-    world.profiler = FakeProfiler(known_times)
-    (one,) = run_search(world.options(), world.progress).results
+    one = only(search(world))
     assert one.decision.chosen.subject == DEFAULT
 
 
@@ -63,11 +58,10 @@ def test_how_a_short_form_without_a_head_dimension_was_read_is_said() -> None:
 
 
 def test_a_narrow_search_keeps_what_a_wide_one_found_out(world: World) -> None:
-    world.profiler = FakeProfiler(known_times)
-    run_search(world.options(), world.progress)
+    search(world)
     (wide,) = store.load(world.registry).entries
     world.configs = [SLOW.removeprefix("sm80:")]
-    run_search(world.options(), world.progress)
+    search(world)
     (entry,) = store.load(world.registry).entries
     assert entry.chosen == wide.chosen
     assert {r.variant for r in entry.runners_up} >= {r.variant for r in wide.runners_up}

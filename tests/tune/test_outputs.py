@@ -199,25 +199,6 @@ def replay(tmp_path: Path) -> ProfilerSelection:
     return ProfilerSelection(profiler, recording.meta.device, "theirs", recording)
 
 
-def test_a_replay_names_its_recording_and_keeps_its_provenance(tmp_path: Path) -> None:
-    measured = replay(tmp_path)
-    registry = tmp_path / "registry.json"
-    outputs.keep_in_registry(registry, search_result(result()), measured)
-    (entry,) = store.load(registry).entries
-    assert (entry.source, entry.recording) == ("replay", "nvidia_h200/tune_trained_ncu.csv")
-    assert entry.provenance == measured.recording.meta.provenance
-
-
-def test_a_replay_does_not_replace_a_measurement(
-    kept: Callable[..., Entry], tmp_path: Path
-) -> None:
-    entry = kept()
-    registry = tmp_path / "sub" / "registry.json"
-    (said,) = outputs.keep_in_registry(registry, search_result(result()), replay(tmp_path))
-    assert "kept the measured entry" in said
-    assert store.load(registry).entries == (entry,)
-
-
 @pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.NOT_RECORDED])
 def test_an_entry_gives_way_where_its_choice_failed_not_where_nobody_tried_it(
     kept: Callable[..., Entry], tmp_path: Path, outcome: Outcome
@@ -229,15 +210,6 @@ def test_an_entry_gives_way_where_its_choice_failed_not_where_nobody_tried_it(
     refused = outputs.keep_in_registry(registry, search_result(later), measured)
     (entry,) = store.load(registry).entries
     assert (entry.chosen.key == BEST) is (outcome is Outcome.NOT_RECORDED) is bool(refused)
-
-
-def test_what_could_not_be_decided_is_not_kept(tmp_path: Path) -> None:
-    nothing = WorkloadResult(CAUSAL, (), None, "nothing ran")
-    registry = tmp_path / "registry.json"
-    measured = fakes.selected(FakeProfiler())
-    found = search_result(result(), nothing)
-    outputs.keep_in_registry(registry, found, measured)
-    assert [e.workload for e in store.load(registry).entries] == [WORKLOAD]
 
 
 def test_the_users_own_registry_is_the_default(

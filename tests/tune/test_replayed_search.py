@@ -22,6 +22,7 @@ from fa_tune.store import recordings
 from fa_tune.store.registry import file as store
 from fa_tune.tune import dispatch, plan
 from fa_tune.tune.profilers import choose_profiler
+from fa_tune.tune.results import WorkloadResult
 from fa_tune.tune.tie_break import TieBreak
 from tests.tune import fakes
 from tests.tune.conftest import PLAN, World
@@ -40,9 +41,7 @@ def recorded(world: World, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A recording of a search, on a machine that has lost its GPU since."""
     folder = world.folder / "profiles"
     search(world, 1024, record=folder, registry=world.folder / "theirs.json")
-    again(world)
-    world.device = None
-    monkeypatch.setattr(PLAN, "choose_profiler", choose_profiler)
+    lose_the_gpu(world, monkeypatch)
     return folder
 
 
@@ -57,8 +56,7 @@ def test_a_replay_chooses_what_the_recorded_search_chose(world: World, recorded:
     assert (mine.source, mine.recording) == ("replay", "nvidia_h200/tune_trained_ncu.csv")
     assert (mine.chosen, mine.n) == (theirs.chosen, theirs.n)
     assert mine.median_s == pytest.approx(theirs.median_s)
-    meta = recordings.load(recorded / mine.recording).meta
-    assert mine.provenance.recorded_at == meta.provenance.recorded_at
+    assert mine.provenance == recordings.load(recorded / mine.recording).meta.provenance
     assert mine.verdict is None
 
 
@@ -186,7 +184,14 @@ def lose_the_gpu(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     again(world)
     world.device = None
     world.confirmer.asked.clear()
+    world.comparer.asked.clear()
     monkeypatch.setattr(PLAN, "choose_profiler", choose_profiler)
+
+
+def replay(world: World, folder: Path, monkeypatch: pytest.MonkeyPatch) -> WorkloadResult:
+    """What a machine without a GPU makes of the recording."""
+    lose_the_gpu(world, monkeypatch)
+    return only(search(world, 1024, recordings=folder, registry=world.folder / "mine.json"))
 
 
 @pytest.mark.parametrize(
@@ -218,8 +223,7 @@ def test_a_replay_decides_by_what_the_search_decided_by(
     world.tie_break = TieBreak({w: Neighbour(w.key, regrets) for w in both} if regrets else {})
     live = only(search(world, 1024, record=folder, profiler="events"))
     assert live.decision.chosen.subject == chosen
-    lose_the_gpu(world, monkeypatch)
-    replayed = only(search(world, 1024, recordings=folder, registry=world.folder / "mine.json"))
+    replayed = replay(world, folder, monkeypatch)
     assert replayed.decision.chosen.subject == chosen
     assert replayed.decision.rule == live.decision.rule
     assert replayed.decision.tie_set == live.decision.tie_set
@@ -234,8 +238,7 @@ def test_a_choice_that_was_not_confirmed_is_not_chosen_by_a_replay(
     world.confirmer.ratio[benchmark_workload(1024, 128, DType.FP16).key] = 1.02
     live = only(search(world, 1024, record=folder))
     assert live.decision.rule is Rule.CONTRADICTED
-    lose_the_gpu(world, monkeypatch)
-    replayed = only(search(world, 1024, recordings=folder, registry=world.folder / "mine.json"))
+    replayed = replay(world, folder, monkeypatch)
     assert replayed.decision == live.decision
     assert replayed.confirmation == live.confirmation
     assert world.confirmer.asked == [], "no GPU to ask"
@@ -250,9 +253,7 @@ def test_a_choice_that_is_behind_on_other_inputs_is_not_chosen_by_a_replay(
     world.comparer.ratio[first.chosen.subject, "falling"] = 1.05
     live = only(search(world, 1024, record=folder, resume=False))
     assert live.decision.rule is Rule.BEHIND_ON_INPUTS
-    lose_the_gpu(world, monkeypatch)
-    world.comparer.asked.clear()
-    replayed = only(search(world, 1024, recordings=folder, registry=world.folder / "mine.json"))
+    replayed = replay(world, folder, monkeypatch)
     assert replayed.decision == live.decision
     assert replayed.on_inputs == live.on_inputs
     assert world.comparer.asked == [], "no GPU to ask"

@@ -222,29 +222,25 @@ def test_a_set_of_which_nothing_can_run(world: World) -> None:
     assert world.compiler.requests == []
 
 
-def test_a_place_that_cannot_be_written_is_found_before_any_work(world: World) -> None:
-    (world.folder / "file").touch()
-    with pytest.raises(StorageError, match="file is not a folder"):
-        search(world, registry=world.folder / "file" / "registry.json")
-    assert world.compiler.requests == []
-    assert world.profiler.plans == []
-
-
-def test_a_damaged_journal_is_found_before_any_work(world: World) -> None:
-    search(world)
-    again(world)
-    path = world.journal.path
+@pytest.mark.parametrize(
+    ("damaged", "error", "said"),
+    [
+        ("file", StorageError, "file is not a folder"),
+        ("cache/journal.sqlite", JournalError, "journal.sqlite: "),
+        ("registry.json", RegistryError, "not JSON"),
+    ],
+)
+def test_what_cannot_be_read_or_written_is_found_before_any_work(
+    world: World, damaged: str, error: type[Exception], said: str
+) -> None:
+    path = world.folder / damaged
+    path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"garbage" * 1000)
-    with pytest.raises(JournalError, match=r"journal.sqlite: "):
-        search(world)
-    assert world.profiler.plans == []
-
-
-def test_a_damaged_registry_is_refused_before_any_work(world: World) -> None:
-    world.registry.write_text("{")
-    with pytest.raises(RegistryError, match="not JSON"):
-        search(world)
-    assert world.registry.read_text() == "{"
+    registry = path / "registry.json" if damaged == "file" else world.registry
+    with pytest.raises(error, match=said):
+        search(world, registry=registry)
+    assert path.read_bytes() == b"garbage" * 1000
+    assert world.compiler.requests == []
     assert world.profiler.plans == []
 
 
@@ -298,27 +294,4 @@ def test_fresh_takes_nothing_from_the_journal(world: World) -> None:
     again(world)
     result = search(world, resume=False)
     assert (result.measured, result.reused) == (10, 0)
-    assert len(world.verifier.verified) == 4
-
-
-@pytest.mark.parametrize("after", [0, 1, 5, 6, 9, 15])
-def test_an_interrupted_search_goes_on_where_it_was(world: World, after: int) -> None:
-    world.profiler = FakeProfiler(known_times, interrupt_after=after)
-    with pytest.raises(KeyboardInterrupt):
-        search(world, 1024, 2048)
-    again(world)
-    result = search(world, 1024, 2048)
-    assert result.measured == 20 - after
-    assert world.verifier.verified == []
-    assert [r.decision.chosen.subject for r in result.results if r.decision] == [FAST, FAST]
-
-
-def test_a_driver_update_measures_and_verifies_anew(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    search(world)
-    again(world)
-    newer = dataclasses.replace(fakes.H200, driver="590.10")
-    monkeypatch.setattr("tests.tune.fakes.H200", newer)
-    assert search(world).measured == 10
     assert len(world.verifier.verified) == 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from fa_tune.build import nvrtc
 from fa_tune.build.compile import BuildRequest, BuildResult
-from fa_tune.core.model import Artifact, Attempt, CaseError, Outcome, Verdict
+from fa_tune.core.model import Artifact, Attempt, Outcome, Verdict
 from fa_tune.core.options import MeasureOptions, Progress
 from fa_tune.tune import build as building
 from fa_tune.tune import session as sessions
@@ -131,18 +130,6 @@ def test_a_verdict_depends_on_what_makes_and_runs_the_kernel(
         monkeypatch.setattr(fakes, "H200", replace(fakes.H200, driver="590"))
     verify(tmp_path, fakes.artifact(FIRST))
     assert len(verifier.verified) == 2
-
-
-def test_a_nan_in_the_figures_survives_the_journal(
-    tmp_path: Path, verifier: FakeVerifier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case = CaseError("b1_h1_kv1_q64_k64_d128_fp16_full", math.nan, 1e-3, 2e-3, False)
-    monkeypatch.setattr(fakes, "WRONG", Verdict(False, (case,), "parts were not written"))
-    verifier.wrong = {FIRST}
-    verify(tmp_path, fakes.artifact(FIRST))
-    verdict = verify(tmp_path, fakes.artifact(FIRST))[0][f"{FIRST} @ plain"]
-    assert math.isnan(verdict.cases[0].max_abs_error)
-    assert not verdict.correct
 
 
 def test_finished_verdicts_survive_an_interruption(

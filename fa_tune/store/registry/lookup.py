@@ -123,7 +123,7 @@ def matches(registry: Registry, here: Target, workload: Workload) -> tuple[Entry
             not _same_time(e.workload, workload),
             e.workload.decode_shape != workload.decode_shape,
             distance(e.workload, workload),
-            _seq_len_distance(e.workload, workload),  # tiles care more for it than for batch
+            seq_len_distance(e.workload, workload),  # tiles care more for it than for batch
             _differing_details(e.workload, workload),
             e.workload != workload,
             *_order(e),
@@ -178,14 +178,15 @@ def distance(a: Workload, b: Workload) -> float:
         return of_decode_shapes(a, b)
     work = _doublings(_rows(a) * a.heads, _rows(b) * b.heads)
     group = _doublings(a.heads // a.kv_heads, b.heads // b.kv_heads)
-    return _seq_len_distance(a, b) + work + group
+    return seq_len_distance(a, b) + work + group
 
 
 def _rows(workload: Workload) -> int:
     return workload.total_q if workload.packed else workload.batch
 
 
-def _seq_len_distance(a: Workload, b: Workload) -> float:
+def seq_len_distance(a: Workload, b: Workload) -> float:
+    """How far apart the lengths are, in doublings: the mean of queries and of keys."""
     both = _doublings(a.seq_len_q, b.seq_len_q) + _doublings(a.seq_len_kv, b.seq_len_kv)
     return both / 2.0
 

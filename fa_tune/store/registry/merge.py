@@ -6,6 +6,7 @@ can merge in any order, any number of times, and end with the same file.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -36,14 +37,11 @@ class Evidence(NamedTuple):
 
 def evidence(entry: Entry) -> Evidence:
     """The evidence for an entry; only entries with the same key may be compared by it."""
-    narrowness = -float("inf")
-    if entry.interval_s is not None:
-        low, high = entry.interval_s
-        narrowness = -(high - low) / entry.median_s
+    low, high = entry.interval_s or (0.0, math.inf)
     return Evidence(
         verified=entry.verdict is not None,
         n=entry.n,
-        narrowness=narrowness,
+        narrowness=-(high - low) / entry.median_s,
         recorded_at=parse_time(entry.provenance.recorded_at).timestamp(),
         measured=entry.source == "measured",
         text=entry_text(entry),

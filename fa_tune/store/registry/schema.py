@@ -180,11 +180,8 @@ class Entry:
             raise ValueError("the chosen variant is not the one that the confirmation leaves")
         parse_time(p.recorded_at)
         ratios = {**self.ratio_to_references, "ratio_to_default": self.ratio_to_default}
-        intervals = {name: (r.value, r.interval) for name, r in ratios.items() if r is not None}
-        for name, (value, ends) in {
-            **intervals,
-            "median_s": (self.median_s, self.interval_s),
-        }.items():
+        figures = [(name, r.value, r.interval) for name, r in ratios.items() if r is not None]
+        for name, value, ends in (*figures, ("median_s", self.median_s, self.interval_s)):
             if ends is not None and (value < ends[0] * _BELOW or value * _BELOW > ends[1]):
                 raise ValueError(f"{name} is outside its interval")
         self._check_chosen()

@@ -16,7 +16,7 @@ from fa_tune.core import units
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import Outcome
-from fa_tune.core.workload import FIELDS, USUAL, DType, FieldSpec, column_of
+from fa_tune.core.workload import FIELDS, USUAL, DType, column_of
 from fa_tune.store.table.rows import Row
 
 REGISTERS = "launch__registers_per_thread"
@@ -200,16 +200,13 @@ def _workload_columns() -> tuple[Column, ...]:
     """A column for each field of a workload that the classic ones lack; the dtype stands first."""
     classic = {column.field for column in CLASSIC_COLUMNS}
     names = sorted((n for n in FIELDS if column_of(n) not in classic), key=lambda n: n != "dtype")
-    return tuple(_workload_column(column_of(name), FIELDS[name], USUAL.get(name)) for name in names)
-
-
-def _workload_column(name: str, spec: FieldSpec, usual: object) -> Column:
-    return Column(
-        name,
-        name,
-        _KINDS[spec.type],
-        positive=spec.type in (int, float),
-        only_unless=() if spec.always_column else (None, usual),
+    return tuple(
+        Column(
+            *(column_of(name), column_of(name), _KINDS[FIELDS[name].type]),
+            positive=FIELDS[name].type in (int, float),
+            only_unless=() if FIELDS[name].always_column else (None, USUAL.get(name)),
+        )
+        for name in names
     )
 
 

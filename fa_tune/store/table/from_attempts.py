@@ -11,7 +11,6 @@ from fa_tune.core.model import (
     Attempt,
     Measurement,
     Outcome,
-    Quantity,
     Resources,
     Variant,
 )
@@ -82,13 +81,12 @@ def _shape(workload: Workload) -> PartialWorkload:
 
 def _row(attempt: Attempt, resources: Resources | None, cycles: str, shared: Row) -> Row:
     """`shared` has what the row of a failed attempt takes from the others."""
-    family, kernel = _subject(attempt.subject)
-    measurement = attempt.measurement
+    variant, measurement = Variant.from_key(attempt.subject), attempt.measurement
     shape = _shape(Workload.from_key(attempt.workload))
     row = shape.apply_to(
         Row(
-            kernel,
-            family=family,
+            label_of(variant.config),
+            family=variant.family,
             method=measurement.method if measurement else shared.method,
             inputs=measurement.inputs if measurement else shared.inputs,
             registers=resources.registers if resources else None,
@@ -99,6 +97,7 @@ def _row(attempt: Attempt, resources: Resources | None, cycles: str, shared: Row
     # A kernel whose attempt failed has no time, whatever was measured before it failed.
     if measurement is None or attempt.outcome is not Outcome.OK:
         return row
+    quantities = measurement.counters
     row = replace(
         row,
         relative=measurement.relative or None,
@@ -106,7 +105,9 @@ def _row(attempt: Attempt, resources: Resources | None, cycles: str, shared: Row
         held_out_s=measurement.held_out_s or None,
         held_out_relative=measurement.held_out_relative or None,
     )
-    counters = counters_of(lambda metric: _value(measurement.counters, metric), cycles)
+    counters = counters_of(
+        lambda name: quantities[name].value if name in quantities else None, cycles
+    )
     return with_samples(row, measurement.samples_s, counters)
 
 
@@ -131,14 +132,3 @@ def with_samples(
         if value is not None
     }
     return replace(row, **known)
-
-
-def _subject(subject: str) -> tuple[str, str]:
-    """(family, kernel) of a subject: `ref:fa2` → ("ref", "FA2")."""
-    variant = Variant.from_key(subject)
-    return variant.family, label_of(variant.config)
-
-
-def _value(counters: Mapping[str, Quantity], name: str) -> float | None:
-    quantity = counters.get(name)
-    return None if quantity is None else quantity.value

@@ -73,7 +73,7 @@ class Pool:
             for gpu in self.gpus:
                 work(gpu)
         elif (lanes := LANES.get()) is not None:
-            for end in [lanes.of(g.label).submit(partial(work, g)) for g in self.present]:
+            for end in [lanes[g.label].submit(partial(work, g)) for g in self.present]:
                 end.result()
 
     def each(
@@ -151,7 +151,7 @@ def _spread(
                 while waiting and idle:
                     gpu = idle.pop(0)
                     number = _next(waiting, wanted, gpu.device.uuid)
-                    begun = lanes.of(gpu.label).submit(partial(in_thread, gpu, jobs[number]))
+                    begun = lanes[gpu.label].submit(partial(in_thread, gpu, jobs[number]))
                     running[begun] = gpu, number
                 ended = wait(running, timeout=PUMP_S, return_when=FIRST_COMPLETED).done
                 _show(shown)
@@ -244,23 +244,15 @@ class Lane:
         return work()
 
 
-class Lanes:
+class Lanes(dict[str, Lane]):
     """The threads of all GPUs, by their labels; each begins when it is first asked for."""
 
     def __init__(self, modules: Sequence[str] = ()) -> None:
+        super().__init__()
         self._modules = tuple(modules)
-        self._lanes: dict[str, Lane] = {}
 
-    def of(self, label: str) -> Lane:
-        """The thread of a GPU."""
-        if label not in self._lanes:
-            self._lanes[label] = Lane(self._modules)
-        return self._lanes[label]
-
-    def close(self) -> None:
-        """End all of them."""
-        for lane in self._lanes.values():
-            lane.close()
+    def __missing__(self, label: str) -> Lane:
+        return self.setdefault(label, Lane(self._modules))
 
 
 LANES: ContextVar[Lanes | None] = ContextVar("LANES", default=None)
@@ -279,4 +271,5 @@ def kept_lanes(modules: Sequence[str] = ()) -> Iterator[Lanes]:
         yield lanes
     finally:
         LANES.reset(token)
-        lanes.close()
+        for lane in lanes.values():
+            lane.close()

@@ -7,7 +7,9 @@ import os
 import signal
 import threading
 import time
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,10 +24,11 @@ from fa_tune.core.jobs import (
     TimeJob,
     VerifyJob,
 )
+from fa_tune.core.model import Outcome
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.core.workload import DType
 from fa_tune.profile.events import EventsProfiler
-from fa_tune.store.journal import Journal
+from fa_tune.store.journal import AttemptRecord, Journal
 from fa_tune.tune import build as building
 from fa_tune.tune import plan, single
 from fa_tune.tune.results import SearchResult
@@ -42,17 +45,19 @@ RUNS = 3
 
 @dataclass
 class Machine:
-    """A machine with some GPUs; `folder` tells the worker processes about them."""
+    """A machine with some GPUs; `folder` tells the worker processes about them, `gpus` the
+    command."""
 
     folder: Path
-    progress: Stages
+    progress: Stages = field(default_factory=Stages)
+    lengths: tuple[int, ...] = LENGTHS
+    gpus: Mapping[str, str] = field(default_factory=lambda: {"devices": "all"})
 
     def options(self, *lengths: int, **changes: Any) -> SearchOptions:
-        machine = MachineOptions(cache_dir=self.folder / "cache", devices="all")
         options = SearchOptions(
-            workloads=WorkloadOptions(seq_lens=lengths or LENGTHS, dtypes=(DType.FP16,)),
-            measure=MeasureOptions(runs=RUNS, references=(), item_timeout_s=20),
-            machine=machine,
+            workloads=WorkloadOptions(seq_lens=lengths or self.lengths, dtypes=(DType.FP16,)),
+            measure=MeasureOptions(profiler="events", runs=RUNS, references=(), item_timeout_s=30),
+            machine=MachineOptions(cache_dir=self.folder / "cache", **self.gpus),
             registry=self.folder / "registry.json",
             kernels="tune",
         )
@@ -97,6 +102,32 @@ class Machine:
     def journal(self) -> Journal:
         return Journal(self.folder / "cache" / "journal.sqlite")
 
+    @property
+    def attempts(self) -> list[AttemptRecord]:
+        """The journal's, without the confirmations and comparisons on other inputs."""
+        found = [r for r in self.journal.records() if isinstance(r, AttemptRecord)]
+        return [r for r in found if r.fingerprint.method not in ("runtime", "inputs")]
+
+    @property
+    def journaled(self) -> Counter[tuple[str, str]]:
+        """(subject, workload) of the attempts."""
+        assert {r.attempt.outcome for r in self.attempts} <= {Outcome.OK}
+        return Counter((r.attempt.subject, r.attempt.workload) for r in self.attempts)
+
+    @property
+    def everything(self) -> Counter[tuple[str, str]]:
+        """(subject, workload) of a whole search."""
+        grid = self.options().workloads.workloads()
+        return Counter((key, w.key) for key in fakes.keys(N_CONFIGS) for w in grid)
+
+    @property
+    def used(self) -> dict[str, set[str]]:
+        """The GPUs that took samples of each workload."""
+        found = defaultdict[str, set[str]](set)
+        for gpu, _, _, workload, _ in self.log("sample"):
+            found[workload].add(gpu)
+        return found
+
 
 def _killed(pid: int) -> bool:
     try:
@@ -106,23 +137,27 @@ def _killed(pid: int) -> bool:
     return True
 
 
+def pretend_work(monkeypatch: pytest.MonkeyPatch, compiler: Callable[..., object]) -> None:
+    """A compiler in place of ours, and in workers what `gpu_child` does."""
+    monkeypatch.setattr(VerifyJob, "handler", "tests.tune.fleet.gpu_child:verified")
+    monkeypatch.setattr(ABTestJob, "handler", "tests.tune.fleet.gpu_child:confirm")
+    monkeypatch.setattr(CompareInputsJob, "handler", "tests.tune.fleet.gpu_child:compare")
+    monkeypatch.setattr(ProbeJob, "handler", "tests.tune.fleet.gpu_child:probe")
+    for module in (building, single):
+        monkeypatch.setattr(module, "build_all", lambda *args: compiler(*args))
+    monkeypatch.setattr(
+        plan, "choose_configs", lambda *_, **__: fakes.parsed(fakes.configs(N_CONFIGS))
+    )
+
+
 def pretend(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """The machine in place of this one, and of the compiler."""
     monkeypatch.setenv("GPUS", str(folder))
     found = tuple(replace(H200, uuid=f"GPU-{name}") for name in "abc")
     monkeypatch.setattr(devices, "find_devices", lambda numbers: found)
     monkeypatch.setattr(TimeJob, "handler", "tests.tune.fleet.gpu_child:timed")
-    monkeypatch.setattr(VerifyJob, "handler", "tests.tune.fleet.gpu_child:verified")
-    monkeypatch.setattr(ABTestJob, "handler", "tests.tune.fleet.gpu_child:confirm")
-    monkeypatch.setattr(CompareInputsJob, "handler", "tests.tune.fleet.gpu_child:compare")
-    monkeypatch.setattr(ProbeJob, "handler", "tests.tune.fleet.gpu_child:probe")
-    compiler = FakeCompiler()
+    pretend_work(monkeypatch, FakeCompiler())
     selection = ProfilerSelection(EventsProfiler(), H200, "measured on this machine's NVIDIA H200")
-    for module in (building, single):
-        monkeypatch.setattr(module, "build_all", lambda *args: compiler(*args))
     for module in (plan, single, SPACE):
         monkeypatch.setattr(module, "choose_profiler", lambda *_, **__: selection)
-    monkeypatch.setattr(
-        plan, "choose_configs", lambda *_, **__: fakes.parsed(fakes.configs(N_CONFIGS))
-    )
-    return Machine(folder, Stages())
+    return Machine(folder)

@@ -104,7 +104,7 @@ def test_a_command_on_several_gpus_has_a_worker_waiting_for_each(
     with ready_workers(options):
         machine = open_machine(options, Stages())
         lanes = LANES.get()
-        there = {g.label: lanes.of(g.label)._prefork for g in machine.pool.gpus}
+        there = {g.label: lanes[g.label]._prefork for g in machine.pool.gpus}
         machine.pool.on_each(lambda _: None)  # whatever was asked of the threads is done
         ahead = {label: p._waiting.pid for label, p in there.items() if p._waiting is not None}
         assert dict(each(machine.pool, pid_of_job)) == ahead

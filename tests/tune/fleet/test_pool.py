@@ -15,8 +15,7 @@ from fa_tune.core.errors import GpusLost
 from fa_tune.core.jobs import TimeJob
 from fa_tune.core.model import Outcome
 from fa_tune.core.options import MachineOptions, WorkloadOptions
-from fa_tune.core.workload import DType
-from fa_tune.store.journal import AttemptRecord, VerdictRecord
+from fa_tune.store.journal import VerdictRecord
 from fa_tune.tune import plan, single
 from fa_tune.tune.fleet.pool import Pool
 from fa_tune.tune.results import SearchResult
@@ -36,24 +35,6 @@ def samples(machine: Machine) -> Counter[tuple[str, str, int]]:
     return Counter((s, w, r) for _, _, s, w, r in machine.log("sample"))
 
 
-def everything() -> set[tuple[str, str]]:
-    """(subject, workload) of a whole search."""
-    grid = WorkloadOptions(seq_lens=LENGTHS, dtypes=(DType.FP16,))
-    return {(key, w.key) for key in fakes.keys(N_CONFIGS) for w in grid.workloads()}
-
-
-def attempts_in(machine: Machine) -> list[AttemptRecord]:
-    """The journal's attempts, without the confirmations and comparisons on other inputs."""
-    found = [r for r in machine.journal.records() if isinstance(r, AttemptRecord)]
-    return [r for r in found if r.fingerprint.method not in ("runtime", "inputs")]
-
-
-def journaled(machine: Machine) -> Counter[tuple[str, str]]:
-    records = attempts_in(machine)
-    assert {r.attempt.outcome for r in records} <= {Outcome.OK}
-    return Counter((r.attempt.subject, r.attempt.workload) for r in records)
-
-
 def once_more(kept: Counter[tuple[str, str]]) -> Counter[tuple[str, str]]:
     """The default where others are still to be measured beside it, by what is in the journal."""
     keys = fakes.keys(N_CONFIGS)
@@ -68,16 +49,21 @@ def test_workloads_are_spread_and_each_stays_on_one_gpu(machine: Machine) -> Non
     result = machine.search()
     assert all(r.decision is not None for r in result.results)
     assert [r.workload.seq_len_q for r in result.results] == list(LENGTHS)
-    where = defaultdict(set)
-    for gpu, _, _, workload, _ in machine.log("sample"):
-        where[workload].add(gpu)
+    where = machine.used
     assert all(len(used) == 1 for used in where.values())
     assert set.union(*where.values()) == {"GPU-a", "GPU-b", "GPU-c"}
     assert set(samples(machine).values()) == {1}
-    for record in attempts_in(machine):
+    for record in machine.attempts:
         assert {record.attempt.measurement.gpu_uuid} == where[record.attempt.workload]
-    assert result.measured == len(everything())
-    assert {gpu for gpu, *_ in machine.log("compared")} == {"GPU-a", "GPU-b", "GPU-c"}
+    assert result.measured == len(machine.everything)
+    verified = sorted(name for *_, name in machine.log("verdict"))
+    assert verified == sorted(f"{key} @ plain" for key in fakes.keys(N_CONFIGS))
+    asked = {r.workload.key: r.confirmation for r in result.results if r.confirmation is not None}
+    assert len(asked) >= 3
+    assert all(confirmation.upheld for confirmation in asked.values())
+    assert sorted(name for *_, name in machine.log("confirmed")) == sorted(asked)
+    for what in ("verdict", "confirmed", "compared"):
+        assert {gpu for gpu, *_ in machine.log(what)} == {"GPU-a", "GPU-b", "GPU-c"}
     assert not machine.progress.warnings
 
 
@@ -94,31 +80,12 @@ def test_several_gpus_choose_what_one_chooses(machine: Machine) -> None:
     assert [r.decision and r.decision.chosen.subject for r in several.results] == chosen
 
 
-def test_checks_are_spread(machine: Machine) -> None:
-    machine.search()
-    verified = machine.log("verdict")
-    assert {gpu for gpu, *_ in verified} == {"GPU-a", "GPU-b", "GPU-c"}
-    assert sorted(name for *_, name in verified) == sorted(
-        f"{key} @ plain" for key in fakes.keys(N_CONFIGS)
-    )
-
-
-def test_choices_are_confirmed_on_all_gpus(machine: Machine) -> None:
-    result = machine.search()
-    asked = [r for r in result.results if r.confirmation is not None]
-    assert len(asked) >= 3
-    assert all(r.confirmation is not None and r.confirmation.upheld for r in asked)
-    confirmed = machine.log("confirmed")
-    assert sorted(name for *_, name in confirmed) == sorted(r.workload.key for r in asked)
-    assert len({gpu for gpu, *_ in confirmed}) == 3
-
-
 def test_a_resumed_search_repeats_nothing_and_stays_on_its_gpus(machine: Machine) -> None:
     machine.search()
     before = samples(machine)
     again = machine.search()
     assert samples(machine) == before
-    assert (again.measured, again.reused) == (0, len(everything()))
+    assert (again.measured, again.reused) == (0, len(machine.everything))
 
 
 def test_what_is_added_goes_to_the_gpu_that_knows_the_workload(
@@ -126,9 +93,7 @@ def test_what_is_added_goes_to_the_gpu_that_knows_the_workload(
 ) -> None:
     """Whoever has nothing of its own left helps the others: what counts is what it is left to."""
     machine.search()
-    homes: dict[str, set[str]] = {}
-    for gpu, _, _, w, _ in machine.log("sample"):
-        homes.setdefault(w, set()).add(gpu)
+    homes = machine.used
     more = fakes.parsed(fakes.configs(N_CONFIGS + 1))
     monkeypatch.setattr(plan, "choose_configs", lambda *_, **__: more)
     left_to: list[Counter[str]] = []
@@ -157,9 +122,9 @@ def test_a_worker_killed_in_mid_measurement_costs_one_sample(machine: Machine, n
     result = machine.search()
     killer.join()
     assert all(a.outcome is Outcome.OK for a in result.attempts)
-    assert journaled(machine) == Counter(everything())
+    assert machine.journaled == machine.everything
     taken = samples(machine)
-    assert {(s, w) for s, w, _ in taken} == everything()
+    assert {(s, w) for s, w, _ in taken} == set(machine.everything)
     # Only what was just being handed over may have been taken again.
     assert sum(taken.values()) - len(taken) <= 1
 
@@ -169,7 +134,7 @@ def test_a_lost_gpu_costs_its_running_job_only(machine: Machine) -> None:
     result = machine.search()
     killer.join()
     assert all(a.outcome is Outcome.OK for a in result.attempts)
-    assert journaled(machine) == Counter(everything())
+    assert machine.journaled == machine.everything
     (lost,) = [w for w in machine.progress.warnings if "is lost" in w]
     assert lost.startswith("GPU 1 is lost: ")
     assert "another GPU takes over" in lost
@@ -187,14 +152,14 @@ def test_when_all_gpus_are_lost_one_line_says_so_and_nothing_is_lost(machine: Ma
     assert text.startswith("all 3 GPUs are lost, the last one GPU ")
     assert "no CUDA-capable device" in text
     assert "\n" not in text
-    kept = journaled(machine)
+    kept = machine.journaled
     finished = {w for (_, w), _ in kept.items()}
     for dead in machine.folder.glob("dead-*"):
         dead.unlink()
     done = len(machine.log("sample"))
     assert machine.search().reused == sum(kept.values())
     assert not finished & {w for _, _, _, w, _ in machine.log("sample")[done:]}
-    assert journaled(machine) == Counter(everything())
+    assert machine.journaled == machine.everything
 
 
 def test_a_gpu_lost_while_it_verifies_is_not_used_to_measure(machine: Machine) -> None:
@@ -233,10 +198,10 @@ def test_ctrl_c_ends_the_workers_of_all_gpus(
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
     assert set(threading.enumerate()) <= before
     count = len(machine.log("sample"))
-    kept = journaled(machine)
+    kept = machine.journaled
     machine.progress = Stages()
     machine.search()
-    assert journaled(machine) == Counter(everything()) + once_more(kept)
+    assert machine.journaled == machine.everything + once_more(kept)
     assert len(machine.log("sample")) > count
 
 
@@ -254,11 +219,8 @@ def test_verify_uses_all_gpus(machine: Machine, monkeypatch: pytest.MonkeyPatch)
 def test_an_exploring_search_gives_each_gpu_workloads_of_its_own(machine: Machine) -> None:
     result = machine.search(strategy="random", measurements=2)
     assert all(r.decision is not None and r.exploration is not None for r in result.results)
-    where = defaultdict(set)
-    for gpu, _, _, workload, _ in machine.log("sample"):
-        where[workload].add(gpu)
-    assert all(len(used) == 1 for used in where.values())
-    assert len(set.union(*where.values())) == 3
+    assert all(len(used) == 1 for used in machine.used.values())
+    assert len(set.union(*machine.used.values())) == 3
 
 
 def test_a_space_is_recorded_on_all_gpus(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

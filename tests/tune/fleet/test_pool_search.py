@@ -13,7 +13,6 @@ import pytest
 from fa_tune.core.errors import GpusLost, InvalidConfig, ToolMissing
 from fa_tune.core.model import Outcome
 from fa_tune.profile.base import Profiler
-from fa_tune.tune.dispatch import dealt
 from fa_tune.tune.fleet.gpu import Interrupted
 from fa_tune.tune.fleet.pool import Pool
 from fa_tune.workers.supervisor import ItemResult, WorkerUnusable
@@ -116,11 +115,6 @@ def test_the_dearest_jobs_begin() -> None:
 
     pool.each(range(4), work, Stages(), cost=lambda job: (1.0, 4.0, 2.0, 3.0)[job])
     assert set(started[:2]) == {1, 3}
-
-
-def test_parts_are_of_nearly_the_same_size_and_a_gpu_s_own_together() -> None:
-    assert dealt([1, 1, 1, 9], [""] * 4, 2) == [[3], [0, 1, 2]]
-    assert dealt([2, 2, 2], ["a", "", "a"], 2) == [[0, 2], [1]]
 
 
 def test_a_lost_gpu_stays_lost() -> None:

@@ -6,14 +6,14 @@ Skipped without ray; one cluster serves all tests, since starting one takes half
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import shutil
 import signal
 import socket
 import sys
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from contextvars import copy_context
 from dataclasses import replace
@@ -27,25 +27,14 @@ from filelock import FileLock
 
 from fa_tune.build.compile import BuildResult
 from fa_tune.core.errors import InvalidConfig, ToolMissing
-from fa_tune.core.jobs import ABTestJob, CompareInputsJob, ProbeJob, TimeJob, VerifyJob
+from fa_tune.core.jobs import TimeJob
 from fa_tune.core.model import Outcome
-from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
-from fa_tune.core.workload import DType
-from fa_tune.store.journal import AttemptRecord, Journal
-from fa_tune.tune import build as building
-from fa_tune.tune import plan
 from fa_tune.tune.fleet import ray_actor as remote
 from fa_tune.tune.fleet import ray_cluster
-from fa_tune.tune.results import SearchResult
 from tests.project_files import ROOT
-from tests.tune import fakes
 from tests.tune.fakes import FakeCompiler, Stages
+from tests.tune.fleet.gpu_machine import Machine, pretend_work
 from tests.tune.fleet.ray_child import FakeGpu
-
-SEARCH = import_module("fa_tune.tune.flow")
-LENGTHS = (256, 512, 768, 1024)
-N_CONFIGS = 4
-RUNS = 3
 
 
 def test_without_ray_one_line_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,45 +135,10 @@ def test_a_cluster_that_others_would_reach_is_not_kept(
     assert bool(ended) is not stays
 
 
-class Cluster:
-    """A search on the cluster, and what its workers wrote."""
-
-    def __init__(self, folder: Path, own: Path) -> None:
-        self.folder, self.own = folder, own
-        self.progress = Stages()
-        for left in folder.iterdir():
-            left.unlink()
-
-    def search(self) -> SearchResult:
-        options = SearchOptions(
-            workloads=WorkloadOptions(seq_lens=LENGTHS, dtypes=(DType.FP16,)),
-            measure=MeasureOptions(profiler="events", runs=RUNS, references=(), item_timeout_s=30),
-            machine=MachineOptions(cache_dir=self.own / "cache", ray="auto"),
-            registry=self.own / "registry.json",
-            kernels="tune",
-        )
-        result: SearchResult = SEARCH.search(options, self.progress)
-        return result
-
-    def log(self) -> list[list[Any]]:
-        """[gpu, pid, subject, workload, round] of every sample."""
-        path = self.folder / "log"
-        lines = path.read_text().splitlines() if path.exists() else []
-        found = [json.loads(line) for line in lines]
-        return [[gpu, pid, *rest] for gpu, pid, what, *rest in found if what == "sample"]
-
-    def journaled(self) -> Counter[tuple[str, str]]:
-        records = Journal(self.own / "cache" / "journal.sqlite").records()
-        found = [r for r in records if isinstance(r, AttemptRecord)]
-        attempts = [r.attempt for r in found if r.fingerprint.method not in ("runtime", "inputs")]
-        assert {a.outcome for a in attempts} == {Outcome.OK}
-        return Counter((a.subject, a.workload) for a in attempts)
-
-
 @pytest.fixture
 def machine(
     cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_sm80: None
-) -> Cluster:
+) -> Machine:
     kernel = tmp_path / "kernel.cubin"
     kernel.write_bytes(b"a kernel")
     compiler = FakeCompiler()
@@ -197,43 +151,30 @@ def machine(
         ]
 
     monkeypatch.setattr(ray_cluster, "ACTOR", "tests.tune.fleet.ray_child:FakeGpu")
-    monkeypatch.setattr(ABTestJob, "handler", "tests.tune.fleet.gpu_child:confirm")
-    monkeypatch.setattr(CompareInputsJob, "handler", "tests.tune.fleet.gpu_child:compare")
-    monkeypatch.setattr(ProbeJob, "handler", "tests.tune.fleet.gpu_child:probe")
-    monkeypatch.setattr(VerifyJob, "handler", "tests.tune.fleet.gpu_child:verified")
-    monkeypatch.setattr(building, "build_all", build)
-    monkeypatch.setattr(
-        plan, "choose_configs", lambda *_, **__: fakes.parsed(fakes.configs(N_CONFIGS))
-    )
-    return Cluster(cluster, tmp_path)
+    pretend_work(monkeypatch, build)
+    shutil.rmtree(cluster)
+    cluster.mkdir()
+    return Machine(cluster, lengths=(256, 512, 768, 1024), gpus={"ray": "auto"})
 
 
-def everything() -> Counter[tuple[str, str]]:
-    grid = WorkloadOptions(seq_lens=LENGTHS, dtypes=(DType.FP16,))
-    return Counter((key, w.key) for key in fakes.keys(N_CONFIGS) for w in grid.workloads())
-
-
-def test_every_gpu_of_the_cluster_measures(machine: Cluster) -> None:
+def test_every_gpu_of_the_cluster_measures(machine: Machine) -> None:
     assert machine.search().source == "measured on the cluster's 3 x NVIDIA H200"
-    assert machine.journaled() == everything()
-    where = defaultdict(set)
-    for gpu, _, _, workload, _ in machine.log():
-        where[workload].add(gpu)
-    assert all(len(used) == 1 for used in where.values())
-    assert set.union(*where.values()) == {"GPU-a", "GPU-b", "GPU-c"}
+    assert machine.journaled == machine.everything
+    assert all(len(used) == 1 for used in machine.used.values())
+    assert set.union(*machine.used.values()) == {"GPU-a", "GPU-b", "GPU-c"}
     again = machine.search()
-    assert (again.measured, again.reused) == (0, len(everything()))
+    assert (again.measured, again.reused) == (0, len(machine.everything))
 
 
 @pytest.mark.parametrize("victim", ["actor", "worker"])
-def test_what_is_killed_costs_only_its_running_job(machine: Cluster, victim: str) -> None:
+def test_what_is_killed_costs_only_its_running_job(machine: Machine, victim: str) -> None:
     killed: list[str] = []
 
     def kill() -> None:
         until = time.monotonic() + 60
         while time.monotonic() < until and not killed:
-            if len(machine.log()) >= 15:
-                _, pid, _, workload, _ = machine.log()[-1]
+            if len(machine.log("sample")) >= 15:
+                _, pid, _, workload, _ = machine.log("sample")[-1]
                 try:
                     os.kill(_parent(pid) if victim == "actor" else pid, signal.SIGKILL)
                 except (ProcessLookupError, FileNotFoundError):
@@ -247,8 +188,8 @@ def test_what_is_killed_costs_only_its_running_job(machine: Cluster, victim: str
     killer.join()
     assert killed
     assert all(a.outcome is Outcome.OK for a in result.attempts)
-    assert machine.journaled() == everything()
-    taken = Counter((subject, workload, n) for _, _, subject, workload, n in machine.log())
+    assert machine.journaled == machine.everything
+    taken = Counter((subject, workload, n) for _, _, subject, workload, n in machine.log("sample"))
     twice = {workload for (_, workload, _), n in taken.items() if n > 1}
     assert twice <= set(killed)
 
@@ -259,7 +200,7 @@ def _parent(pid: int) -> int:
 
 
 def test_a_node_with_another_fa_tune_is_refused(
-    machine: Cluster, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray_cluster, "package_sources", lambda: "0" * 12)
     with pytest.raises(InvalidConfig, match=r"has fa-tune .* and this machine .*install the same"):
@@ -267,7 +208,7 @@ def test_a_node_with_another_fa_tune_is_refused(
 
 
 def test_gpus_of_different_models_are_refused(
-    machine: Cluster, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray_cluster, "ACTOR", "tests.tune.fleet.ray_child:OddGpu")
     with pytest.raises(InvalidConfig, match="name GPUs of one model"):

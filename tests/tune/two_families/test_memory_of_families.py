@@ -52,15 +52,6 @@ def test_each_family_is_remembered_by_its_own_sources_and_architecture(world: Wo
     assert both == kernel_source_identity("sm80", "wave")
 
 
-def test_a_second_search_measures_nothing(world: World) -> None:
-    first = search(world)
-    again(world)
-    second = search(world)
-    assert second.results == first.results
-    assert second.measured == 0
-    assert world.verifier.verified == []
-
-
 def test_new_sources_of_one_family_leave_the_others_measurements(
     world: World, wave: WaveFamily
 ) -> None:
