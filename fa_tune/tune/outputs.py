@@ -31,13 +31,7 @@ from fa_tune.core.options import KernelOptions
 from fa_tune.operations import flops
 from fa_tune.search.decide import Decision, Standing
 from fa_tune.store import recordings
-from fa_tune.store.recordings import (
-    SOURCES,
-    UNFINISHED,
-    Decided,
-    MeasuredBy,
-    Recording,
-)
+from fa_tune.store.recordings import SOURCES, UNFINISHED, Decided, MeasuredBy, Recording
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.combine import FoundEntry
 from fa_tune.store.registry.schema import (

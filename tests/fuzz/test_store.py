@@ -140,12 +140,6 @@ def _holds(read: Any, stands: Any) -> bool:
     return bool(read == stands)
 
 
-def test_every_recording_is_read() -> None:
-    for beside in sorted(PROFILES.glob(f"*{recordings.META_SUFFIX}")):
-        path = beside.with_name(beside.name.removesuffix(recordings.META_SUFFIX) + ".csv")
-        assert recordings.load(path).attempts
-
-
 # Registry -------------------------------------------------------------------------------------
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import math
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -192,14 +192,6 @@ def test_registers_are_kept_from_the_compiler_where_nobody_counted(tmp_path: Pat
     }
 
 
-def test_one_sample_is_one_sample(tmp_path: Path) -> None:
-    path = tmp_path / "gpu" / "a.csv"
-    recordings.save(path, [measured("sm80:x", 1e-3 / 3)], {}, META)
-    (attempt,) = recordings.load(path).attempts
-    (sample_s,) = attempt.measurement.samples_s
-    assert math.isclose(sample_s, 1e-3 / 3, rel_tol=1e-11)
-
-
 # Finding them -----------------------------------------------------------------------------------
 
 
@@ -339,19 +331,24 @@ def test_a_recording_of_old_does_not_say_what_measured_it(path: Path) -> None:
     assert (found, found.libraries) == (recordings.MeasuredBy(), "")
 
 
-def test_a_table_whose_provenance_is_gone(path: Path) -> None:
-    path.with_suffix(".meta.json").unlink()
-    assert "has no readable tune.meta.json" in refused(path)
-
-
-def test_a_provenance_whose_table_is_gone(path: Path) -> None:
-    path.unlink()
-    assert str(path) in refused(path)
-
-
-def test_a_table_that_was_cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-30])
-    assert "the file may be cut" in refused(path)
+@pytest.mark.parametrize(
+    ("damaged", "change", "said"),
+    [
+        ("tune.meta.json", None, "has no readable tune.meta.json"),
+        ("tune.csv", None, "tune.csv is missing"),
+        ("tune.csv", lambda text: text[:-30], "the file may be cut"),
+        ("tune.csv", lambda text: text.replace("FA2", "FA3", 1), "tune.meta.json"),
+    ],
+)
+def test_a_file_that_is_gone_or_was_changed(
+    path: Path, damaged: str, change: Callable[[str], str] | None, said: str
+) -> None:
+    file = path.with_name(damaged)
+    if change is None:
+        file.unlink()
+    else:
+        file.write_text(change(file.read_text()))
+    assert said in refused(path)
 
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
@@ -444,11 +441,6 @@ def test_no_name_that_no_terminal_may_see_is_kept_or_read(tmp_path: Path) -> Non
     meta = path.with_suffix(".meta.json")
     meta.write_text(meta.read_text().replace(META.device.name, json.dumps(name)[1:-1]))
     assert "control character" in refused(path)
-
-
-def test_a_table_that_was_changed_is_refused(path: Path) -> None:
-    path.write_text(path.read_text().replace("FA2", "FA3", 1))
-    assert "tune.meta.json" in refused(path)
 
 
 def test_a_recording_of_old_has_no_hash_of_its_table(path: Path) -> None:

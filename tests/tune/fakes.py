@@ -155,6 +155,14 @@ class FakeProfiler(OneByOne):
         return Attempt(subject, plan.workload.key, Outcome.OK, "", measurement)
 
 
+def remeasured(attempt: Attempt, **fields: Any) -> Attempt:
+    """The attempt with other fields of its measurement; as it is where it has none."""
+    if attempt.measurement is None:
+        return attempt
+    measurement = dataclasses.replace(attempt.measurement, **fields)
+    return dataclasses.replace(attempt, measurement=measurement)
+
+
 def selected(profiler: FakeProfiler) -> ProfilerSelection:
     return ProfilerSelection(profiler, H200, f"measured on this machine's {H200.name}")
 

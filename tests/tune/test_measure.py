@@ -112,9 +112,7 @@ class Noisy(FakeProfiler):
         signs = dict(zip(fakes.keys(2), (1, -1), strict=True))
         sign = signs.get(subject, 0) * (1 if plan.runs > 1 else -1)
         samples = tuple(s * (1 + 0.004 * sign) for s in found.measurement.samples_s)
-        return dataclasses.replace(
-            found, measurement=dataclasses.replace(found.measurement, samples_s=samples)
-        )
+        return fakes.remeasured(found, samples_s=samples)
 
 
 def test_where_the_order_is_open_those_for_whom_it_is_get_more(bench: Bench) -> None:
@@ -229,10 +227,7 @@ def test_times_of_two_gpus_do_not_stand_beside_each_other(bench: Bench) -> None:
     fingerprint = session.fingerprint(1, ("sm80",))
     plan = MeasurePlan(WORKLOAD, fakes.artifacts(2), runs=1)
     for gpu, subject in zip(("GPU-a", "GPU-b"), fakes.keys(2), strict=True):
-        known = FakeProfiler().attempt(subject, plan)
-        assert known.measurement is not None
-        there = dataclasses.replace(known.measurement, gpu_uuid=gpu)
-        attempt = dataclasses.replace(known, measurement=there)
+        attempt = fakes.remeasured(FakeProfiler().attempt(subject, plan), gpu_uuid=gpu)
         session.journal.append(AttemptRecord(fingerprint, attempt))
     again = FakeProfiler()
     bench.measure(again, 2, runs=1, references=(), gpu="GPU-a")
@@ -342,15 +337,8 @@ class Race(FakeProfiler):
 
     def attempt(self, subject: str, plan: MeasurePlan) -> Attempt:
         found = super().attempt(subject, plan)
-        if found.measurement is None:
-            return found
-        ratio = RACE_S[subject] / RACE_S[plan.baseline]
-        measurement = dataclasses.replace(
-            found.measurement,
-            relative=tuple(ratio for _ in found.measurement.samples_s),
-            baseline=plan.baseline,
-        )
-        return dataclasses.replace(found, measurement=measurement)
+        relative = (RACE_S[subject] / RACE_S[plan.baseline],) * plan.runs
+        return fakes.remeasured(found, relative=relative, baseline=plan.baseline)
 
 
 def chosen(found: dict[str, Attempt]) -> str:

@@ -70,12 +70,7 @@ def result(
 
 def changed(one: WorkloadResult, subject: str, **fields: Any) -> WorkloadResult:
     """The result with other fields of one subject's measurement."""
-    attempts = [
-        dataclasses.replace(a, measurement=dataclasses.replace(a.measurement, **fields))
-        if a.subject == subject and a.measurement is not None
-        else a
-        for a in one.attempts
-    ]
+    attempts = [fakes.remeasured(a, **fields) if a.subject == subject else a for a in one.attempts]
     return dataclasses.replace(one, attempts=tuple(attempts))
 
 

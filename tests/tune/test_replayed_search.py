@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -172,12 +171,9 @@ class Wandering(FakeProfiler):
         self.ratios = dict(ratios)
 
     def attempt(self, subject: str, plan: MeasurePlan) -> Attempt:
-        found = super().attempt(subject, plan)
-        assert found.measurement is not None
         ratio = self.ratios.get(subject, 1.5)
         relative = tuple(round(ratio * (1 + 1e-5 * i), 6) for i in range(plan.runs))
-        measurement = dataclasses.replace(found.measurement, relative=relative)
-        return dataclasses.replace(found, measurement=measurement)
+        return fakes.remeasured(super().attempt(subject, plan), relative=relative)
 
 
 def lose_the_gpu(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

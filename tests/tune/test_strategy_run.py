@@ -124,15 +124,12 @@ def test_a_failure_costs_a_measurement_and_is_reported(world: World) -> None:
     assert (one.exploration.scouted, one.exploration.failed) == (8, 1)
 
 
-def test_only_what_is_proposed_is_compiled_and_verified(world: World) -> None:
-    searched(world, strategy="random", measurements=6)
-    assert len({r.variant.key for r in world.compiler.requests}) == 6
-    assert len(world.verifier.verified) == 6
-
-
-def test_learned_compiles_everything_and_verifies_what_it_proposes(world: World) -> None:
-    searched(world, strategy="learned", measurements=6)
-    assert len({r.variant.key for r in world.compiler.requests}) == 20
+@pytest.mark.parametrize(("strategy", "compiled"), [("random", 6), ("learned", 20)])
+def test_only_what_is_proposed_is_verified_and_compiled_unless_facts_are_asked_for(
+    world: World, strategy: str, compiled: int
+) -> None:
+    searched(world, strategy=strategy, measurements=6)
+    assert len({r.variant.key for r in world.compiler.requests}) == compiled
     assert len(world.verifier.verified) == 6
 
 

@@ -20,14 +20,7 @@ from fa_tune.core.codec import FILLED, NOT_NEGATIVE, POSITIVE
 from fa_tune.core.comparison import Confirmation, OnInputs
 from fa_tune.core.errors import InvalidConfig, RegistryError
 from fa_tune.core.inputs import NORMAL
-from fa_tune.core.model import (
-    BARE_READ,
-    Provenance,
-    Variant,
-    Verdict,
-    parse_time,
-    reference_name,
-)
+from fa_tune.core.model import BARE_READ, Provenance, Variant, Verdict, parse_time, reference_name
 from fa_tune.core.stats import ORDERED, Interval, Ratio
 from fa_tune.core.workload import Workload
 from fa_tune.operations.memory import MemoryRate, memory_rate

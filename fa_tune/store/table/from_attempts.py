@@ -7,13 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from fa_tune.core.model import (
-    Attempt,
-    Measurement,
-    Outcome,
-    Resources,
-    Variant,
-)
+from fa_tune.core.model import Attempt, Measurement, Outcome, Resources, Variant
 from fa_tune.core.workload import Workload
 from fa_tune.core.workload_parts import parts_of
 from fa_tune.libraries import label_of

@@ -16,14 +16,7 @@ from fa_tune import families
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import NEVER_CHOSEN, Outcome, Variant
-from fa_tune.core.workload import (
-    OPTIONAL,
-    READING_ORDER,
-    USUAL,
-    Workload,
-    column_of,
-    labels,
-)
+from fa_tune.core.workload import OPTIONAL, READING_ORDER, USUAL, Workload, column_of, labels
 from fa_tune.core.workload_parts import PARTS, WorkloadParts
 from fa_tune.operations import flops
 from fa_tune.operations.memory import memory_rate

@@ -59,11 +59,6 @@ def test_a_missing_file_is_empty_and_loading_creates_nothing(path: Path) -> None
     assert not path.parent.exists()
 
 
-def test_only_the_file_and_its_lock_are_left(path: Path, make_entry: MakeEntry) -> None:
-    registry_file.put(path, found(make_entry()))
-    assert {p.name for p in path.parent.iterdir()} <= {path.name, f"{path.name}.lock"}
-
-
 def test_put_replaces_by_key_and_keeps_the_rest(path: Path, make_entry: MakeEntry) -> None:
     registry_file.put(path, found(make_entry(n=50), make_entry(1024)))
     assert registry_file.put(path, found(make_entry(n=5), make_entry(method="events"))) == ()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fa_tune.core import codec
+from fa_tune.core.jobs import TimeResult
 from fa_tune.core.model import CaseError, Verdict
 from fa_tune.workers.main import Report
 
@@ -78,16 +79,8 @@ def timed(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -
             report.partial(name, sample_s)
             here.log("sample", name, workload, round_)
     for name in items:
-        value = {"samples_s": taken[name], "sm_clock_hz": None, "sets": 1}
-        told = {
-            "launches_per_sample": 1,
-            "relative": [],
-            "stop_reason": "",
-            "flagged": {},
-            "rounds": [],
-        }
-        told["host_s"] = 2e-5
-        report.done(name, value | told)
+        result = TimeResult(tuple(taken[name]), (), None, 2e-5, 1, 1, "", {}, ())
+        report.done(name, codec.dump(result))
 
 
 def verified(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:

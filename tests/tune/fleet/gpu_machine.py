@@ -17,13 +17,7 @@ from typing import Any
 import pytest
 
 from fa_tune.core import devices
-from fa_tune.core.jobs import (
-    ABTestJob,
-    CompareInputsJob,
-    ProbeJob,
-    TimeJob,
-    VerifyJob,
-)
+from fa_tune.core.jobs import ABTestJob, CompareInputsJob, ProbeJob, TimeJob, VerifyJob
 from fa_tune.core.model import Outcome
 from fa_tune.core.options import MachineOptions, MeasureOptions, SearchOptions, WorkloadOptions
 from fa_tune.core.workload import DType

@@ -17,14 +17,7 @@ from fa_tune.store.registry import file as store
 from fa_tune.tune.profilers import choose_profiler
 from tests.families.wave import WaveFamily
 from tests.tune.conftest import PLAN, World, only
-from tests.tune.two_families.conftest import (
-    SM80_DEFAULT,
-    WAVE,
-    WAVE_BEST,
-    again,
-    by_family,
-    search,
-)
+from tests.tune.two_families.conftest import SM80_DEFAULT, WAVE, WAVE_BEST, again, by_family, search
 
 # What is remembered -----------------------------------------------------------------------------
 
