@@ -35,6 +35,7 @@ typedef enum fa_tune_dtype {
 // What a kernel computes.
 typedef enum fa_tune_operation {
     FA_TUNE_OPERATION_FORWARD = 0,
+    FA_TUNE_OPERATION_BACKWARD = 1,
 } fa_tune_operation;
 
 // Which devices run what was compiled for some compute capability.
@@ -67,7 +68,11 @@ typedef enum fa_tune_tensor_role {
     FA_TUNE_TENSOR_PAGE_TABLE = 14,
     FA_TUNE_TENSOR_NEW_K = 15,
     FA_TUNE_TENSOR_NEW_V = 16,
-    FA_TUNE_TENSORS = 17,
+    FA_TUNE_TENSOR_DO = 17,
+    FA_TUNE_TENSOR_DQ = 18,
+    FA_TUNE_TENSOR_DK = 19,
+    FA_TUNE_TENSOR_DV = 20,
+    FA_TUNE_TENSORS = 21,
 } fa_tune_tensor_role;
 
 // How CTAs are numbered.
@@ -79,12 +84,16 @@ typedef enum fa_tune_tensor_role {
 // evenly.  A tile is rows of all query heads that share one of K and V.  With clusters there is
 // one for each tile.
 // TILES_ROWS: x, these tiles; y, the rows of one.
+// KEY_TILES: x, a CTA for each tile of keys of one head of K and V.
+// PERSISTENT_KEYS: x, as many as are resident at a time, at most one for each of these.
 typedef enum fa_tune_grid {
     FA_TUNE_GRID_BLOCKS_HEADS_BATCH = 0,
     FA_TUNE_GRID_TILES = 1,
     FA_TUNE_GRID_PERSISTENT = 2,
     FA_TUNE_GRID_SHARES = 3,
     FA_TUNE_GRID_TILES_ROWS = 4,
+    FA_TUNE_GRID_KEY_TILES = 5,
+    FA_TUNE_GRID_PERSISTENT_KEYS = 6,
 } fa_tune_grid;
 
 // Which keys a query sees.
@@ -117,7 +126,7 @@ typedef struct fa_tune_launch_plan {
     const char* params;
     // how CTAs are numbered: fa_tune_grid
     int32_t grid;
-    // query rows of a CTA's tile
+    // query rows, or keys, of a CTA's tile
     int32_t tile_rows;
     // resident CTAs of a multiprocessor that a persistent grid counts on
     int32_t ctas_per_sm;
@@ -131,10 +140,10 @@ typedef struct fa_tune_launch_plan {
     int32_t cluster_y;
     // CTAs of a cluster along z
     int32_t cluster_z;
-    // rows of a box of Q and of O; 0: the kernel takes no tensor maps, else those of Q, K, V and O
-    // before its parameters
+    // rows of a box of Q, of O and their gradients; 0: the kernel takes no tensor maps, else those
+    // that its parameters name before them
     int32_t q_box_rows;
-    // rows of a box of K and of V
+    // rows of a box of K, of V and their gradients
     int32_t kv_box_rows;
     // global memory of counters, zero before and after a launch; 0: none
     int32_t counter_bytes;
@@ -146,6 +155,8 @@ typedef struct fa_tune_launch_plan {
     int32_t aligned;
     // 1: the launch may begin before the one in front of it is done; the kernel waits
     int32_t dependent;
+    // query rows of a tile of fp32 sums of dQ in the workspace of a backward pass; 0: none
+    int32_t sum_rows;
 } fa_tune_launch_plan;
 
 // A compiled variant: which problems it computes, on which devices.
@@ -380,7 +391,7 @@ typedef struct fa_tune_description {
     uint32_t unused;
     // of the call, whether or not it is given
     uint64_t workspace_bytes;
-    fa_tune_tensor_map maps[4];
+    fa_tune_tensor_map maps[6];
     // params_bytes of it
     uint64_t params[128];
 } fa_tune_description;

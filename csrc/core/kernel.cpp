@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "operands.h"
+#include "params/layout.h"
 #include "problem.h"
 #include "slots.h"
 #include "tensor_maps.h"
@@ -221,7 +222,7 @@ Status fa_tune_kernel::prepare(int device) {
 
 bool fa_tune_kernel::has_workspace() const {
     for (const Launchable& launch : launches_) {
-        if (launch.plan.share_keys > 0) return true;
+        if (launch.plan.share_keys > 0 || launch.layout->workspace != nullptr) return true;
     }
     return plan_.packed != 0;
 }
@@ -233,8 +234,8 @@ Status fa_tune_kernel::workspace_bytes(const fa_tune_problem& problem, const Dev
     *bytes = 0;
     for (std::size_t i = 0; status.ok() && i < launches_.size(); ++i) {
         std::int64_t needed = 0;
-        status = fa_tune::core::workspace_bytes(launches_[i].plan, problem,
-                                                multiprocessors_of(device), &needed);
+        status = fa_tune::core::workspace_bytes(launches_[i], problem, multiprocessors_of(device),
+                                                &needed);
         *bytes = std::max(*bytes, static_cast<std::size_t>(needed));
     }
     return status;

@@ -23,7 +23,11 @@ long long wide(std::int64_t value) { return value; }  // for printf
 Status set_tile_grid(const fa_tune_launch_plan& plan, const Call& call, std::uint32_t* grid) {
     const fa_tune_problem& problem = call.problem;
     // Sizes are below 2^31, so each product is below 2^62 once the other is a number of tiles.
-    std::int64_t tiles = tile_rows_of_head(plan, problem) * problem.heads;
+    const bool of_keys =
+        plan.grid == FA_TUNE_GRID_KEY_TILES || plan.grid == FA_TUNE_GRID_PERSISTENT_KEYS;
+    std::int64_t tiles =
+        of_keys ? (keys_of(problem) + plan.tile_rows - 1) / plan.tile_rows * problem.kv_heads
+                : tile_rows_of_head(plan, problem) * problem.heads;
     if (tiles <= kMaxTiles) tiles *= batch_of(problem);
     if (tiles > kMaxTiles) {
         return failure(FA_TUNE_INVALID, "%s has more than %lld tiles, which a launch takes",
@@ -31,7 +35,8 @@ Status set_tile_grid(const fa_tune_launch_plan& plan, const Call& call, std::uin
     }
     const std::int64_t resident =
         std::max<std::int64_t>(1, call.multiprocessors * plan.ctas_per_sm);
-    const bool persistent = plan.grid == FA_TUNE_GRID_PERSISTENT;
+    const bool persistent =
+        plan.grid == FA_TUNE_GRID_PERSISTENT || plan.grid == FA_TUNE_GRID_PERSISTENT_KEYS;
     grid[0] = static_cast<std::uint32_t>(persistent ? std::min(tiles, resident) : tiles);
     grid[1] = grid[2] = 1;
     return {};
@@ -73,15 +78,18 @@ Status set_grid(const fa_tune_launch_plan& plan, const Call& call, const Shares&
     return {};
 }
 
-void set_maps(const fa_tune_launch_plan& plan, const Call& call, fa_tune_description& found) {
+void set_maps(const Launchable& launch, const Call& call, fa_tune_description& found) {
     const fa_tune_problem& p = call.problem;
-    const MapShape queries{p.d_head, rows_of(p), p.heads, plan.q_box_rows};
-    const MapShape keys{p.d_head, keys_of(p), p.kv_heads, plan.kv_box_rows};
-    const MapShape values{d_v_of(p), keys_of(p), p.kv_heads, plan.kv_box_rows};
-    const MapShape outputs{d_v_of(p), rows_of(p), p.heads, plan.q_box_rows};
-    for (const auto& [role, shape] :
-         {std::pair{FA_TUNE_TENSOR_Q, queries}, std::pair{FA_TUNE_TENSOR_K, keys},
-          std::pair{FA_TUNE_TENSOR_V, values}, std::pair{FA_TUNE_TENSOR_O, outputs}}) {
+    for (int i = 0; i < launch.layout->maps.count; ++i) {
+        const fa_tune_tensor_role role = launch.layout->maps.of[i];
+        const bool of_queries = role == FA_TUNE_TENSOR_Q || role == FA_TUNE_TENSOR_O ||
+                                role == FA_TUNE_TENSOR_DO || role == FA_TUNE_TENSOR_DQ;
+        const bool of_scores = role == FA_TUNE_TENSOR_Q || role == FA_TUNE_TENSOR_K ||
+                               role == FA_TUNE_TENSOR_DQ || role == FA_TUNE_TENSOR_DK;
+        const std::int32_t columns = of_scores ? p.d_head : d_v_of(p);
+        const MapShape shape =
+            of_queries ? MapShape{columns, rows_of(p), p.heads, launch.plan.q_box_rows}
+                       : MapShape{columns, keys_of(p), p.kv_heads, launch.plan.kv_box_rows};
         found.maps[found.map_count++] =
             map_of(p, element_of(p, role), call.tensors.of[role], shape);
     }
@@ -106,7 +114,7 @@ Status check_plan(const fa_tune_launch_plan& plan, Launchable* found) {
         const char* name;
         std::int32_t value, least, most;
     } ranges[] = {
-        {"grid", plan.grid, FA_TUNE_GRID_BLOCKS_HEADS_BATCH, FA_TUNE_GRID_TILES_ROWS},
+        {"grid", plan.grid, FA_TUNE_GRID_BLOCKS_HEADS_BATCH, FA_TUNE_GRID_PERSISTENT_KEYS},
         {"tile_rows", plan.tile_rows, 1, 1 << 16},
         {"ctas_per_sm", plan.ctas_per_sm, 1, 64},
         {"threads", plan.threads, 1, 1024},
@@ -122,6 +130,7 @@ Status check_plan(const fa_tune_launch_plan& plan, Launchable* found) {
         {"min_blocks", plan.min_blocks, shares, 1 << 16},
         {"aligned", plan.aligned, 0, shares},
         {"dependent", plan.dependent, 0, 1},
+        {"sum_rows", plan.sum_rows, 0, 1 << 16},
     };
     for (const auto& [field, value, least, most] : ranges) {
         if (value < least || value > most) {
@@ -134,8 +143,13 @@ Status check_plan(const fa_tune_launch_plan& plan, Launchable* found) {
     return {};
 }
 
-Status workspace_bytes(const fa_tune_launch_plan& plan, const fa_tune_problem& problem,
+Status workspace_bytes(const Launchable& launch, const fa_tune_problem& problem,
                        std::int64_t multiprocessors, std::int64_t* bytes) {
+    const fa_tune_launch_plan& plan = launch.plan;
+    if (launch.layout->workspace != nullptr) {
+        *bytes = launch.layout->workspace(plan, problem);
+        return {};
+    }
     const bool has_list = problem.packed != 0 && plan.q_box_rows > 0;
     *bytes = has_list ? kMemberBytes * (problem.batch + 1) : 0;
     if (plan.share_keys == 0 || plan.cluster_x > 1) return {};
@@ -153,7 +167,7 @@ Status describe(const Launchable& launch, const Call& call, fa_tune_description&
     Shares shares{};
     Status status = check_cache(plan, call);
     std::int64_t needed = 0;
-    if (status.ok()) status = workspace_bytes(plan, call.problem, call.multiprocessors, &needed);
+    if (status.ok()) status = workspace_bytes(launch, call.problem, call.multiprocessors, &needed);
     if (status.ok() && plan.share_keys > 0) {
         status = share_blocks(plan, call.problem, call.multiprocessors, shares);
         const bool lengths = call.tensors.of[FA_TUNE_TENSOR_CACHE_SEQLENS].address != nullptr;
@@ -167,7 +181,7 @@ Status describe(const Launchable& launch, const Call& call, fa_tune_description&
     found.shared_bytes = static_cast<std::uint32_t>(plan.dynamic_smem_bytes);
     found.dependent = plan.dependent;
     found.map_count = 0;
-    if (plan.q_box_rows > 0) set_maps(plan, call, found);
+    if (plan.q_box_rows > 0) set_maps(launch, call, found);
     found.params_bytes = static_cast<std::uint32_t>(launch.layout->bytes);
     std::memset(found.params, 0, launch.layout->bytes);
     launch.layout->fill({plan, call, shares}, found.params);

@@ -33,7 +33,7 @@ struct Call {
 std::int64_t tile_rows_of_head(const fa_tune_launch_plan& plan, const fa_tune_problem& problem);
 
 // Device memory that the launch needs beside its tensors; all launches of a call have the same.
-Status workspace_bytes(const fa_tune_launch_plan& plan, const fa_tune_problem& problem,
+Status workspace_bytes(const Launchable& launch, const fa_tune_problem& problem,
                        std::int64_t multiprocessors, std::int64_t* bytes);
 
 // All of a launch but its counters, into what need not be zeros.

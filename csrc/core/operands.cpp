@@ -43,6 +43,18 @@ constexpr Needed kForward[] = {
     {FA_TUNE_TENSOR_LSE, "lse", Form::kChunks, with_lse},
 };
 
+constexpr Needed kBackward[] = {
+    {FA_TUNE_TENSOR_Q, "Q", Form::kQueries, always},
+    {FA_TUNE_TENSOR_K, "K", Form::kKeys, always},
+    {FA_TUNE_TENSOR_V, "V", Form::kKeys, always},
+    {FA_TUNE_TENSOR_O, "O", Form::kQueries, always},
+    {FA_TUNE_TENSOR_DO, "dO", Form::kQueries, always},
+    {FA_TUNE_TENSOR_LSE, "lse", Form::kChunks, always},
+    {FA_TUNE_TENSOR_DQ, "dQ", Form::kQueries, always},
+    {FA_TUNE_TENSOR_DK, "dK", Form::kKeys, always},
+    {FA_TUNE_TENSOR_DV, "dV", Form::kKeys, always},
+};
+
 struct Operation {
     std::int32_t number;
     const Needed* begin;
@@ -51,6 +63,7 @@ struct Operation {
 
 constexpr Operation kOperations[] = {
     {FA_TUNE_OPERATION_FORWARD, std::begin(kForward), std::end(kForward)},
+    {FA_TUNE_OPERATION_BACKWARD, std::begin(kBackward), std::end(kBackward)},
 };
 
 const Operation* operation_of(std::int32_t number) {

@@ -122,7 +122,7 @@ def _field(*, default: Any = _REQUIRED, **spec: Any) -> Any:
 
 
 MASKS = ("full", "causal", "causal_br")
-FORWARD = "forward"
+FORWARD, BACKWARD = "forward", "backward"
 # The scale is multiplied in fp32, whose normal numbers it and its product with log2(e) must be.
 # The GPU tests reach both ends (tests/gpu/any_bits.py).
 MIN_SCALE, MAX_SCALE = 1e-30, 1e30

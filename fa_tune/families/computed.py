@@ -8,6 +8,7 @@ from collections.abc import Collection
 from fa_tune.core.workload import FIELDS, Workload
 
 BASIC = frozenset({"bottom_right", "lse", "softmax_scale"})
+MASKS = frozenset({"window_left", "window_right", "sink"})  # a sink is in the log-sum-exp
 PLACED_SCORES = frozenset({"alibi", "score_hook"})  # which hang on rows and keys
 _SPECIAL = frozenset(name for name, spec in FIELDS.items() if spec.special)
 SCORES = BASIC | {"d_head_v"} | _SPECIAL - PLACED_SCORES

@@ -26,6 +26,7 @@ class Operation(IntEnum):
     """What a kernel computes."""
 
     FORWARD = 0
+    BACKWARD = 1
 
 
 class Portability(IntEnum):
@@ -61,6 +62,10 @@ class TensorRole(IntEnum):
     PAGE_TABLE = 14
     NEW_K = 15
     NEW_V = 16
+    DO = 17
+    DQ = 18
+    DK = 19
+    DV = 20
 
 
 class Grid(IntEnum):
@@ -73,6 +78,8 @@ class Grid(IntEnum):
     evenly.  A tile is rows of all query heads that share one of K and V.  With clusters there is
     one for each tile.
     TILES_ROWS: x, these tiles; y, the rows of one.
+    KEY_TILES: x, a CTA for each tile of keys of one head of K and V.
+    PERSISTENT_KEYS: x, as many as are resident at a time, at most one for each of these.
     """
 
     BLOCKS_HEADS_BATCH = 0
@@ -80,6 +87,8 @@ class Grid(IntEnum):
     PERSISTENT = 2
     SHARES = 3
     TILES_ROWS = 4
+    KEY_TILES = 5
+    PERSISTENT_KEYS = 6
 
 
 @dataclass(frozen=True)
@@ -102,7 +111,7 @@ class LaunchPlan:
 
     params: str = planned("parameters of the kernel: the name of a file in csrc/core/params")
     grid: Grid = planned("how CTAs are numbered: fa_tune_grid")
-    tile_rows: int = planned("query rows of a CTA's tile")
+    tile_rows: int = planned("query rows, or keys, of a CTA's tile")
     ctas_per_sm: int = planned("resident CTAs of a multiprocessor that a persistent grid counts on")
     threads: int = planned("threads of a CTA")
     dynamic_smem_bytes: int = planned("dynamic shared memory of a CTA")
@@ -110,11 +119,11 @@ class LaunchPlan:
     cluster_y: int = planned("CTAs of a cluster along y", 1)
     cluster_z: int = planned("CTAs of a cluster along z", 1)
     q_box_rows: int = planned(
-        "rows of a box of Q and of O; 0: the kernel takes no tensor maps, else those of Q, K, V "
-        "and O before its parameters",
+        "rows of a box of Q, of O and their gradients; 0: the kernel takes no tensor maps, else "
+        "those that its parameters name before them",
         0,
     )
-    kv_box_rows: int = planned("rows of a box of K and of V", 0)
+    kv_box_rows: int = planned("rows of a box of K, of V and their gradients", 0)
     counter_bytes: int = planned(
         "global memory of counters, zero before and after a launch; 0: none", 0
     )
@@ -123,6 +132,9 @@ class LaunchPlan:
     aligned: int = planned("1: tiles begin where CTAs do, or at equal parts of them", 0)
     dependent: int = planned(
         "1: the launch may begin before the one in front of it is done; the kernel waits", 0
+    )
+    sum_rows: int = planned(
+        "query rows of a tile of fp32 sums of dQ in the workspace of a backward pass; 0: none", 0
     )
 
 

@@ -113,21 +113,26 @@ def results_of(problem: Problem, launch: Launch) -> Tensors:
 
 
 def judge(case: CheckCase, judged: Mapping[str, Judged], outputs: Tensors) -> CaseError:
-    """Whether outputs are right.  One that has no reference and is further off than is open counts
-    as an infinite error."""
-    worst = Figures(0.0, 0.0)
-    reference = size = Figures(0.0, 0.0)
+    """Whether outputs are right: the figures of the one that is nearest to its limits, or furthest
+    beyond.  One that has no reference and is further off than is open counts as an infinite
+    error."""
+    nothing = beyond = Figures(0.0, 0.0)
+    with_reference = []
     for name, out in outputs.items():
         found = judged[name].errors(out)
         theirs = judged[name].reference
         if theirs is not None:
-            reference, size = theirs, judged[name].size
-        elif found.largest > 0:
-            found = Figures(math.inf, math.inf)
-        worst = Figures(_larger(worst.largest, found.largest), _larger(worst.rms, found.rms))
-    return case_error(case, worst, reference, size)
+            with_reference.append((found, theirs, judged[name].size))
+        else:
+            beyond = _larger(beyond, Figures(math.inf, math.inf) if found.largest > 0 else found)
+    cases = [
+        case_error(case, _larger(found, beyond), theirs, size)
+        for found, theirs, size in with_reference or [(nothing, nothing, nothing)]
+    ]
+    return max(cases, key=lambda c: (not c.ok, c.max_abs_error / c.limit if c.limit else 0.0))
 
 
-def _larger(a: float, b: float) -> float:
-    """The larger of two; NaN if one is."""
-    return math.nan if math.isnan(a) or math.isnan(b) else max(a, b)
+def _larger(a: Figures, b: Figures) -> Figures:
+    """The larger of both figures of two outputs, with the rows of the first; NaN where one is."""
+    pairs = zip((a.largest, a.rms), (b.largest, b.rms), strict=True)
+    return Figures(*(math.nan if x != x or y != y else max(x, y) for x, y in pairs), rows=a.rows)

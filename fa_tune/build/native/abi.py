@@ -26,8 +26,8 @@ from typing import Any, ClassVar
 from fa_tune.core.errors import ToolMissing
 from fa_tune.families.plan import LaunchPlan, Plan, TensorRole
 
-ABI_VERSION = 6
-MAPS, DIMENSIONS, PARAMS_WORDS = 4, 5, 128
+ABI_VERSION = 7
+MAPS, DIMENSIONS, PARAMS_WORDS = 6, 5, 128
 
 
 class Status(IntEnum):

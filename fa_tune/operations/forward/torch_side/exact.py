@@ -212,8 +212,8 @@ def _forward_part(
     spread = (weights @ exact_v.square() / total).sub_(o.square()).clamp_(min=0).sqrt_()
     others = (total - 1).clamp_(min=0) / total
     del weights
-    score_open = _score_open(q, k, w.scale, hidden) + _change_open(w, slopes, part.rows)
-    u = score_open[..., None].clamp(max=80).to(precise)
+    nats = score_open(q, k, w.scale, hidden) + _change_open(w, slopes, part.rows)
+    u = nats[..., None].clamp(max=80).to(precise)
     highest, lowest = exact_v.amax(-2, keepdim=True), exact_v.amin(-2, keepdim=True)
     if sink is not None:  # a key whose value is 0
         highest, lowest = highest.clamp(min=0), lowest.clamp(max=0)
@@ -223,7 +223,7 @@ def _forward_part(
     cut = o.abs() * (w.seq_len_kv / ADDED_AT_ONCE * 2.0**-25)
     p, total32, _ = _weights(scores(torch.float32), sink)
     same = (p.div_(total32).to(q.dtype).float() @ v.float()).to(q.dtype)
-    return _Found(o, bound, cut, same, lse, score_open)
+    return _Found(o, bound, cut, same, lse, nats)
 
 
 def _weights(
@@ -256,10 +256,10 @@ def _change_open(w: Workload, slopes: torch.Tensor | None, rows: slice) -> float
     return found
 
 
-def _score_open(
+def score_open(
     q: torch.Tensor, k: torch.Tensor, scale: float, hidden: torch.Tensor | None
 ) -> torch.Tensor:
-    """How far the scores of each row are open, in nats, fp64; 0 for a row without keys."""
+    """How far the scores of each row of q are open, in nats, fp64; 0 for a row without keys."""
     steps = q.shape[-1] / ADDED_AT_ONCE
     keys = k.float().transpose(-1, -2)
     sizes = (q.float().abs() @ keys.abs()).mul_(steps + OTHER_ROUNDINGS)

@@ -1,0 +1,89 @@
+// Launches of the backward pass: its parameters and the parts of its workspace.
+#include <algorithm>
+#include <cstdint>
+
+#include "params/layout.h"
+#include "problem.h"
+#include "sm90/bwd/params.cuh"
+
+namespace fa_tune::core {
+
+namespace {
+
+constexpr std::int64_t kPaddedTo = 128;  // rows of a head in the workspace
+constexpr double kL2Share = 0.8;         // for the heads at work
+constexpr std::int64_t kMaxGroupedHeads = 64;
+
+std::int64_t padded_rows(const fa_tune_problem& problem) {
+    return (rows_of(problem) + kPaddedTo - 1) / kPaddedTo * kPaddedTo;
+}
+
+std::int64_t rows_of_all(const fa_tune_problem& problem) {
+    return batch_of(problem) * problem.heads * padded_rows(problem);
+}
+
+std::int64_t workspace(const fa_tune_launch_plan& plan, const fa_tune_problem& problem) {
+    constexpr std::int64_t kStatistics = 2;
+    const std::int64_t columns = kStatistics + (plan.sum_rows > 0 ? problem.d_head : 0);
+    return rows_of_all(problem) * columns * static_cast<std::int64_t>(sizeof(float));
+}
+
+// Neighbouring heads of K and V whose queries' Q, dO and sums of dQ fit in their share of L2
+// together.
+int l2_head_group(const Launching& launching) {
+    const fa_tune_problem& problem = launching.call.problem;
+    const std::int64_t bytes = 2 * element_of(problem, FA_TUNE_TENSOR_Q).size_bytes +
+                               (launching.plan.sum_rows > 0 ? 4 : 0);
+    const std::int64_t of_head =
+        problem.heads / problem.kv_heads * padded_rows(problem) * problem.d_head * bytes;
+    const auto room = static_cast<std::int64_t>(kL2Share * launching.call.l2_bytes);
+    return static_cast<int>(std::clamp<std::int64_t>(room / of_head, 1, kMaxGroupedHeads));
+}
+
+sm90::backward::TensorStrides strides_of(const fa_tune_tensor& tensor) {
+    return {tensor.batch_stride, tensor.seq_stride, tensor.head_stride};
+}
+
+void fill(const Launching& launching, sm90::backward::BackwardParams& params) {
+    const fa_tune_problem& problem = launching.call.problem;
+    params.o = launching.address<const unsigned short>(FA_TUNE_TENSOR_O);
+    params.d_o = launching.address<const unsigned short>(FA_TUNE_TENSOR_DO);
+    params.dq = launching.address<unsigned short>(FA_TUNE_TENSOR_DQ);
+    params.o_strides = strides_of(launching.tensor(FA_TUNE_TENSOR_O));
+    params.do_strides = strides_of(launching.tensor(FA_TUNE_TENSOR_DO));
+    params.dq_strides = strides_of(launching.tensor(FA_TUNE_TENSOR_DQ));
+    params.lse = launching.address<const float>(FA_TUNE_TENSOR_LSE);
+    params.lse2 = static_cast<float*>(launching.call.tensors.workspace);
+    if (params.lse2 != nullptr) {
+        params.delta = params.lse2 + rows_of_all(problem);
+        if (launching.plan.sum_rows > 0) params.dq_sum = params.delta + rows_of_all(problem);
+    }
+    params.batch = static_cast<int>(batch_of(problem));
+    params.heads = static_cast<int>(problem.heads);
+    params.heads_per_kv = static_cast<int>(problem.heads / problem.kv_heads);
+    params.seq_len_q = static_cast<int>(rows_of(problem));
+    params.seq_len_kv = static_cast<int>(keys_of(problem));
+    params.padded_q = static_cast<int>(padded_rows(problem));
+    params.diagonal = last_diagonal_of(problem);
+    params.first_diagonal = first_diagonal_of(problem);
+    params.l2_head_group = l2_head_group(launching);
+    params.softmax_scale = static_cast<float>(scale_of(problem));
+}
+
+constexpr MapRoles kKeyMaps{6,
+                            {FA_TUNE_TENSOR_Q, FA_TUNE_TENSOR_K, FA_TUNE_TENSOR_V,
+                             FA_TUNE_TENSOR_DO, FA_TUNE_TENSOR_DK, FA_TUNE_TENSOR_DV}};
+constexpr MapRoles kQueryMaps{
+    5,
+    {FA_TUNE_TENSOR_Q, FA_TUNE_TENSOR_K, FA_TUNE_TENSOR_V, FA_TUNE_TENSOR_DO, FA_TUNE_TENSOR_DQ}};
+
+}  // namespace
+
+}  // namespace fa_tune::core
+
+// Of the passes over keys, which also serves what takes no maps, and over queries.
+FA_TUNE_PARAMS_LAYOUT_WITH(sm90_backward, fa_tune::sm90::backward::BackwardParams, false,
+                           fa_tune::core::fill, fa_tune::core::kKeyMaps, fa_tune::core::workspace);
+FA_TUNE_PARAMS_LAYOUT_WITH(sm90_backward_dq, fa_tune::sm90::backward::BackwardParams, false,
+                           fa_tune::core::fill, fa_tune::core::kQueryMaps,
+                           fa_tune::core::workspace);

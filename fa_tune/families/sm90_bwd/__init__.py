@@ -1,0 +1,1 @@
+"""The `sm90_bwd` family: the backward pass by wgmma and TMA."""

@@ -1,0 +1,66 @@
+"""The knobs of the `sm90_bwd` family, backward passes for compute capability 9.0.
+
+docs/kernel-sm90-bwd.md describes the kernels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fa_tune.core.workload import DType
+from fa_tune.families.fields import (
+    ConfigBase,
+    d_head_v_field,
+    flag_field,
+    number_field,
+    tuple_field,
+)
+
+KEYS = 128  # of a CTA: 64 of each consumer warpgroup
+PADDED_TO = 128  # query rows of a head in the workspace, and of a CTA of a pass over queries
+DO_STAGES, DS_STAGES, DQ_K_STAGES, DQ_V_STAGES = 2, 2, 3, 2
+SMALL_BYTES = 512  # barriers and slots of tiles
+
+
+@dataclass(frozen=True, order=True)
+class Sm90BackwardConfig(ConfigBase):
+    """One point of the family's knobs, totally ordered by its fields in this order."""
+
+    HEAD = "sm90_bwd({c.dtype.name}, {c.d_head}, {c.B_r}, {c.B_c})"
+
+    dtype: DType = tuple_field("element type of Q, K, V and O")
+    d_head: int = tuple_field("head dimension")
+    B_r: int = tuple_field("query rows of a step")
+    B_c: int = tuple_field("key rows of a CTA")
+    q_stages: int = number_field("q_stages", 2, "blocks of Q that shared memory holds")
+    turns: bool = flag_field("turns", "warpgroups take turns in issuing their products", later=True)
+    two_pass: bool = flag_field(
+        "two_pass", "dQ by a pass of its own, without sums in memory: the same bits always",
+        later=True,
+    )
+    dynamic: bool = flag_field(
+        "dynamic", "a CTA takes the next tile whenever it is done", later=True
+    )
+    dq_keys: int = number_field("dq_keys", 96, "with two_pass, key rows of a step of dQ's pass")
+    d_head_v: int = d_head_v_field()
+
+    def kernel_name(self) -> str:
+        """The kernel template's name."""
+        return "sm90_backward_kernel"
+
+    @property
+    def smem_bytes(self) -> int:
+        """Dynamic shared memory of the pass over keys: kernels/sm90/bwd/shared_memory.cuh."""
+        size = self.dtype.size_bytes
+        kv = 2 * self.B_c * self.d_head * size
+        rows = (self.q_stages + DO_STAGES) * self.B_r
+        ds = 0 if self.two_pass else DS_STAGES * self.B_r * self.B_c * size
+        out = kv if self.dynamic else 0
+        return kv + rows * (self.d_head * size + 4) + ds + out + SMALL_BYTES
+
+    @property
+    def dq_smem_bytes(self) -> int:
+        """The same of the pass over queries."""
+        columns = self.d_head * self.dtype.size_bytes
+        rows = (3 if self.dynamic else 2) * PADDED_TO
+        return (rows + (DQ_K_STAGES + DQ_V_STAGES) * self.dq_keys) * columns + SMALL_BYTES

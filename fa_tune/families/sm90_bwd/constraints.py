@@ -1,0 +1,50 @@
+"""Which configs of the `sm90_bwd` family can run; kernels/sm90/bwd/constraints.cuh asserts the
+rules with the same sentences."""
+
+from __future__ import annotations
+
+from fa_tune.core.arch import ArchLimits
+from fa_tune.core.model import Rejected
+from fa_tune.families.constraints import Rule, broken_rule, smem_does_not_fit
+from fa_tune.families.sm90.constraints import device_rejection
+from fa_tune.families.sm90_bwd.config import KEYS, Sm90BackwardConfig
+
+ROWS = {64: (64, 128), 128: (64,)}  # query rows of a step, by head dimension
+
+CONSTRAINTS: tuple[Rule[Sm90BackwardConfig], ...] = (
+    (
+        "d_head_fits_registers",
+        "d_head must be 64 or 128: dK and dV of 64 keys stay in a warpgroup's registers",
+        lambda c: c.d_head in ROWS and c.d_v == c.d_head,
+    ),
+    (
+        "rows_fit_registers",
+        "B_r must be 64, or 128 with d_head 64: scores and their gradients stay in registers",
+        lambda c: c.B_r in ROWS[c.d_head],
+    ),
+    (
+        "keys_are_two_warpgroups",
+        "B_c must be 128, 64 keys of each of two warpgroups",
+        lambda c: c.B_c == KEYS,
+    ),
+    (
+        "q_stages_in_reach",
+        "q_stages must be 2 or 3",
+        lambda c: c.q_stages in (2, 3),
+    ),
+    (
+        "dq_keys_fit_a_wgmma",
+        "dq_keys must be 96, or with two_pass a multiple of 16 from 64 to 128",
+        lambda c: c.dq_keys == 96 or (c.two_pass and 64 <= c.dq_keys <= 128 and c.dq_keys % 16 == 0),
+    ),
+)
+
+
+def constraints(config: Sm90BackwardConfig, limits: ArchLimits) -> Rejected | None:
+    """The first reason why `config` cannot run on a device with `limits`, or None."""
+    smem = max(config.smem_bytes, config.dq_smem_bytes if config.two_pass else 0)
+    return (
+        device_rejection(limits)
+        or broken_rule(config, CONSTRAINTS)
+        or smem_does_not_fit(smem, limits)
+    )

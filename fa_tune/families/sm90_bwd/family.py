@@ -1,0 +1,149 @@
+"""`families.base.KernelFamily` of `sm90_bwd`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fa_tune.core.arch import ArchLimits
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.workload import BACKWARD, DType, Workload
+from fa_tune.families import computed
+from fa_tune.families.axes import Axes, expand
+from fa_tune.families.name_parser import NameParser
+from fa_tune.families.plan import CallPlan, Grid, LaunchPlan
+from fa_tune.families.sm90_bwd.config import KEYS, PADDED_TO, Sm90BackwardConfig
+from fa_tune.families.sm90_bwd.constraints import ROWS, constraints
+from fa_tune.families.template import TemplateFamily
+from fa_tune.operations.forward.cases import example
+from fa_tune.operations.traits import Traits
+
+COUNTER_BYTES = 8  # of the dynamic scheduler: kernels/common/problem.cuh, SchedulerCounters
+BOX_ROWS = 64  # of what a warpgroup copies at a time
+THREADS = 384  # two warpgroups that compute and one that loads
+ROW_THREADS = 256  # of what is done to each row of O before, and of dQ after
+WHOLE_QUERIES = 1  # rows beyond the last have no weights: any number is a whole one
+_HEAD = re.compile(r"\bsm90_bwd\s*\(")
+
+
+class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
+    """wgmma and TMA, for compute capability 9.0."""
+
+    operation = BACKWARD
+    name = "sm90_bwd"
+    looks_like = re.compile(r"\bsm90_bwd\s*\(|\bSm90BackwardConfig\b")
+    entry = "sm90/bwd/entry.cu"
+    config_class = Sm90BackwardConfig
+    example = "sm90_bwd(FP16, 128, 64, 128): q_stages_3+turns"
+    computes = computed.BASIC | computed.MASKS
+    set_keys = "fast, tune or all"
+
+    constraints = staticmethod(constraints)
+
+    def parse(self, text: str, *, d_head: int = 128) -> Sm90BackwardConfig:
+        if not self.recognises(text):
+            raise InvalidConfig(f"no sm90_bwd config in {text!r}; write it like {self.example!r}")
+        return NameParser(Sm90BackwardConfig).parse(_HEAD.sub("(", text), d_head=d_head)
+
+    def compile_arch(self, limits: ArchLimits) -> str:
+        return f"{limits.arch}a"
+
+    def default_config(
+        self, d_head: int, dtype: DType, *, d_head_v: int = 0
+    ) -> Sm90BackwardConfig:
+        return Sm90BackwardConfig(
+            dtype, d_head, max(ROWS.get(d_head, (64,))), KEYS, 3, turns=True, d_head_v=d_head_v
+        )
+
+    def configs(
+        self,
+        key: str,
+        *,
+        dtypes: Sequence[DType] | None = None,
+        d_head: int = 128,
+        d_head_v: int = 0,
+    ) -> list[Sm90BackwardConfig]:
+        """fast: what was fastest somewhere; tune, all: every combination of knobs."""
+        if key not in ("fast", "tune", "all"):
+            raise InvalidConfig(f"unknown kernel set {key!r}; allowed: {self.set_keys}")
+        if d_head not in ROWS or d_head_v not in (0, d_head):
+            return []
+        rows = ROWS[d_head] if key != "fast" else (max(ROWS[d_head]),)
+        either = (False, True)
+        turns = (True,) if key == "fast" else either
+        common: Axes = {
+            "dtype": dtypes or tuple(DType),
+            "d_head": (d_head,),
+            "B_r": rows,
+            "B_c": (KEYS,),
+            "q_stages": (2, 3),
+            "turns": turns,
+            "dynamic": either,
+        }
+        two_pass = {"two_pass": (True,), "dq_keys": (96,) if key == "fast" else (96, 128)}
+        passes: tuple[Axes, ...] = ({}, two_pass)
+        return [c for more in passes for c in expand(Sm90BackwardConfig, {**common, **more})]
+
+    def plan(self, config: Sm90BackwardConfig, traits: str, arch: str) -> CallPlan:
+        counters = COUNTER_BYTES if config.dynamic else 0
+        keys = LaunchPlan(
+            params="sm90_backward",
+            grid=Grid.PERSISTENT_KEYS if config.dynamic else Grid.KEY_TILES,
+            tile_rows=config.B_c,
+            ctas_per_sm=1,
+            threads=THREADS,
+            dynamic_smem_bytes=config.smem_bytes,
+            q_box_rows=config.B_r,
+            kv_box_rows=BOX_ROWS,
+            counter_bytes=counters,
+            dependent=1,
+            sum_rows=0 if config.two_pass else config.B_r,
+        )
+        if config.two_pass:
+            queries = LaunchPlan(
+                params="sm90_backward_dq",
+                grid=Grid.PERSISTENT if config.dynamic else Grid.TILES,
+                tile_rows=PADDED_TO,
+                ctas_per_sm=1,
+                threads=THREADS,
+                dynamic_smem_bytes=config.dq_smem_bytes,
+                q_box_rows=BOX_ROWS,
+                kv_box_rows=config.dq_keys,
+                counter_bytes=counters,
+            )
+            launches = (queries, keys)
+        else:
+            before, after = (
+                LaunchPlan(
+                    params="sm90_backward",
+                    grid=Grid.TILES,
+                    tile_rows=PADDED_TO,
+                    ctas_per_sm=1,
+                    threads=ROW_THREADS,
+                    dynamic_smem_bytes=0,
+                    dependent=dependent,
+                    sum_rows=config.B_r,
+                )
+                for dependent in (0, 1)
+            )
+            launches = (before, keys, after)
+        return CallPlan.of(self.operation, config, traits, arch, launches, block_q=WHOLE_QUERIES)
+
+    def whole_lengths(self, config: Sm90BackwardConfig) -> tuple[int, int]:
+        return WHOLE_QUERIES, config.B_c
+
+    def name_expressions(self, config: Sm90BackwardConfig, traits: str) -> Sequence[str]:
+        names = ("dq", "kernel") if config.two_pass else ("prepare", "kernel", "finish")
+        arguments = f"{config.to_cpp_struct()}, {Traits.parse(traits).to_cpp_struct()}"
+        return [f"sm90_backward_{name}<{arguments}>" for name in names]
+
+    def extra_verification(self, config: Sm90BackwardConfig, traits: str) -> Sequence[Workload]:
+        """More tiles than multiprocessors, so that persistent CTAs take several, of unequal length
+        with a mask, and steps around the depth of the rings."""
+        wanted = Traits.parse(traits)
+        if not config.dynamic:
+            return ()
+        keys = 3 * config.B_c + (17 if wanted.ragged else 0)
+        shape = (11, 15, 5, 2 * config.B_r + 17, keys, config.d_head, config.dtype)
+        return (replace(example(wanted, shape, 0, bottom_right=False), op=BACKWARD, lse=False),)

@@ -1,0 +1,165 @@
+"""The backward pass in torch: inputs, and what must come out of them.  Children import it alone.
+
+What must come out is computed in fp64 from Q, K, V and dO alone.  The reference is what
+FlashAttention 2 does, in torch: weights from fp32 scores and the given log-sum-exp, the mean of
+their slopes from the rounded output, weights and gradients of scores rounded to the dtype for the
+products that follow.
+
+A score is not known better than u nats (`operations.forward.torch_side.exact`), nor is the
+log-sum-exp, so that a weight is open by a factor of e^(2u).  A gradient is by the root of the sum
+of the squares of what that makes of all that it is the sum of.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from fa_tune.core.workload import Workload
+from fa_tune.operations.backward.spec import forward_of
+from fa_tune.operations.base import NORMAL, Tensors
+from fa_tune.operations.forward import torch_side as forward
+from fa_tune.operations.forward.torch_side.exact import score_open
+from fa_tune.operations.forward.torch_side.scores import hidden_pairs
+from fa_tune.operations.torch_side import Judged
+
+OUTPUTS = ("dq", "dk", "dv")
+UNIT = 2.0**-23  # of fp32, in which the log-sum-exp is
+MOST_OPEN = 20.0  # nats
+SCORES_AT_ONCE = 2**26
+
+
+def inputs(workload: Workload, text: str = NORMAL, *, seed: int, **how: Any) -> Tensors:
+    """See `operations.torch_side.TorchSide`: those of the forward pass, its results, and a normal
+    dO with the strides of O."""
+    of_forward = forward_of(workload)
+    given = dict(forward.inputs(of_forward, text, seed=seed, **how))
+    made = forward.expected(of_forward, given, precise=torch.float32)
+    q = given["q"]
+    generator = torch.Generator(device=q.device).manual_seed(seed + 2)
+    shape, extra = (*q.shape[:3], workload.d_v), how.get("extra_heads", 0)
+    room = torch.empty(
+        (*shape[:2], shape[2] + extra, shape[3]), dtype=q.dtype, device=q.device
+    )[:, :, extra:]
+    drawn = torch.randn(shape, generator=generator, device=q.device)
+    given["o"] = torch.empty_like(room).copy_(made["o"].exact)
+    given["lse"] = made["lse"].exact.float().contiguous()
+    given["do"] = room.copy_(drawn)
+    return given
+
+
+def expected(
+    workload: Workload, inputs: Tensors, *, precise: torch.dtype | None = None
+) -> Mapping[str, Judged]:
+    """What dQ, dK and dV must be, some rows of a head at a time."""
+    like = {"dq": inputs["q"], "dk": inputs["k"], "dv": inputs["v"]}
+    exact, open_, same = (
+        {name: torch.zeros(t.shape, dtype=kind, device=t.device) for name, t in like.items()}
+        for kind in (precise or torch.float64, torch.float32, torch.float32)
+    )
+    for rows in _rows(workload):
+        for name, found in _exact(workload, inputs, rows, exact["dq"].dtype).items():
+            exact[name][rows.of(name)] += found
+        made = _reference(workload, inputs, rows)
+        for name in OUTPUTS:
+            same[name][rows.of(name)] += made.gradients[name]
+            open_[name][rows.of(name)] += made.squares[name]
+    dtype = inputs["q"].dtype
+    found = {name: Judged(exact[name], open_[name].sqrt_()) for name in OUTPUTS}
+    return {
+        name: replace(judged, reference=judged.errors(same[name].to(dtype)))
+        for name, judged in found.items()
+    }
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Some queries of one head, and the head of K and V that they use."""
+
+    batch: int
+    head: int
+    kv_head: int
+    queries: slice
+
+    def of(self, name: str) -> tuple[int, slice, int]:
+        """Where their part of a tensor is."""
+        if name in ("q", "o", "do", "dq"):
+            return self.batch, self.queries, self.head
+        return self.batch, slice(None), self.kv_head
+
+
+def _rows(w: Workload) -> Iterator[_Rows]:
+    step = max(1, SCORES_AT_ONCE // w.seq_len_kv)
+    for batch, head in itertools.product(range(w.batch), range(w.heads)):
+        for first in range(0, w.seq_len_q, step):
+            queries = slice(first, min(first + step, w.seq_len_q))
+            yield _Rows(batch, head, head * w.kv_heads // w.heads, queries)
+
+
+def _scores(
+    w: Workload, q: torch.Tensor, k: torch.Tensor, rows: _Rows
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Scores, -inf where hidden, and what is hidden."""
+    scores, hidden = (q @ k.T).mul_(w.scale), hidden_pairs(w, q.device, rows=rows.queries)
+    return (scores if hidden is None else scores.masked_fill_(hidden, -torch.inf)), hidden
+
+
+def _gradients(
+    scale: float, given: Tensors, weights: torch.Tensor, changes: torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """Those of weights, and of scores by `changes`, [queries, keys]."""
+    return {
+        "dq": changes @ given["k"] * scale,
+        "dk": changes.T @ given["q"] * scale,
+        "dv": weights.T @ given["do"],
+    }
+
+
+def _exact(
+    w: Workload, inputs: Tensors, rows: _Rows, kind: torch.dtype
+) -> dict[str, torch.Tensor]:
+    given = {name: inputs[name][rows.of(name)].to(kind) for name in ("q", "k", "v", "do")}
+    scores, _ = _scores(w, given["q"], given["k"], rows)
+    if (sink := inputs.get("sink")) is not None:
+        scores = torch.cat((scores, sink[rows.head].to(kind).expand(len(scores), 1)), -1)
+    blind = scores.isneginf().all(-1, keepdim=True)
+    weights = scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
+    weights = weights[:, : w.seq_len_kv]
+    slopes = given["do"] @ given["v"].T
+    mean = (weights * slopes).sum(-1, keepdim=True)
+    return _gradients(w.scale, given, weights, weights * (slopes - mean))
+
+
+@dataclass(frozen=True)
+class _Made:
+    """By the reference, fp32, and the squares of how far that is open."""
+
+    gradients: dict[str, torch.Tensor]
+    squares: dict[str, torch.Tensor]
+
+
+def _reference(w: Workload, inputs: Tensors, rows: _Rows) -> _Made:
+    names = ("q", "k", "v", "o", "do")
+    dtype = inputs["q"].dtype
+    given = {name: inputs[name][rows.of(name)].float() for name in names}
+    lse = inputs["lse"][rows.batch, rows.head, rows.queries, None]
+    scores, hidden = _scores(w, given["q"], given["k"], rows)
+    weights = (scores - lse.masked_fill(lse.isneginf(), torch.inf)).exp()
+    mean = (given["o"] * given["do"]).sum(-1, keepdim=True)
+    slopes = given["do"] @ given["v"].T
+    changes = weights * (slopes - mean)
+    rounded = (t.to(dtype).float() for t in (weights, changes))
+    # By as much a weight may be off.  That of one key is chance to that of another, so that their
+    # squares add up.
+    nats = 2 * score_open(given["q"], given["k"], w.scale, hidden)[:, None]
+    nats = nats + 2 * UNIT * lse.nan_to_num(0.0, 0.0, 0.0).abs().double()
+    factor = torch.expm1(nats.clamp(max=MOST_OPEN)).float()
+    of_weights = (weights * factor).clamp_(max=1)
+    of_changes = of_weights * (given["do"].abs() @ given["v"].abs().T + mean.abs())
+    squares = {name: t.square() for name, t in given.items()}
+    spread = _gradients(w.scale**2, squares, of_weights.square(), of_changes.square())
+    return _Made(_gradients(w.scale, given, *rounded), spread)

@@ -1,0 +1,76 @@
+// One point of the sm90_bwd family's knobs, usable as a template argument.
+// Generated from fa_tune/families/sm90_bwd/config.py by
+// `python -m fa_tune.export.config_headers`; do not edit.
+#pragma once
+
+#include "common/dtype.cuh"
+
+#ifdef __CUDACC__  // nvcc and NVRTC
+#define FA_HOST_DEVICE __host__ __device__
+#else
+#define FA_HOST_DEVICE
+#endif
+
+namespace fa_tune {
+
+struct Sm90BackwardConfig {
+    // element type of Q, K, V and O
+    DType dtype;
+    // head dimension
+    int d_head;
+    // query rows of a step
+    int B_r;
+    // key rows of a CTA
+    int B_c;
+    // blocks of Q that shared memory holds
+    int q_stages = 2;
+    // warpgroups take turns in issuing their products
+    bool turns = false;
+    // dQ by a pass of its own, without sums in memory: the same bits always
+    bool two_pass = false;
+    // a CTA takes the next tile whenever it is done
+    bool dynamic = false;
+    // with two_pass, key rows of a step of dQ's pass
+    int dq_keys = 96;
+    // head dimension of V and O; 0: as d_head
+    int d_head_v = 0;
+
+    // Head dimension of V and O.
+    FA_HOST_DEVICE constexpr int d_v() const { return d_head_v != 0 ? d_head_v : d_head; }
+
+    constexpr bool operator==(const Sm90BackwardConfig& other) const = default;
+    FA_HOST_DEVICE constexpr bool operator<(const Sm90BackwardConfig& other) const {
+        if (dtype != other.dtype) {
+            return dtype < other.dtype;
+        }
+        if (d_head != other.d_head) {
+            return d_head < other.d_head;
+        }
+        if (B_r != other.B_r) {
+            return B_r < other.B_r;
+        }
+        if (B_c != other.B_c) {
+            return B_c < other.B_c;
+        }
+        if (q_stages != other.q_stages) {
+            return q_stages < other.q_stages;
+        }
+        if (turns != other.turns) {
+            return turns < other.turns;
+        }
+        if (two_pass != other.two_pass) {
+            return two_pass < other.two_pass;
+        }
+        if (dynamic != other.dynamic) {
+            return dynamic < other.dynamic;
+        }
+        if (dq_keys != other.dq_keys) {
+            return dq_keys < other.dq_keys;
+        }
+        return d_head_v < other.d_head_v;
+    }
+};
+
+}  // namespace fa_tune
+
+#undef FA_HOST_DEVICE
