@@ -57,13 +57,14 @@ constexpr Needed kBackward[] = {
 
 struct Operation {
     std::int32_t number;
+    const char* prefix;  // of keys
     const Needed* begin;
     const Needed* end;
 };
 
 constexpr Operation kOperations[] = {
-    {FA_TUNE_OPERATION_FORWARD, std::begin(kForward), std::end(kForward)},
-    {FA_TUNE_OPERATION_BACKWARD, std::begin(kBackward), std::end(kBackward)},
+    {FA_TUNE_OPERATION_FORWARD, "", std::begin(kForward), std::end(kForward)},
+    {FA_TUNE_OPERATION_BACKWARD, "backward_", std::begin(kBackward), std::end(kBackward)},
 };
 
 const Operation* operation_of(std::int32_t number) {
@@ -152,6 +153,8 @@ Status check_new(const fa_tune_problem& problem, const fa_tune_tensors& tensors)
 }  // namespace
 
 bool is_operation(std::int32_t operation) { return operation_of(operation) != nullptr; }
+
+const char* key_prefix(std::int32_t operation) { return operation_of(operation)->prefix; }
 
 Status check_tensors(const fa_tune_problem& problem, const fa_tune_tensors& tensors) {
     const std::int64_t rows = rows_of(problem), keys = keys_of(problem), batch = batch_of(problem);

@@ -11,6 +11,9 @@ namespace fa_tune::core {
 // Whether kernels of an operation are known.
 bool is_operation(std::int32_t operation);
 
+// What the keys of an operation's problems begin with.
+const char* key_prefix(std::int32_t operation);
+
 // Whether the tensors are those of the problem: 16-byte copies reach every row.
 Status check_tensors(const fa_tune_problem& problem, const fa_tune_tensors& tensors);
 

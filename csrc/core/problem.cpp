@@ -313,8 +313,7 @@ std::string key_of(const fa_tune_problem& p) {
                   static_cast<long long>(p.kv_heads), static_cast<long long>(p.seq_len_q),
                   static_cast<long long>(p.seq_len_kv), p.d_head, dtype_name(p.dtype),
                   is_causal(p) ? "causal" : "full");
-    std::string key = p.operation == FA_TUNE_OPERATION_BACKWARD ? "backward_" : "";
-    key += text;
+    std::string key = std::string(key_prefix(p.operation)) + text;
     if (is_bottom_right(p)) {
         key += "_br";
     } else if (p.mask == FA_TUNE_MASK_DIAGONAL || p.mask == FA_TUNE_MASK_FULL_DIAGONAL) {
@@ -342,11 +341,10 @@ std::string key_of(const fa_tune_problem& p) {
 std::string kind_of(const fa_tune_plan& plan) {
     const char* form = plan.portability == FA_TUNE_PORTABILITY_LATER ? "compute" : "sm";
     const std::string d_v = plan.d_v != plan.d_head ? "/" + std::to_string(plan.d_v) : "";
-    const char* pass = plan.operation == FA_TUNE_OPERATION_BACKWARD ? "backward, " : "";
-    return pass + std::string(dtype_name(plan.dtype)) + ", d_head " + std::to_string(plan.d_head) +
-           d_v + (plan.causal != 0 ? ", causal" : ", full") + (plan.ragged != 0 ? ", ragged" : "") +
-           (plan.lse != 0 ? ", with lse" : "") + (plan.window != 0 ? ", with a window" : "") +
-           (plan.sink != 0 ? ", with a sink" : "") +
+    return key_prefix(plan.operation) + std::string(dtype_name(plan.dtype)) + ", d_head " +
+           std::to_string(plan.d_head) + d_v + (plan.causal != 0 ? ", causal" : ", full") +
+           (plan.ragged != 0 ? ", ragged" : "") + (plan.lse != 0 ? ", with lse" : "") +
+           (plan.window != 0 ? ", with a window" : "") + (plan.sink != 0 ? ", with a sink" : "") +
            (plan.softcap != 0 ? ", with a soft cap" : "") +
            (plan.alibi != 0 ? ", with alibi" : "") + (plan.hook != 0 ? ", with a hook" : "") +
            (plan.packed != 0 ? ", packed" : "") + (plan.kv_e4m3 != 0 ? ", K and V e4m3" : "") +

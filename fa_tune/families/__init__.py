@@ -28,7 +28,8 @@ from fa_tune.operations.traits import Traits
 
 # Of those that suit a workload on a device, the last one's default is the default of the device.
 _FAMILIES: dict[str, KernelFamily] = {
-    family.name: family for family in (Sm80Family(), Sm90Family(), DecodeFamily(), Sm90BackwardFamily())
+    family.name: family
+    for family in (Sm80Family(), Sm90Family(), DecodeFamily(), Sm90BackwardFamily())
 }
 
 USUAL_LENGTH = 4096

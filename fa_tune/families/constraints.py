@@ -40,6 +40,14 @@ def too_old(limits: ArchLimits, least: tuple[int, int], what: str = "") -> Rejec
     return Rejected("compute_capability", f"{needs}, the device is {limits.arch}")
 
 
+def not_exactly(limits: ArchLimits, needed: tuple[int, int]) -> Rejected | None:
+    """Why a device of another compute capability than `needed` does not do."""
+    if limits.compute_capability == needed:
+        return None
+    needs = "needs sm_{}{}".format(*needed)
+    return Rejected("compute_capability", f"{needs}, the device is {limits.arch}")
+
+
 def smem_does_not_fit(
     smem_bytes: int, limits: ArchLimits, ctas_per_sm: int = 1, knob: str = ""
 ) -> Rejected | None:

@@ -37,7 +37,8 @@ def attention(
     Forward-mode derivatives are those of `products.forward`."""
     lengths, traits = _parted(others)
     if not _is_dual(q, k, v, *traits.tensors):
-        out, lse = _Attention.apply(*_distinct(q, k, v, wants_lse, *others))
+        kind = _Transformed if _has_wrappers() else _Attention
+        out, lse = kind.apply(*_distinct(q, k, v, wants_lse, *others))
         return out, lse
     if lengths:
         return products.packed_forward(q, k, v, Lengths(*lengths), traits)
@@ -62,30 +63,36 @@ def _has_wrappers() -> bool:
     return innermost() is not None and not torch.compiler.is_compiling()
 
 
+def _results(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    out, lse = _FORWARD[len(others)](q, k, v, *others)
+    return out, lse
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    """What the backward pass needs."""
+    q, k, v, wants_lse, *others = inputs
+    lengths, traits = _parted(others)
+    # Tensors must be saved as such.
+    ctx.save_for_backward(q, k, v, *output, *traits.tensors, *lengths[:2])
+    ctx.traits = tuple(traits._replace(sink=None, alibi_slopes=None))
+    ctx.longest = lengths[2:]
+    ctx.n_traits = len(others) - len(lengths)
+    ctx.wants_lse = wants_lse
+    if not wants_lse:
+        ctx.mark_non_differentiable(output[1])
+    elif not torch.compiler.is_compiling():
+        ctx.set_materialize_grads(False)  # with the log-sum-exp's a pass costs more
+
+
 class _Attention(torch.autograd.Function):  # type: ignore[misc]
-    generate_vmap_rule = True
+    """The function in one piece: in two, torch binds the signature anew at every call, which
+    takes 30 us."""
 
     @staticmethod
-    def forward(
-        q: Tensor, k: Tensor, v: Tensor, wants_lse: bool, *others: Any
-    ) -> tuple[Tensor, Tensor]:
-        out, lse = _FORWARD[len(others)](q, k, v, *others)
-        return out, lse
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        q, k, v, wants_lse, *others = inputs
-        lengths, traits = _parted(others)
-        # Tensors must be saved as such.
-        ctx.save_for_backward(q, k, v, *output, *traits.tensors, *lengths[:2])
-        ctx.traits = tuple(traits._replace(sink=None, alibi_slopes=None))
-        ctx.longest = lengths[2:]
-        ctx.n_traits = len(others) - len(lengths)
-        ctx.wants_lse = wants_lse
-        if not wants_lse:
-            ctx.mark_non_differentiable(output[1])
-        elif not torch.compiler.is_compiling():
-            ctx.set_materialize_grads(False)  # with the log-sum-exp's a pass costs more
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+        output = _results(*inputs[:3], *inputs[4:])
+        _keep(ctx, inputs, output)
+        return output
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
@@ -104,6 +111,20 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]
             alibi_slopes=None if slopes is None else d_slopes,
         )
         return dq, dk, dv, None, *(None,) * len(lengths), *of_traits[: ctx.n_traits]
+
+
+class _Transformed(_Attention):
+    """The function in two pieces, as those of torch.func take it."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        q: Tensor, k: Tensor, v: Tensor, wants_lse: bool, *others: Any
+    ) -> tuple[Tensor, Tensor]:
+        return _results(q, k, v, *others)
+
+    setup_context = staticmethod(_keep)
 
 
 def _parted(others: Any) -> tuple[tuple[Any, ...], Traits]:

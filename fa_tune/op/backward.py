@@ -80,7 +80,12 @@ def gradients(done: Done, traits: Traits, kernel: Kernel | None = None) -> Gradi
             dq[:, rows] = found[0]
             dk[:, keys] += found[1]
             dv[:, keys] += found[2]
-    return dq, dk, dv, torch.empty(0, dtype=torch.float32, device=q.device)
+    return dq, dk, dv, no_slopes(done)
+
+
+def no_slopes(done: Done) -> Tensor:
+    """The gradient of slopes where there are none."""
+    return torch.empty(0, dtype=torch.float32, device=done.q.device)
 
 
 class _Part(NamedTuple):

@@ -41,7 +41,8 @@ class Choice:
 
 class Chooser:
     """Chooses for one GPU model, called as the driver spells it.  `registry` and `cache_dir` None:
-    the user's own.
+    the user's own.  `repeatable`: kernels that give the same bits always, in place of those that do
+    not.
 
     The registry is read once, at the first choice, which raises RegistryError for one that cannot
     be read; make another object to see what a search has added since.
@@ -54,8 +55,10 @@ class Chooser:
         registry: Path | str | None = None,
         *,
         cache_dir: Path | None = None,
+        repeatable: bool = False,
     ) -> None:
         self.gpu = gpu
+        self._repeatable = repeatable
         self._limits = limits
         self._path = registry
         self._store = ArtifactStore(cache_dir)
@@ -82,6 +85,8 @@ class Chooser:
         NoUsableVariant, StorageError, ToolMissing."""
         reasons = []
         for config, why, from_registry in self._candidates(workload, like or workload):
+            if self._repeatable:
+                config = config.repeatable()
             family = families.of(config)
             if (rejected := family.constraints(config, self._limits)) is not None:
                 reasons.append(rejected.reason)

@@ -22,7 +22,11 @@ from fa_tune.op.chooser import Choice, Chooser, representative
 
 
 def chooser_of(
-    device: int, registry: Path | str | None = None, *, cache_dir: Path | None = None
+    device: int,
+    registry: Path | str | None = None,
+    *,
+    cache_dir: Path | None = None,
+    repeatable: bool = False,
 ) -> Chooser:
     """The chooser for a CUDA device; see `Chooser`."""
     properties = torch.cuda.get_device_properties(device)
@@ -31,7 +35,7 @@ def chooser_of(
         multiprocessors=properties.multi_processor_count,
         gpu=properties.name,
     )
-    return Chooser(properties.name, limits, registry, cache_dir=cache_dir)
+    return Chooser(properties.name, limits, registry, cache_dir=cache_dir, repeatable=repeatable)
 
 
 def is_capturing() -> bool:

@@ -23,6 +23,7 @@ from fa_tune.op.backward import Mask, of_torch
 from fa_tune.op.fallback_warning import tell
 from fa_tune.op.operands import Done, has_whole_rows
 from fa_tune.op.refusals import Asked, Refusals, why_not_ours
+from fa_tune.op.state import own_gradients
 from fa_tune.op.traits import Traits
 
 NAME = "fa_tune"
@@ -119,8 +120,9 @@ class Override:
         else:
             grad, q, k, v, o = (t.transpose(1, 2) for t in (grad_out, *three, out))
             mask = Mask(right=0 if is_causal else None, scale=scale)
-            grads = of_torch(Done(grad.contiguous(), q, k, v, o, lse), mask)
-            found = (t.transpose(1, 2) for t in grads)
+            done = Done(grad.contiguous(), q, k, v, o, lse)
+            own = own_gradients(done, Traits(is_causal, scale=scale))
+            found = (t.transpose(1, 2) for t in own or of_torch(done, mask))
         dq, dk, dv = (_like(grad, t) for grad, t in zip(found, three, strict=True))
         return dq if factor == 1 else dq * factor, dk, dv
 

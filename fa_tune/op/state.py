@@ -20,7 +20,8 @@ from fa_tune.op.cache_launches import CacheLaunches
 from fa_tune.op.library import FORWARD, HOOKED, LIBRARY, N_DONE, N_LENGTHS
 from fa_tune.op.native import NativeOp
 from fa_tune.op.operands import Done, Gradients, Lengths
-from fa_tune.op.plans import Memo, Plans
+from fa_tune.op.own_backward import OwnBackward
+from fa_tune.op.plans import Memo, Plans, chooser_of
 from fa_tune.op.python_op import PythonOp
 from fa_tune.op.traits import Traits
 
@@ -47,11 +48,9 @@ class Operators:
         except (ToolMissing, StorageError) as error:
             self.why_python = str(error)
         self._cache_dir = cache_dir
-        self._former: list[Plans] = []  # whose kernels cannot be unloaded
+        self._former: list[tuple[Plans, Memo]] = []  # whose kernels cannot be unloaded
         self.plans = Plans(self.load)
-        self._memo = Memo(self.plans)
-        self._with_cache = Memo(self.plans, cached=True)
-        self.cache_launches = CacheLaunches()
+        self._start()
         if self.native is not None:
             self.native.start(
                 self._handle, lambda device: self.plans.chooser(device).tuned, dispatch_key
@@ -59,6 +58,17 @@ class Operators:
         op = PythonOp(lambda workload, device: self._memo.kernel(workload, device))
         for name in FORWARD if self.native is None else HOOKED:
             LIBRARY.impl(name, partial(op, name), dispatch_key)
+
+    def _start(self) -> None:
+        self._memo = Memo(self.plans)
+        self._repeatable = Memo(Plans(self.load, partial(chooser_of, repeatable=True)))
+        self._with_cache = Memo(self.plans, cached=True)
+        self.cache_launches = CacheLaunches()
+        self.backward = OwnBackward(self._backward_kernel)
+
+    def _backward_kernel(self, workload: Workload, device: int, repeatable: bool) -> CoreKernel:
+        memo = self._repeatable if repeatable else self._memo
+        return memo.kernel(workload, device)
 
     def load(self, artifact: Artifact) -> CoreKernel:
         """A kernel to launch.  Raises ToolMissing without the core."""
@@ -87,11 +97,9 @@ class Operators:
     def forget(self) -> None:
         """Choose anew from now on: in a forked child, where locks may be held for ever and nothing
         that the parent loaded is of use."""
-        self._former.append(self.plans)
+        self._former.append((self.plans, self._repeatable))
         self.plans = self.plans.anew()
-        self._memo = Memo(self.plans)
-        self._with_cache = Memo(self.plans, cached=True)
-        self.cache_launches = CacheLaunches()
+        self._start()
         self.refusal = _FORKED if torch.cuda._is_in_bad_fork() else ""
         if self.native is not None:
             self.native.forget(self.refusal and f"{DriverError.__name__}: {self.refusal}")
@@ -99,7 +107,16 @@ class Operators:
 
 def bwd(*given: Any) -> Gradients:
     """fa_tune::bwd on a GPU."""
-    return backward.gradients(Done(*given[:N_DONE]), Traits(*given[N_DONE:]))
+    done, traits = Done(*given[:N_DONE]), Traits(*given[N_DONE:])
+    own = own_gradients(done, traits)
+    return backward.gradients(done, traits) if own is None else (*own, backward.no_slopes(done))
+
+
+def own_gradients(done: Done, traits: Traits) -> backward.Three | None:
+    """By a kernel of our own; None where torch's passes serve."""
+    if _operators is None or not done.q.is_cuda:
+        return None
+    return operators().backward.gradients(done, traits)
 
 
 def packed_bwd(*given: Any) -> Gradients:

@@ -25,18 +25,17 @@ EDITS = {
         )
     ],
     "fa_tune/families/__init__.py": [
-        ("Sm90Family(), DecodeFamily())", "Sm90Family(), DecodeFamily(), ToyFamily())"),
+        (
+            "DecodeFamily(), Sm90BackwardFamily())",
+            "DecodeFamily(), Sm90BackwardFamily(), ToyFamily())",
+        ),
         (
             "from fa_tune.operations.base",
             "from fa_tune.families.toy.family import ToyFamily\nfrom fa_tune.operations.base",
         ),
     ],
     "fa_tune/families/plan.py": [
-        ("    FORWARD = 0\n", "    FORWARD = 0\n    BACKWARD = 1\n"),
-        (
-            "    NEW_V = 16\n",
-            "    NEW_V = 16\n    DO = 17\n    DQ = 18\n    DK = 19\n    DV = 20\n",
-        ),
+        ("    BACKWARD = 1\n", "    BACKWARD = 1\n    TOY = 2\n"),
     ],
     "fa_tune/build/native/abi.py": [
         (
@@ -56,7 +55,7 @@ EDITS = {
     "csrc/core/operands.cpp": [
         (
             "struct Operation {\n",
-            "constexpr Needed kBackward[] = {\n"
+            "constexpr Needed kToy[] = {\n"
             '    {FA_TUNE_TENSOR_Q, "Q", Form::kQueries, always},\n'
             '    {FA_TUNE_TENSOR_K, "K", Form::kKeys, always},\n'
             '    {FA_TUNE_TENSOR_V, "V", Form::kKeys, always},\n'
@@ -69,7 +68,8 @@ EDITS = {
         (
             "std::end(kForward)},\n",
             "std::end(kForward)},\n"
-            "    {FA_TUNE_OPERATION_BACKWARD, std::begin(kBackward), std::end(kBackward)},\n",
+            '    {FA_TUNE_OPERATION_TOY, "toy_", std::begin(kToy),\n'
+            "     std::end(kToy)},\n",
         ),
     ],
     "csrc/core/problem.cpp": [
@@ -83,11 +83,6 @@ EDITS = {
             '    static constexpr ElementType kSum{6, "fp32", 4, 7};\n'
             "    if (problem.wide_sums != 0 && role >= FA_TUNE_TENSOR_DQ) return kSum;\n"
             "    const bool of_keys =",
-        ),
-        (
-            "    std::string key = text;\n",
-            "    std::string key = text;\n"
-            '    if (p.operation == FA_TUNE_OPERATION_BACKWARD) key = "backward_" + key;\n',
         ),
         (
             '    if (p.kv_e4m3 != 0) key += "_e4m3";\n',

@@ -62,7 +62,10 @@ MOST_NAMES, MOST_ARROWS = 19, 70
 
 # Package -> the modules that may import it, in any way but for type checkers.
 CHILD = {"fa_tune.gpu"}
-TORCH_SIDE = {"fa_tune.operations.torch_side", "fa_tune.operations.forward.torch_side"}
+TORCH_SIDE = {
+    "fa_tune.operations.torch_side",
+    *(f"fa_tune.operations.{name}.torch_side" for name in ("forward", "backward")),
+}
 DRAWING = {"fa_tune.report.page.charts", "fa_tune.report.page.sections"}  # imported late
 OPERATOR = "fa_tune.op"  # of other programs' processes; never CuPy
 ONLY_IN: dict[str, set[str]] = {

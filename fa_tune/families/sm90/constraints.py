@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.model import Rejected
-from fa_tune.families.constraints import Rule, broken_rule, smem_does_not_fit
+from fa_tune.families.constraints import Rule, broken_rule, not_exactly, smem_does_not_fit
 from fa_tune.families.sm90.config import (
     ENTRY_OVERHEAD,
     REGISTER_BUDGET,
@@ -115,17 +115,10 @@ CONSTRAINTS: tuple[Rule[Sm90Config], ...] = (
 )
 
 
-def device_rejection(limits: ArchLimits) -> Rejected | None:
-    """Why no config runs on such a device, or None."""
-    if limits.compute_capability == (9, 0):
-        return None
-    return Rejected("compute_capability", f"needs sm_90, the device is {limits.arch}")
-
-
 def constraints(config: Sm90Config, limits: ArchLimits) -> Rejected | None:
     """The first reason why `config` cannot run on a device with `limits`, or None."""
     return (
-        device_rejection(limits)
+        not_exactly(limits, (9, 0))
         or broken_rule(config, CONSTRAINTS)
         or _registers_do_not_fit(config)
         or smem_does_not_fit(

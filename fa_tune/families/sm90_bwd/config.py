@@ -5,7 +5,8 @@ docs/kernel-sm90-bwd.md describes the kernels.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from fa_tune.core.workload import DType
 from fa_tune.families.fields import (
@@ -35,7 +36,8 @@ class Sm90BackwardConfig(ConfigBase):
     q_stages: int = number_field("q_stages", 2, "blocks of Q that shared memory holds")
     turns: bool = flag_field("turns", "warpgroups take turns in issuing their products", later=True)
     two_pass: bool = flag_field(
-        "two_pass", "dQ by a pass of its own, without sums in memory: the same bits always",
+        "two_pass",
+        "dQ by a pass of its own, without sums in memory: the same bits always",
         later=True,
     )
     dynamic: bool = flag_field(
@@ -47,6 +49,10 @@ class Sm90BackwardConfig(ConfigBase):
     def kernel_name(self) -> str:
         """The kernel template's name."""
         return "sm90_backward_kernel"
+
+    def repeatable(self) -> Self:
+        """With dQ by a pass of its own."""
+        return replace(self, two_pass=True, q_stages=2)
 
     @property
     def smem_bytes(self) -> int:

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.model import Rejected
-from fa_tune.families.constraints import Rule, broken_rule, smem_does_not_fit
-from fa_tune.families.sm90.constraints import device_rejection
+from fa_tune.families.constraints import Rule, broken_rule, not_exactly, smem_does_not_fit
 from fa_tune.families.sm90_bwd.config import KEYS, Sm90BackwardConfig
 
 ROWS = {64: (64, 128), 128: (64,)}  # query rows of a step, by head dimension
@@ -34,8 +33,10 @@ CONSTRAINTS: tuple[Rule[Sm90BackwardConfig], ...] = (
     ),
     (
         "dq_keys_fit_a_wgmma",
-        "dq_keys must be 96, or with two_pass a multiple of 16 from 64 to 128",
-        lambda c: c.dq_keys == 96 or (c.two_pass and 64 <= c.dq_keys <= 128 and c.dq_keys % 16 == 0),
+        "dq_keys must be 96, or 128 with two_pass",
+        lambda c: (
+            c.dq_keys == 96 or (c.two_pass and 64 <= c.dq_keys <= 128 and c.dq_keys % 16 == 0)
+        ),
     ),
 )
 
@@ -44,7 +45,7 @@ def constraints(config: Sm90BackwardConfig, limits: ArchLimits) -> Rejected | No
     """The first reason why `config` cannot run on a device with `limits`, or None."""
     smem = max(config.smem_bytes, config.dq_smem_bytes if config.two_pass else 0)
     return (
-        device_rejection(limits)
+        not_exactly(limits, (9, 0))
         or broken_rule(config, CONSTRAINTS)
         or smem_does_not_fit(smem, limits)
     )

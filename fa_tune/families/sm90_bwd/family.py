@@ -49,9 +49,7 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
     def compile_arch(self, limits: ArchLimits) -> str:
         return f"{limits.arch}a"
 
-    def default_config(
-        self, d_head: int, dtype: DType, *, d_head_v: int = 0
-    ) -> Sm90BackwardConfig:
+    def default_config(self, d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90BackwardConfig:
         return Sm90BackwardConfig(
             dtype, d_head, max(ROWS.get(d_head, (64,))), KEYS, 3, turns=True, d_head_v=d_head_v
         )

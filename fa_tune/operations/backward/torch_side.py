@@ -42,9 +42,9 @@ def inputs(workload: Workload, text: str = NORMAL, *, seed: int, **how: Any) -> 
     q = given["q"]
     generator = torch.Generator(device=q.device).manual_seed(seed + 2)
     shape, extra = (*q.shape[:3], workload.d_v), how.get("extra_heads", 0)
-    room = torch.empty(
-        (*shape[:2], shape[2] + extra, shape[3]), dtype=q.dtype, device=q.device
-    )[:, :, extra:]
+    room = torch.empty((*shape[:2], shape[2] + extra, shape[3]), dtype=q.dtype, device=q.device)[
+        :, :, extra:
+    ]
     drawn = torch.randn(shape, generator=generator, device=q.device)
     given["o"] = torch.empty_like(room).copy_(made["o"].exact)
     given["lse"] = made["lse"].exact.float().contiguous()
@@ -119,9 +119,7 @@ def _gradients(
     }
 
 
-def _exact(
-    w: Workload, inputs: Tensors, rows: _Rows, kind: torch.dtype
-) -> dict[str, torch.Tensor]:
+def _exact(w: Workload, inputs: Tensors, rows: _Rows, kind: torch.dtype) -> dict[str, torch.Tensor]:
     given = {name: inputs[name][rows.of(name)].to(kind) for name in ("q", "k", "v", "do")}
     scores, _ = _scores(w, given["q"], given["k"], rows)
     if (sink := inputs.get("sink")) is not None:

@@ -54,7 +54,7 @@ assert torch.autograd.gradcheck(op.attention, exact, fast_mode=True)
 H200 = parse_arch("sm_90")
 FACTS = DeviceFacts(multiprocessors=132, l2_bytes=50 << 20)
 config = families.parse("toy(FP16, 16, 32, 32):")
-(family,) = families.runnable(H200, "backward")
+(family,) = families.runnable(H200, "toy")
 assert families.of(config) is family
 assert family.constraints(config, H200) is None
 variant = families.variant(config)
@@ -103,5 +103,5 @@ leaves = [given[name].requires_grad_() for name in "qkv"]
 out = op.attention(*leaves, softmax_scale=0.3)
 grads = dict(zip(("dq", "dk", "dv"), torch.autograd.grad(out, leaves, given["do"]), strict=True))
 (w,) = launched
-assert (w.op, w.softmax_scale) == ("backward", 0.3)
+assert (w.op, w.softmax_scale) == ("toy", 0.3)
 assert judge(case, torch_side_of(w).expected(w, given), grads).ok

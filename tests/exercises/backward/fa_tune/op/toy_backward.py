@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from fa_tune.operations.backward import torch_side
+from fa_tune.operations.toy import torch_side
 
 from fa_tune.build.native.call import problem_of, tensors_of
 from fa_tune.core.tensors import workload_of
@@ -31,7 +31,7 @@ def gradients(done, mask):
         scale = mask.scale or done.q.shape[-1] ** -0.5
         with _recording():
             return tuple(torch_side.gradients(scale, given, torch.float64).values())
-    workload = workload_of(*done[1:4], op="backward", softmax_scale=mask.scale)
+    workload = workload_of(*done[1:4], op="toy", softmax_scale=mask.scale)
     found, device = outputs_of(workload, device=done.q.device), done.q.device.index
     tensors = tensors_of({**given, **found})
     launch(kernel_of(workload, device), problem_of(workload), tensors, device)

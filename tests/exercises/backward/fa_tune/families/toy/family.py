@@ -33,7 +33,7 @@ class ToyConfig(ConfigBase):
 
 
 class ToyFamily(TemplateFamily):
-    operation = "backward"
+    operation = "toy"
     name = "toy"
     looks_like = re.compile(r"\btoy\s*\(|\bToyConfig\b")
     entry = "toy/entry.cu"

@@ -8,7 +8,7 @@ from fa_tune.operations.forward.spec import Forward
 class Backward(Forward):
     """Its masks and blocks are those of the forward pass."""
 
-    name = "backward"
+    name = "toy"
 
     def tensors(self, workload):
         w = workload
