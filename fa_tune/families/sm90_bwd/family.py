@@ -51,7 +51,7 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
 
     def default_config(self, d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90BackwardConfig:
         return Sm90BackwardConfig(
-            dtype, d_head, max(ROWS.get(d_head, (64,))), KEYS, 3, turns=True, d_head_v=d_head_v
+            dtype, d_head, ROWS.get(d_head, 64), KEYS, 3, turns=True, d_head_v=d_head_v
         )
 
     def configs(
@@ -67,13 +67,12 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
             raise InvalidConfig(f"unknown kernel set {key!r}; allowed: {self.set_keys}")
         if d_head not in ROWS or d_head_v not in (0, d_head):
             return []
-        rows = ROWS[d_head] if key != "fast" else (max(ROWS[d_head]),)
         either = (False, True)
         turns = (True,) if key == "fast" else either
         common: Axes = {
             "dtype": dtypes or tuple(DType),
             "d_head": (d_head,),
-            "B_r": rows,
+            "B_r": (ROWS[d_head],),
             "B_c": (KEYS,),
             "q_stages": (2, 3),
             "turns": turns,
