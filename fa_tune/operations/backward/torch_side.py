@@ -13,6 +13,7 @@ of the squares of what that makes of all that it is the sum of.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,7 +36,7 @@ SCORES_AT_ONCE = 2**26
 
 def inputs(workload: Workload, text: str = NORMAL, *, seed: int, **how: Any) -> Tensors:
     """See `operations.torch_side.TorchSide`: those of the forward pass, its results, and a normal
-    dO with the strides of O."""
+    dO with the strides of O, smaller where scores are large: gradients shall be numbers of fp16."""
     of_forward = forward_of(workload)
     given = dict(forward.inputs(of_forward, text, seed=seed, **how))
     made = forward.expected(of_forward, given, precise=torch.float32)
@@ -48,7 +49,7 @@ def inputs(workload: Workload, text: str = NORMAL, *, seed: int, **how: Any) -> 
     drawn = torch.randn(shape, generator=generator, device=q.device)
     given["o"] = torch.empty_like(room).copy_(made["o"].exact)
     given["lse"] = made["lse"].exact.float().contiguous()
-    given["do"] = room.copy_(drawn)
+    given["do"] = room.copy_(drawn / max(1.0, workload.scale * math.sqrt(workload.d_head)))
     return given
 
 
