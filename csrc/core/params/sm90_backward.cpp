@@ -28,10 +28,11 @@ std::int64_t workspace(const fa_tune_launch_plan& plan, const fa_tune_problem& p
     return rows_of_all(problem) * columns * static_cast<std::int64_t>(sizeof(float));
 }
 
-// Neighbouring heads of K and V whose queries' Q, dO and sums of dQ fit in their share of L2
-// together.
+// Neighbouring heads of K and V whose tiles are handed out together: with a mask, where tiles
+// differ in length, those whose queries' Q, dO and sums of dQ fit in their share of L2; else one.
 int l2_head_group(const Launching& launching) {
     const fa_tune_problem& problem = launching.call.problem;
+    if (!is_causal(problem) && problem.window == FA_TUNE_WINDOW_NONE) return 1;
     const std::int64_t bytes = 2 * element_of(problem, FA_TUNE_TENSOR_Q).size_bytes +
                                (launching.plan.sum_rows > 0 ? 4 : 0);
     const std::int64_t of_head =
