@@ -35,11 +35,11 @@ def attention(
     packed batch, and the plain traits, all, or a score hook as well.
 
     Forward-mode derivatives are those of `products.forward`."""
-    lengths, traits = _parted(others)
-    if not _is_dual(q, k, v, *traits.tensors):
+    if forward_ad._current_level < 0 or not _is_dual(q, k, v, *_parted(others)[1].tensors):
         kind = _Transformed if _has_wrappers() else _Attention
         out, lse = kind.apply(*_distinct(q, k, v, wants_lse, *others))
         return out, lse
+    lengths, traits = _parted(others)
     if lengths:
         return products.packed_forward(q, k, v, Lengths(*lengths), traits)
     return products.forward(q, k, v, traits)
@@ -146,6 +146,9 @@ def check_hook(score_hook: object, *, wants_grad: bool) -> None:
 
 def _distinct(*given: Any) -> tuple[Any, ...]:
     """The same, no two of the tensors one object: torch's compiler takes none twice."""
+    tensors = [id(t) for t in given if isinstance(t, Tensor)]
+    if len(set(tensors)) == len(tensors):
+        return given
     return tuple(
         t.view_as(t) if isinstance(t, Tensor) and any(t is before for before in given[:i]) else t
         for i, t in enumerate(given)
