@@ -1,7 +1,6 @@
 """What fa-tune is measured against: each library is a file here with a `Library`, found by itself.
 
-Importing this imports no torch; their calls do.  Only forward kernels have labels: ours, backward
-kernels and everything else a program launches have none.
+Importing this imports no torch; their calls do.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import is_users, reference_name, user_place
+from fa_tune.core.workload import FORWARD
 from fa_tune.libraries import user
 from fa_tune.libraries.base import Library
 
@@ -25,7 +25,7 @@ def _found() -> list[Library]:
     return sorted(libraries, key=lambda library: (library.place, library.name))
 
 
-ALL: Mapping[str, Library] = {library.name: library for library in _found()}
+ALL: dict[str, Library] = {library.name: library for library in _found()}
 LABELS: Mapping[str, str] = {library.name: library.label for library in ALL.values()}
 _BACKWARD = re.compile(r"bwd|bprop|backward", re.IGNORECASE)
 
@@ -65,13 +65,17 @@ def require(names: Sequence[str]) -> None:
             get(name).require()
 
 
-def label_of_kernel(kernel_name: str) -> str | None:
-    """The name of the library whose forward kernel has that demangled, mangled or plain name; None
-    for any other kernel."""
-    if _BACKWARD.search(kernel_name):
+def label_of_kernel(kernel_name: str, operation: str = FORWARD) -> str | None:
+    """The name of the library whose kernel of an operation has that demangled, mangled or plain
+    name; None for any other kernel: ours, and everything else that a program launches."""
+    is_forward = operation == FORWARD
+    if is_forward and _BACKWARD.search(kernel_name):
         return None
-    later_first = reversed(tuple(ALL.values()))  # FlashAttention 2's names are the least special
-    return next((one.name for one in later_first if one.kernel_names.search(kernel_name)), None)
+    for one in reversed(ALL.values()):  # FlashAttention 2's names are the least special
+        names = one.kernel_names if is_forward else one.backward_names
+        if names is not None and names.search(kernel_name):
+            return one.name
+    return None
 
 
 def blocks_of_kernel(kernel_name: str) -> tuple[int, int] | None:

@@ -8,7 +8,7 @@ import importlib.metadata
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fa_tune.core.errors import InvalidConfig, ToolMissing
@@ -72,10 +72,11 @@ class Library:
     """A library: what it is called, what its kernels come from and are named, and its calls.
 
     `name` is that of subjects (`ref:fa2`), `label` what tables and `full_name` what sentences call
-    it; `kernel_names` finds its forward kernels by their demangled, mangled or plain names, `tiles`
-    in these (B_r, B_c), as groups `rows` and `keys` (none: as many keys as rows); `dtype_in_names`
-    says whether these names tell the element type.  `known` are the
-    fields with a usual value that its calls pass on: a workload with any other is refused.
+    it; `kernel_names` finds its forward kernels by their demangled, mangled or plain names,
+    `backward_names` those of a backward pass, `tiles` in the former (B_r, B_c), as groups `rows`
+    and `keys` (none: as many keys as rows); `dtype_in_names` says whether these names tell the
+    element type.  `known` are the fields with a usual value that its calls pass on: a workload with
+    any other is refused; `known_by` has them for an operation whose call passes on others.
     `calls`: a function for each operation that gives the launch of a problem; it raises
     InvalidConfig, then or at the first launch, for what the library does not take.  `place`: where
     lists have it.
@@ -88,6 +89,8 @@ class Library:
     kernel_names: re.Pattern[str]
     known: frozenset[str]
     calls: Mapping[str, Callable[[Problem], Launch]]
+    known_by: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    backward_names: re.Pattern[str] | None = None
     tiles: tuple[re.Pattern[str], ...] = ()
     dtype_in_names: bool = True
     place: int = 100
@@ -100,10 +103,13 @@ class Library:
     def bind(self, problem: Problem) -> Launch:
         """A call that enqueues one launch and returns what it computed.  Nothing is padded,
         expanded or masked by hand to make a problem fit: its time would not be the library's."""
-        known = self.known | ({"op"} if problem.workload.op in self.calls else set())
+        operation = problem.workload.op
+        if operation not in self.calls:
+            raise InvalidConfig(f"{self.name} is not called for the {operation} pass yet")
+        known = self.known_by.get(operation, self.known) | {"op"}
         if strange := set(problem.workload.unusual) - known:
             raise InvalidConfig(f"{self.name} is not called with {', '.join(sorted(strange))} yet")
-        return self.calls[problem.workload.op](problem)
+        return self.calls[operation](problem)
 
     @property
     def versions(self) -> dict[str, str]:

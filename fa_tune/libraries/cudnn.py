@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
-from fa_tune.core.workload import FORWARD
+from fa_tune.core.workload import BACKWARD, FORWARD
 from fa_tune.libraries import sdpa
-from fa_tune.libraries.base import BASIC, TORCH, UNKNOWN, Library, Package
-from fa_tune.operations.base import Launch, Problem
+from fa_tune.libraries.base import BASIC, TORCH, UNKNOWN, Library, Package, first_line
+from fa_tune.libraries.fa2 import no_dropout
+from fa_tune.operations.base import Launch, Problem, Tensors
 
 
 def loaded_version() -> str:
@@ -26,6 +27,44 @@ def forward(problem: Problem) -> Launch:
     return sdpa.call(LIBRARY, problem, "CUDNN_ATTENTION")
 
 
+def backward(problem: Problem) -> Launch:
+    """A launch of the operator, by the log-sum-exp that is given, in which a sink is.  Grouped
+    heads of K and V are repeated and their gradients added, as fa-tune's own operators do: with
+    groups the pass takes longer."""
+    import torch
+
+    workload, inputs = problem.workload, problem.inputs
+    if workload.causal and workload.seq_len_q != workload.seq_len_kv:
+        raise LIBRARY.refusal("no causal mask for lengths that differ")
+    do, q, o = (inputs[name].transpose(1, 2) for name in ("do", "q", "o"))
+    lse, dropout = inputs["lse"].unsqueeze(-1), no_dropout(q)
+    group = workload.heads // workload.kv_heads
+
+    def run() -> Tensors:
+        k, v = (inputs[name] for name in "kv")
+        if group > 1:
+            k, v = (t.repeat_interleave(group, 2) for t in (k, v))
+        found = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
+            *(do, q, k.transpose(1, 2), v.transpose(1, 2), o, lse, *dropout, None, None, None),
+            *(workload.seq_len_q, workload.seq_len_kv, 0.0, workload.causal),
+            scale=workload.softmax_scale,
+        )
+        dq, dk, dv = (t.transpose(1, 2) for t in found)
+        if group > 1:
+            dk, dv = (t.unflatten(2, (-1, group)).sum(3) for t in (dk, dv))
+        return {"dq": dq, "dk": dk, "dv": dv}
+
+    def launch() -> Tensors:
+        try:
+            return run()
+        except RuntimeError as error:
+            if not re.search("cudnn (frontend )?error", str(error), re.IGNORECASE):
+                raise
+            raise LIBRARY.refusal(first_line(error)) from error
+
+    return launch
+
+
 LIBRARY = Library(
     name="cudnn",
     label="cuDNN",
@@ -41,10 +80,17 @@ LIBRARY = Library(
         r"|cudnn\w*fmha\w*fprop|cudnn::\w*(?:sdpa|fmha)\w*(?:fwd|fprop|forward)",
         re.IGNORECASE,
     ),
+    # Grouped heads of K and V are copied first.
+    backward_names=re.compile(
+        r"cudnn\w*(?:sdpa|flash|fmha)\w*bprop|cudnn::\w*(?:sdpa|fmha)\w*(?:bwd|bprop|backward)"
+        r"|direct_copy_kernel",
+        re.IGNORECASE,
+    ),
     # The first figure is the rows of one warp group.
     tiles=(re.compile(r"fprop_\w*?_(?P<rows>\d+)x(?P<keys>\d+)x\d+_\d+x\d+x\d+"),),
     dtype_in_names=False,  # bf16 kernels say f16 too
     known=BASIC,
-    calls={FORWARD: forward},
+    known_by={BACKWARD: BASIC | {"sink"}},
+    calls={FORWARD: forward, BACKWARD: backward},
     place=1,
 )

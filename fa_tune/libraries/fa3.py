@@ -6,10 +6,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from fa_tune.core.workload import FORWARD
+from fa_tune.core.workload import BACKWARD, FORWARD
 from fa_tune.libraries import flash
 from fa_tune.libraries.base import BASIC, TORCH, WINDOW, Library, Package, sides
-from fa_tune.operations.base import Launch, Problem
+from fa_tune.operations.base import Launch, Problem, Tensors
 
 MODULE = "flash_attn_interface"
 
@@ -38,6 +38,31 @@ def forward(problem: Problem) -> Launch:
     return flash.call(LIBRARY, problem, attend, **more)
 
 
+def backward(problem: Problem) -> Launch:
+    """A launch, by the log-sum-exp that is given, in which a sink is."""
+    import torch
+
+    workload = problem.workload
+    done, _ = flash.forward_pass(LIBRARY, problem)
+    more: dict[str, Any] = {}
+    if workload.windowed:
+        left, right = (-1 if n is None else n for n in sides(workload))
+        more |= {"window_size_left": left, "window_size_right": right}
+    if workload.softcap is not None:
+        more["softcap"] = workload.softcap
+    compute = LIBRARY.function(MODULE, "_flash_attn_backward")
+    no_lengths = (None,) * 6
+
+    def launch() -> Tensors:
+        found = [torch.empty_like(t) for t in (done.q, done.k, done.v)]
+        with flash.refusing(LIBRARY):
+            # The name of the mask's argument is not that of earlier releases.
+            compute(*done, *no_lengths, *found, workload.scale, workload.causal, **more)
+        return flash.gradients(problem, found)
+
+    return launch
+
+
 LIBRARY = Library(
     name="fa3",
     label="FA3",
@@ -52,6 +77,7 @@ LIBRARY = Library(
         ),
     ),
     kernel_names=re.compile(r"FlashAttnFwd(?:Sm\d+|Combine)|CollectiveMainloopFwdSm\d+"),
+    backward_names=re.compile(r"FlashAttnBwd|CollectiveMainloopBwdSm\d+"),
     tiles=(
         re.compile(
             rf"CollectiveMainloopFwdSm90<\s*{_INT.format(_N)}\s*,\s*{_CLUSTER}\s*,\s*{_TILE}"
@@ -61,6 +87,7 @@ LIBRARY = Library(
         re.compile(rf"CollectiveMainloopFwdSm80ILi[^J]*{_MANGLED_TILE}"),
     ),
     known=BASIC | WINDOW | {"softcap"},
-    calls={FORWARD: forward},
+    known_by={BACKWARD: BASIC | WINDOW | {"softcap", "sink"}},
+    calls={FORWARD: forward, BACKWARD: backward},
     place=2,
 )

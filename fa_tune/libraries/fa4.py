@@ -6,10 +6,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from fa_tune.core.workload import FORWARD
+from fa_tune.core.workload import BACKWARD, FORWARD
 from fa_tune.libraries import flash
 from fa_tune.libraries.base import BASIC, PACKED, TORCH, WINDOW, Library, Package, sides
-from fa_tune.operations.base import Launch, Problem
+from fa_tune.operations.base import Launch, Problem, Tensors
 
 MODULE = "flash_attn.cute"
 
@@ -27,6 +27,25 @@ def forward(problem: Problem) -> Launch:
     return flash.call(LIBRARY, problem, LIBRARY.function(MODULE, name), **more)
 
 
+def backward(problem: Problem) -> Launch:
+    """A launch, by the log-sum-exp that is given, in which a sink is."""
+    workload = problem.workload
+    done, given = flash.forward_pass(LIBRARY, problem)
+    more: dict[str, Any] = {"softmax_scale": workload.scale, "causal": workload.causal, **given}
+    if workload.windowed:
+        more |= dict(zip(("window_size_left", "window_size_right"), sides(workload), strict=True))
+    if workload.softcap is not None:
+        more["softcap"] = workload.softcap
+    compute = LIBRARY.function(f"{MODULE}.interface", "_flash_attn_bwd")
+
+    def launch() -> Tensors:
+        with flash.refusing(LIBRARY):
+            found = compute(done.q, done.k, done.v, done.o, done.do, done.lse, **more)
+        return flash.gradients(problem, found[:3])
+
+    return launch
+
+
 LIBRARY = Library(
     name="fa4",
     label="FA4",
@@ -40,7 +59,8 @@ LIBRARY = Library(
     kernel_names=re.compile(
         r"FlashAttention(?:MLA)?Forward(?:Sm\d+|Base|Combine)|flash_attn\W?cute\W?flash_fwd"
     ),
+    backward_names=re.compile(r"FlashAttentionBackward|flash_attn\W?cute\W?flash_bwd"),
     known=BASIC | WINDOW | PACKED | {"softcap", "sink"},
-    calls={FORWARD: forward},
+    calls={FORWARD: forward, BACKWARD: backward},
     place=3,
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fa_tune.libraries.base import Library, first_line
 from fa_tune.operations.base import Launch, Problem, Tensors
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     import torch
 
 TOP_LEFT = "no causal mask aligned top-left for more queries than keys"
+CUT = "no gradients of keys that a mask aligned top-left hides from all queries"
 # How a package's Python code says that it has no such case.
 PACKAGE_REFUSALS = (AssertionError, NotImplementedError, TypeError, ValueError)
 
@@ -42,6 +44,35 @@ def tensors(
     return q, k, v, {}
 
 
+class ForwardPass(NamedTuple):
+    """What backward passes take, in the order of most of them; a log-sum-exp is infinite in rows
+    that see no key."""
+
+    do: torch.Tensor
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    o: torch.Tensor
+    lse: torch.Tensor
+
+
+def forward_pass(library: Library, problem: Problem) -> tuple[ForwardPass, dict[str, Any]]:
+    """The forward pass that is done, and the arguments of `tensors`.  Raises InvalidConfig as
+    `tensors` does, and where it would leave keys out."""
+    workload, inputs = problem.workload, problem.inputs
+    q, k, v, given = tensors(library, problem)
+    if k.shape[-3] != inputs["k"].shape[-3]:
+        raise library.refusal(CUT)
+    do, o, lse = (inputs[n][0] if workload.packed else inputs[n] for n in ("do", "o", "lse"))
+    return ForwardPass(do, q, k, v, o, lse.abs().where(lse.isinf(), lse)), given
+
+
+def gradients(problem: Problem, found: Sequence[torch.Tensor]) -> Tensors:
+    """The gradients of Q, K and V that a function gave, as the outputs are."""
+    like = zip(("dq", "dk", "dv"), ("q", "k", "v"), found, strict=True)
+    return {name: t.view(problem.inputs[of].shape) for name, of, t in like}
+
+
 def output(problem: Problem, out: torch.Tensor) -> Tensors:
     """The output [batch, seq, heads, d_v] of what a function gave."""
     return {"o": out.view(problem.inputs["q"].shape[0], -1, *out.shape[-2:])}
@@ -56,10 +87,17 @@ def call(library: Library, problem: Problem, attend: Callable[..., Any], **more:
         given["softcap"] = workload.softcap
 
     def launch() -> Tensors:
-        try:
+        with refusing(library):
             result = attend(q, k, v, **given)
-        except PACKAGE_REFUSALS as error:
-            raise library.refusal(first_line(error)) from error
         return output(problem, result[0] if isinstance(result, tuple) else result)
 
     return launch
+
+
+@contextmanager
+def refusing(library: Library) -> Iterator[None]:
+    """What a package's Python code refuses is InvalidConfig."""
+    try:
+        yield
+    except PACKAGE_REFUSALS as error:
+        raise library.refusal(first_line(error)) from error

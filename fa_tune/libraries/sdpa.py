@@ -1,11 +1,15 @@
-"""torch's SDPA held to one back end."""
+"""torch's SDPA, held to one back end or by the one that torch chooses."""
 
 from __future__ import annotations
 
+import re
 import warnings
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fa_tune.libraries.base import Library
+from fa_tune.core.workload import BACKWARD, FORWARD
+from fa_tune.libraries.base import BASIC, TORCH, Library
 from fa_tune.libraries.flash import TOP_LEFT
 from fa_tune.operations.base import Launch, Problem, Tensors
 
@@ -15,9 +19,9 @@ if TYPE_CHECKING:
 REFUSALS = ("No available kernel", "No viable backend")  # however else its sentence goes
 
 
-def call(library: Library, problem: Problem, backend: str) -> Launch:
-    """A launch by the back end of that name in `SDPBackend`; with `workload.lse` it computes the
-    log-sum-exp as well."""
+def call(library: Library, problem: Problem, backend: str = "") -> Launch:
+    """A launch by the back end of that name in `SDPBackend`, or the one that torch chooses; with
+    `workload.lse` it computes the log-sum-exp as well."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
@@ -36,7 +40,7 @@ def call(library: Library, problem: Problem, backend: str) -> Launch:
         q, k, v = (t.detach().requires_grad_() for t in (q, k, v))
 
     def run() -> Tensors:
-        with sdpa_kernel(getattr(SDPBackend, backend)):
+        with sdpa_kernel(getattr(SDPBackend, backend)) if backend else nullcontext():
             out = scaled_dot_product_attention(
                 q,
                 k,
@@ -82,3 +86,40 @@ def _reason(said: list[warnings.WarningMessage]) -> str:
     texts = [str(w.message).partition(" (Triggered internally")[0].strip() for w in said]
     own = [t for t in texts if not t.endswith((":", "because:")) and "runtime disabled" not in t]
     return own[0] if own else "it gives no reason"
+
+
+def forward(problem: Problem) -> Launch:
+    """A launch by the back end that torch chooses."""
+    return call(LIBRARY, problem)
+
+
+def backward(problem: Problem) -> Launch:
+    """The backward pass of a forward pass that is done here, once, by itself.  Raises InvalidConfig
+    where it is more than one operator, which autograd would run on a stream of its own."""
+    inputs = {name: problem.inputs[name].detach().requires_grad_() for name in "qkv"}
+    found = forward(Problem(replace(problem.workload, op=FORWARD), inputs, {}))()
+    assert found is not None
+    kept, do = found["o"], problem.inputs["do"].transpose(1, 2)
+    node = kept.grad_fn.next_functions[0][0]  # before the transposition
+    shapes = [t.transpose(1, 2).shape for t in inputs.values()]
+    gradients = node(do)[:3] if node.name().startswith("ScaledDotProduct") else ()
+    if [t.shape for t in gradients] != shapes:
+        raise LIBRARY.refusal(f"its backward pass is not one operator: {node.name()}")
+
+    def launch(_: object = kept) -> Tensors:
+        dq, dk, dv = (t.transpose(1, 2) for t in node(do)[:3])
+        return {"dq": dq, "dk": dk, "dv": dv}
+
+    return launch
+
+
+LIBRARY = Library(
+    name="sdpa",
+    label="SDPA",
+    full_name="torch's SDPA",
+    packages=(TORCH,),
+    kernel_names=re.compile(r"(?!)"),  # those of the back ends, whose libraries they are
+    known=BASIC,
+    calls={FORWARD: forward, BACKWARD: backward},
+    place=6,
+)

@@ -58,7 +58,8 @@ def test_importing_the_libraries_imports_no_torch() -> None:
 
 def test_an_unknown_library_is_refused() -> None:
     assert (
-        refusal("fa9", EQUAL) == "unknown reference 'fa9'; known: fa2, cudnn, fa3, fa4, flex, read"
+        refusal("fa9", EQUAL)
+        == "unknown reference 'fa9'; known: fa2, cudnn, fa3, fa4, flex, read, sdpa"
     )
 
 
@@ -181,5 +182,5 @@ def test_cudnn_says_that_there_is_no_gpu() -> None:
 @pytest.mark.parametrize("name", ["fa2", "cudnn", "fa3", "fa4"])
 def test_a_problem_that_the_calls_do_not_know_is_refused(name: str) -> None:
     """A field that came later must not be left out of the library's call."""
-    workload = dataclasses.replace(EQUAL, op="backward")
-    assert refusal(name, workload) == f"{name} is not called with op yet"
+    workload = dataclasses.replace(EQUAL, op="sideways")
+    assert refusal(name, workload) == f"{name} is not called for the sideways pass yet"

@@ -138,7 +138,7 @@ _MEASURE: Mapping[str, Decorator[Any]] = {
         metavar="NAME,…",
         help="Reference kernels to measure beside ours: fa2, cudnn, flex (torch's FlexAttention), "
         "fa3 and fa4 if their packages are installed, read (a kernel that only reads K and V, the "
-        "limit that memory sets), or none.",
+        "limit that memory sets), sdpa (the one of these that torch runs), or none.",
     ),
     "users": option(
         "--with",

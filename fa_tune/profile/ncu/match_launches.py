@@ -14,6 +14,7 @@ from operator import itemgetter
 
 from fa_tune.core.errors import ProfileFormatError
 from fa_tune.core.model import Measurement, Quantity, is_users
+from fa_tune.core.workload import FORWARD
 from fa_tune.libraries import label_of_kernel
 from fa_tune.profile.ncu.launches import Launch
 from fa_tune.profile.ncu.metrics import DURATION
@@ -26,15 +27,16 @@ def assign_launches(
     symbols: Mapping[str, Sequence[str]],
     libraries: Mapping[str, str],
     launches: Sequence[Launch],
+    operation: str = FORWARD,
 ) -> dict[str, list[Launch]]:
     """Launches by item.
 
     `order` are the items of the calls in their order: those of variants are in `symbols`, with the
     mangled names of their launches, one after another; those of library calls in `libraries`, with
-    the library's short name (`fa2`).  A prefix of the launches may be all there is (the program
-    was killed).  A library call of several kernels gives several launches, and two items of one
-    library must not follow one another.  Raises ProfileFormatError if a launch is nobody's, or
-    could be of either of two library calls.
+    the library's short name (`fa2`).  All compute `operation`.  A prefix of the launches may be all
+    there is (the program was killed).  A library call of several kernels gives several launches,
+    and two items of one library must not follow one another.  Raises ProfileFormatError if a launch
+    is nobody's, or could be of either of two library calls.
     """
     ours = {symbol for launched in symbols.values() for symbol in launched}
     assigned: dict[str, list[Launch]] = {item: [] for item in order}
@@ -45,7 +47,7 @@ def assign_launches(
             end = position
             while end < len(launches) and launches[end].kernel_name not in ours:
                 end += 1
-            for item, share in _shares(items, libraries, launches[position:end]):
+            for item, share in _shares(items, libraries, launches[position:end], operation):
                 if not share and end < len(launches):
                     raise ProfileFormatError(f"no kernel of {item} was profiled")
                 assigned[item] += share
@@ -69,7 +71,7 @@ def _foreign(launch: Launch, item: str) -> ProfileFormatError:
 
 
 def _shares(
-    items: Sequence[str], libraries: Mapping[str, str], launches: Sequence[Launch]
+    items: Sequence[str], libraries: Mapping[str, str], launches: Sequence[Launch], operation: str
 ) -> Iterator[tuple[str, Sequence[Launch]]]:
     """The launches of library calls that follow one another, by call.
 
@@ -79,7 +81,7 @@ def _shares(
     """
     rest = launches
     for place, item in enumerate(items, start=1):
-        labels = [label_of_kernel(launch.kernel_name) for launch in rest]
+        labels = [label_of_kernel(launch.kernel_name, operation) for launch in rest]
         own, later = libraries[item], len(items) - place
         if not later:
             count = len(rest)

@@ -282,6 +282,7 @@ class NcuProfiler:
             {name: one.symbols for name, one in variants.items()},
             {n: reference_name(one.subject) for n, one in items.items() if n not in variants},
             launches,
+            plan.workload.op,
         )
         conditions = {
             "clocks": self.clock_policy,
@@ -393,7 +394,8 @@ def _alike(plans: Sequence[MeasurePlan]) -> list[list[MeasurePlan]]:
     """The plans that one process can measure, each list of them."""
     found: dict[tuple[object, ...], list[MeasurePlan]] = {}
     for plan in plans:
-        conditions = (plan.runs, plan.seed, plan.inputs, plan.item_timeout_s, plan.device, plan.gpu)
+        how = (plan.runs, plan.seed, plan.inputs, plan.item_timeout_s)
+        conditions = (plan.workload.op, *how, plan.device, plan.gpu)
         found.setdefault(conditions, []).append(plan)
     return list(found.values())
 
