@@ -63,7 +63,7 @@ class Explain:
     "measuring; repeat it for more files.",
 )
 @shared_options(
-    *("seq_lens", "seq_lens_kv", "batches", "heads", "kv_heads", "masks"),
+    *("seq_lens", "seq_lens_kv", "batches", "heads", "kv_heads", "masks", "op"),
     *("runs", "clock_control", "seed", "as_json"),
     *("arch", "jobs", "compile_timeout_s", "device", "ncu", "recordings", "cache_dir", "quiet"),
 )
@@ -160,6 +160,7 @@ def _of_workloads(found: Sequence[Measurement], workloads: WorkloadOptions) -> l
             "heads": w.heads == workloads.heads,
             "kv_heads": w.kv_heads == workloads.kv_heads,
             "masks": w.mask in workloads.masks,
+            "op": w.op == workloads.op,
         }
         usual = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
         return all(value for name, value in values.items() if source(name) not in usual)
@@ -176,8 +177,8 @@ def _of_workloads(found: Sequence[Measurement], workloads: WorkloadOptions) -> l
 def _defaults(config: str, machine: MachineOptions) -> list[str]:
     """The default configs that run on the device in place of this one."""
     parsed = families.parse(config)
-    dtype, d_head, d_v = families.kind_of(parsed)
-    defaults = families.defaults(d_head, dtype, device_limits(machine), d_head_v=d_v)
+    dtype, d_head, d_v, op = families.kind_of(parsed)
+    defaults = families.defaults(d_head, dtype, device_limits(machine), op, d_head_v=d_v)
     return [families.variant(c).config for c in defaults if c != parsed]
 
 
@@ -188,6 +189,7 @@ def _default_subjects(found: Sequence[Measurement]) -> set[str]:
         families.variant_of(f, families.default_for(f, w)).key
         for w in workloads
         for f in families.all_families()
+        if f.operation == w.op
     }
 
 

@@ -12,6 +12,7 @@ from fa_tune.core.inputs import DEFAULT, InputSpec
 from fa_tune.core.workload import (
     BENCHMARK_HEADS,
     FIELDS,
+    FORWARD,
     MASKS,
     OPTIONAL,
     DType,
@@ -52,12 +53,22 @@ class WorkloadOptions:
         """The head dimension of V in all workloads; 0: as that of Q and K."""
         return int(self.common.get("d_head_v", 0))
 
-    def with_kind(self, dtype: DType, d_head: int, d_v: int) -> WorkloadOptions:
-        """The same for one dtype and these head dimensions alone."""
+    @property
+    def op(self) -> str:
+        """The operation of all workloads."""
+        return str(self.common.get("op", FORWARD))
+
+    def with_op(self, op: str) -> WorkloadOptions:
+        """The same of another operation."""
+        others = {name: value for name, value in self.common.items() if name != "op"}
+        return replace(self, common=others if op == FORWARD else {**others, "op": op})
+
+    def with_kind(self, dtype: DType, d_head: int, d_v: int, op: str) -> WorkloadOptions:
+        """The same for one operation, one dtype and these head dimensions alone."""
         common = {name: value for name, value in self.common.items() if name != "d_head_v"}
         if d_v != d_head:
             common["d_head_v"] = d_v
-        return replace(self, dtypes=(dtype,), d_heads=(d_head,), common=common)
+        return replace(self, dtypes=(dtype,), d_heads=(d_head,), common=common).with_op(op)
 
     def workloads(self) -> tuple[Workload, ...]:
         """Mask slowest, then dtype, d_head, seq_len of queries and of keys, batch, each problem

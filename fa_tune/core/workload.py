@@ -86,6 +86,7 @@ class FieldSpec:
     `usual_text`    how the option's help says the usual value, if not by itself
     `special`       whether it is a window or changes scores or their sum
     `limits`        the least and the largest value of the option, None where there is no such
+    `allowed`       the words that a text is one of
     `examples`      of other values than the usual one, with which kernels are verified that were
                     compiled for it
     """
@@ -104,6 +105,7 @@ class FieldSpec:
     usual_text: str = ""
     special: bool = False
     limits: tuple[float | None, float | None] = (None, None)
+    allowed: tuple[str, ...] = ()
     examples: tuple[Any, ...] = (True,)
 
 
@@ -308,7 +310,15 @@ class Workload(Keyed):
         label="K and V in e4m3",
         help="Store K and V as e4m3, with a scale for each head.",
     )
-    op: str = _field(effect=Effect.KIND, default=FORWARD, label="{}", short="{}")
+    op: str = _field(
+        effect=Effect.KIND,
+        default=FORWARD,
+        label="{}",
+        short="{}",
+        help="What is computed: forward, or backward: the gradients of Q, K and V from the "
+        "results of a forward pass and the gradient of its output.",
+        allowed=(FORWARD, BACKWARD),
+    )
 
     def __post_init__(self) -> None:
         for name, spec in FIELDS.items():
@@ -436,7 +446,8 @@ class Workload(Keyed):
     @property
     def decode_shape(self) -> bool:
         """Whether so few rows share each head of K and V that reading these takes the time."""
-        return not self.packed and self.rows_of_kv_head <= FEW_ROWS
+        is_dense = self.op == FORWARD and not self.packed
+        return is_dense and self.rows_of_kv_head <= FEW_ROWS
 
     @property
     def members(self) -> Lengths:

@@ -260,7 +260,7 @@ def _kinds(made: Export) -> Iterator[Workload]:
     the lengths are."""
     configs = [families.config_of(kernel.variant) for kernel in made.kernels]
     kinds = sorted({families.kind_of(c) for c in configs})
-    for dtype, d_head, d_v in kinds:
+    for dtype, d_head, d_v, _ in kinds:
         for n_queries, causal in itertools.product((300, 3), (False, True)):
             shape = (2, 4, 2, n_queries, 413, d_head, DType(dtype))
             workload = Workload(*shape, causal=causal, bottom_right=causal, d_head_v=d_v)

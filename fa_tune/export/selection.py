@@ -102,7 +102,7 @@ def select(registry: Registry, options: ExportOptions) -> Selection:
     for config, arch in extra:
         _add(found, config, arch, lse)
     own = {(e.workload.d_head, e.workload.d_v) for e in found.entries}
-    own |= {families.kind_of(config)[1:] for config, _ in extra}
+    own |= {families.kind_of(config)[1:3] for config, _ in extra}
     if options.d_heads or not own:
         own = {(d, options.d_head_v or d) for d in options.d_heads or DEFAULT_D_HEADS}
     _add_defaults(found, options, archs, sorted(own), lse)
@@ -235,7 +235,7 @@ def _add(
 def _has_whole(config: Config) -> bool:
     """Whether lengths that are whole blocks have a kernel of their own."""
     family = families.of(config)
-    dtype, d_head, d_v = families.kind_of(config)
+    dtype, d_head, d_v, _ = families.kind_of(config)
     sizes, narrow = (1, 1, 1, *families.blocks(config)), is_kv_e4m3(config)
     workload = Workload(*sizes, d_head, dtype, d_head_v=d_v, kv_e4m3=narrow)
     return not Traits.parse(family.traits(config, workload)).ragged

@@ -151,14 +151,14 @@ def _plain_plan(config: Config) -> CallPlan:
     return of(config).plan(config, str(Traits()), "sm_80")
 
 
-def kind_of(config: Config) -> tuple[DType, int, int]:
-    """What a config is for: dtype, head dimension of Q and K, and that of V."""
-    return config.dtype, config.d_head, d_v_of(config)
+def kind_of(config: Config) -> tuple[DType, int, int, str]:
+    """What a config is for: dtype, head dimension of Q and K, and that of V, and the operation."""
+    return config.dtype, config.d_head, d_v_of(config), of(config).operation
 
 
 def fits(config: Config, workload: Workload) -> bool:
-    """Whether a config is for a workload's dtypes and head dimensions."""
-    kind = (workload.dtype, workload.d_head, workload.d_v)
+    """Whether a config is for a workload's operation, dtypes and head dimensions."""
+    kind = (workload.dtype, workload.d_head, workload.d_v, workload.op)
     return kind_of(config) == kind and is_kv_e4m3(config) == workload.kv_e4m3
 
 

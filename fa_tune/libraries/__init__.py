@@ -10,7 +10,7 @@ import pkgutil
 import re
 from collections.abc import Mapping, Sequence
 
-from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.errors import InvalidConfig, ToolMissing
 from fa_tune.core.model import is_users, reference_name, user_place
 from fa_tune.core.workload import FORWARD
 from fa_tune.libraries import user
@@ -53,6 +53,15 @@ def installed(name: str) -> str:
         return user.locate(user_place(name)).identity
     versions = {one.name: one.installed for one in (ALL[name].packages if name in ALL else ())}
     return ", ".join(f"{package} {version}" for package, version in versions.items() if version)
+
+
+def is_installed(name: str) -> bool:
+    """Whether the packages of a library are there."""
+    try:
+        get(name).require()
+    except ToolMissing:
+        return False
+    return True
 
 
 def require(names: Sequence[str]) -> None:

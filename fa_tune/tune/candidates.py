@@ -14,7 +14,7 @@ from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Rejected, Variant
 from fa_tune.core.options import KernelOptions
-from fa_tune.core.workload import Workload
+from fa_tune.core.workload import FORWARD, Workload
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.former import former_defaults
 from fa_tune.search.prune import prune
@@ -34,14 +34,14 @@ def choose_families(
     workloads: Sequence[Workload] = (),
 ) -> tuple[KernelFamily, ...]:
     """The families of these names, whether they run on such a device or not; without names
-    those that do, and that suit one of the workloads if there are any, the one to prefer first,
-    and for a replay only those that were recorded.
+    those of the workloads' operation that do, and that suit one of the workloads if there are any,
+    the one to prefer first, and for a replay only those that were recorded.
 
     Raises InvalidConfig for an unknown name, NoUsableVariant if none is left.
     """
     if names:
         return tuple(families.get(name) for name in dict.fromkeys(names))
-    chosen = families.runnable(limits, workloads=workloads)
+    chosen = families.runnable(limits, _operation(workloads), workloads=workloads)
     if selection is not None and selection.recordings:
         # Nothing else could be chosen, and compiling it would take its time for nothing.
         recorded = {name for found in selection.recordings for name in families_in(found)}
@@ -53,16 +53,24 @@ def choose_families(
 
 def _no_family(limits: ArchLimits, workloads: Sequence[Workload]) -> str:
     """Why no family runs on a device, or suits any of these workloads there."""
-    if not families.runnable(limits):
-        reasons = (families.device_rejection(f, limits) for f in families.all_families())
+    op = _operation(workloads)
+    if not families.runnable(limits, op):
+        own = [f for f in families.all_families() if f.operation == op]
+        reasons = (families.device_rejection(f, limits) for f in own)
         said = "; ".join(why.reason for why in reasons if why is not None)
-        return f"no family of kernels runs on {limits.arch}: {said}"
+        what = "kernels" if op == FORWARD else f"{op} kernels"
+        return f"no family of {what} runs on {limits.arch}: {said}"
     first = workloads[0]
     text = f"no family of kernels on {limits.arch} computes {first.key}"
-    if not first.packed and families.runnable(limits, workloads=[replace(first, seq_len_q=1)]):
+    if not first.packed and families.runnable(limits, op, workloads=[replace(first, seq_len_q=1)]):
         return f"{text}; one does with few queries, as of --seq-lens 1 --seq-lens-kv N"
     used = ", ".join(f"--{name.replace('_', '-')}" for name in first.unusual)
     return f"{text}: these cannot all be combined: {used}"
+
+
+def _operation(workloads: Sequence[Workload]) -> str:
+    """That of workloads, all of which have one."""
+    return next((workload.op for workload in workloads), FORWARD)
 
 
 def workloads_for(options: KernelOptions, configs: Sequence[Config]) -> tuple[Workload, ...]:
@@ -108,8 +116,8 @@ def _why_none(configs: Sequence[Config], machine: Machine) -> str:
     of their default."""
     first = {families.of(config): config for config in reversed(configs)}
     if len(configs) > 1:
-        dtype, d_head, d_head_v = families.kind_of(configs[0])
-        for family in families.runnable(machine.limits):
+        dtype, d_head, d_head_v, operation = families.kind_of(configs[0])
+        for family in families.runnable(machine.limits, operation):
             default = family.default_config(d_head, dtype, d_head_v=d_head_v)
             first.setdefault(family, default)
     said: dict[str, list[str]] = {}

@@ -284,7 +284,7 @@ def _of_recorded_kinds(
     them: nothing could be said of these, and compiling them would take its time for nothing."""
 
     def kind(config: Config) -> str:
-        dtype, d_head, d_v = families.kind_of(config)
+        dtype, d_head, d_v, _ = families.kind_of(config)
         heads = f"d_head {d_head}" if d_v == d_head else f"d_head {d_head}, d_head_v {d_v}"
         return f"{dtype.name} {heads} of {families.of(config).name}"
 

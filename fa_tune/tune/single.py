@@ -21,7 +21,7 @@ from fa_tune.core.options import (
     Silent,
     WorkloadOptions,
 )
-from fa_tune.core.workload import MASKS, DType, Workload
+from fa_tune.core.workload import FORWARD, MASKS, DType, Workload
 from fa_tune.families.base import Config
 from fa_tune.families.fields import d_v_of
 from fa_tune.families.selection import choose_configs, note_of_d_head, stated_config
@@ -158,7 +158,7 @@ def _refuse_unrecorded(
     held = recorded_only(wanted, selection, Silent())
     if recorded_among(configs, held, selection, Silent()):
         return
-    dtype, d_head, _ = families.kind_of(configs[0])
+    dtype, d_head, *_ = families.kind_of(configs[0])
     which = "none of the configs is" if configs[1:] else "the config is not"
     raise NoUsableVariant(
         f"{which} recorded for {held[0].key}; those that are: fa-tune search --wide --dtype "
@@ -261,13 +261,14 @@ def verify(
     common = workloads.common
     causal = tuple(dict.fromkeys(mask != MASKS[0] for mask in workloads.masks))
     requested = [example(common, heads[0][0], heads[1], causal=c) for c in causal]
-    requested = [workload for workload in requested if is_special(workload)]
+    requested = [w for w in requested if is_special(w) or w.op != FORWARD]
     configs = _configs(kernels, _dtypes(kernels), heads, names, here, requested)
     kept, rejected = prune_configs(configs, here)
     examples: dict[BuildRequest, Workload] = {}
     for config in kept:
         for c in causal:
-            workload = example(common, config.d_head, d_v_of(config), config.dtype, causal=c)
+            same = {**common, "op": families.of(config).operation}
+            workload = example(same, config.d_head, d_v_of(config), config.dtype, causal=c)
             for traits, of_kernel in examples_of(config, workload):
                 examples[build_request(config, traits, here)] = of_kernel
     results = build_all(tuple(examples), here, progress)

@@ -13,7 +13,8 @@ pytest.importorskip("torch", reason="torch is not installed: nobody computes any
 
 ADDED = Path(__file__).parent / "backward"  # as in a checkout
 CHECK = "check.py"
-FIELD = """    op: str = _field(effect=Effect.KIND, default=FORWARD, label="{}", short="{}")
+FIELD = """        allowed=(FORWARD, BACKWARD),
+    )
 """
 EDITS = {
     "fa_tune/core/workload.py": [

@@ -56,9 +56,10 @@ from fa_tune.core.options import (
     SearchOptions,
     WorkloadOptions,
 )
-from fa_tune.core.workload import BENCHMARK_HEADS, MASKS, USUAL, DType
-from fa_tune.libraries import LABELS, user
+from fa_tune.core.workload import BACKWARD, BENCHMARK_HEADS, MASKS, USUAL, DType
+from fa_tune.libraries import LABELS, is_installed, user
 
+OF_BACKWARD = ("fa3",)  # references that a backward pass is measured beside where they are there
 SEQ_LENS = whole_numbers(1, MAX_TOKENS, "1024,4096")
 
 _WORKLOAD: Mapping[str, Decorator[Any]] = {
@@ -357,9 +358,31 @@ def shared_options(*names: str, limit: str = "20") -> Decorator[Any]:
         made |= {name: values.pop(name) for name in fields if name in values}
         if "kernels" in chosen:
             _refuse_another_kind(made["kernels"])
-        return {**values, "options": SearchOptions(**made)}
+        return {**values, "options": _of_one_operation(SearchOptions(**made))}
 
     return several([*(known[name] for name in chosen), receiving(gather)])
+
+
+def _of_one_operation(found: SearchOptions) -> SearchOptions:
+    """With the operation that the families or the config compute which are named, and with
+    FlashAttention 3 where that is installed and what else there is to compare with is known to be
+    slower.  Raises UsageError where `--op` says otherwise."""
+    computed = {families.get(name).operation for name in found.families}
+    if families.is_config(found.kernels):
+        parsed = families.parse(found.kernels, d_head=families.NOT_STATED)
+        computed = {families.kind_of(parsed)[-1]}
+    if len(computed) == 1:
+        (op,) = computed
+        if _is_typed("op") and op != found.workloads.op:
+            raise click.UsageError(
+                f"--op {found.workloads.op}: what is named computes {op}; leave --op out"
+            )
+        found = replace(found, workloads=found.workloads.with_op(op))
+    measure = found.measure
+    if found.workloads.op != BACKWARD or "references" in measure.typed:
+        return found
+    faster = [name for name in OF_BACKWARD if is_installed(name)]
+    return replace(found, measure=replace(measure, references=(*measure.references, *faster)))
 
 
 def _workloads(**values: Any) -> WorkloadOptions:
@@ -388,9 +411,10 @@ def _refuse_another_kind(kernels: str) -> None:
     if not families.is_config(kernels):
         return
     given = click.get_current_context().params
-    dtype, d_head, _ = families.kind_of(families.parse(kernels, d_head=families.NOT_STATED))
-    for words, name, own in (("--dtype", "dtypes", dtype), ("--d-head", "d_heads", d_head)):
-        if own and _is_typed(name) and set(given[name]) != {own}:
+    dtype, d_head, _, op = families.kind_of(families.parse(kernels, d_head=families.NOT_STATED))
+    kinds = ("--dtype", "dtypes", dtype), ("--d-head", "d_heads", d_head), ("--op", "op", op)
+    for words, name, own in kinds:
+        if own and _is_typed(name) and given[name] not in (own, (own,)):
             said = own.name.lower() if isinstance(own, DType) else own
             raise click.UsageError(
                 f"the config of --kernels is for {words} {said}; leave {words} out"

@@ -263,6 +263,8 @@ def of_field(name: str, spec: FieldSpec) -> click.ParamType[Any]:
     """The type of the option of a workload's field that is no flag."""
     if name == "score_hook":
         return SCORE_HOOK
+    if spec.allowed:
+        return click.Choice(spec.allowed)
     if spec.type is str:
         return click.STRING
     return (WholeNumber if spec.type is int else Number)(*spec.limits)  # type: ignore[arg-type]

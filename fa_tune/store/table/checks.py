@@ -77,7 +77,7 @@ def implausible(row: Row) -> str | None:
             config = families.config_of(Variant(row.family, row.kernel))
         except InvalidConfig as error:
             return str(error)
-        dtype, d_head, _ = families.kind_of(config)
+        dtype, d_head, *_ = families.kind_of(config)
         if row.d_head not in (None, d_head):
             return f"d_head is {row.d_head}, but the config's {d_head}"
         if row.dtype not in (None, dtype):
