@@ -34,8 +34,8 @@ def command(
     """Time kernels with CUDA events: mean, median, minimum, maximum, standard deviation.
 
     Every launch starts with a cold L2 cache, and the kernels take turns, so that a drifting clock
-    affects all of them. Needs a GPU, but not Nsight Compute. TFLOP/s count 4·s²·d over the median.
-    Nothing is decided or kept; `fa-tune search` does that.
+    affects all of them. Needs a GPU, but not Nsight Compute. TFLOP/s count 4·s²·d over the median,
+    of a backward pass 10·s²·d. Nothing is decided or kept; `fa-tune search` does that.
 
     \b
     Examples:
@@ -44,6 +44,7 @@ def command(
       fa-tune bench --inputs normal,peaked:3,file:qkv.safetensors
       fa-tune bench --regime sustained --family sm90
       fa-tune bench --d-head 64 --mask causal --window-left 127 --sink --ref none
+      fa-tune bench --op backward --ref fa2,cudnn,fa3,sdpa
     """
     with watching(quiet) as progress, ready_workers(options.machine):
         result = single.bench(options, progress, inputs)

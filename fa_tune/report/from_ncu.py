@@ -30,7 +30,9 @@ Grid = tuple[int, int, int] | None
 Kind = tuple[str, Grid]  # kernel name and grid: all that a workload is told by
 ANY_HEAD_DIM = 64  # no grid depends on it
 # Ours, and FlashAttention 2's, by the name of the template alone.
-BASE_NAME = re.compile(r"(flash_|sm90_)forward_(\w+_)?kernel|decode_(\w+_)?kernel|flash_fwd_kernel")
+BASE_NAME = re.compile(
+    r"(flash_|sm90_)forward_(\w+_)?kernel|sm90_backward_\w+|decode_(\w+_)?kernel|flash_fwd_kernel"
+)
 UNKNOWN_KERNEL = "not a known attention kernel"
 
 
@@ -145,7 +147,9 @@ def _in_words(part: str, value: object) -> str:
 def _inferred(identity: KernelIdentity, grid: Grid, *, one_query: bool) -> PartialWorkload:
     """What name and grid say; the length is a whole number of query blocks.  With `one_query` the
     blocks of a reference are of heads that share keys, not of queries."""
-    known = PartialWorkload(d_head=identity.d_head, dtype=identity.dtype, causal=identity.causal)
+    known = PartialWorkload(
+        d_head=identity.d_head, dtype=identity.dtype, causal=identity.causal, op=identity.op
+    )
     if identity.blocks is None or identity.ragged or (one_query and not identity.is_ours):
         return known
     implied = identity.implied_shape(grid)

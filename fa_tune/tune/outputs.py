@@ -28,6 +28,7 @@ from fa_tune.core.model import (
     reference_name,
 )
 from fa_tune.core.options import KernelOptions
+from fa_tune.core.workload import FORWARD
 from fa_tune.operations import flops
 from fa_tune.search.decide import Decision, Standing
 from fa_tune.store import recordings
@@ -92,14 +93,16 @@ class Recorder:
     recording of the same name, which is replaced when the search has ended.
 
     `<record>/<gpu>/<set>_<inputs>_<method>.csv` and its provenance, where normal inputs are not
-    named; until then `…_unfinished.csv`, which an interrupted search leaves: a recording of the
-    workloads that it has measured, with the choice that each of them gives.  Workloads may come
-    from several threads.
+    named, and an operation that is not forward comes first; until then `…_unfinished.csv`,
+    which an interrupted search leaves: a recording of the workloads that it has measured, with
+    the choice that each of them gives.  Workloads may come from several threads.
     """
 
     def __init__(self, folder: Path, options: KernelOptions, selection: ProfilerSelection) -> None:
         self.of = partial(Recorder, folder, options)  # the same of another selection
-        name = f"{_in_file_name(options.kernels)}{_of_inputs(selection.inputs)}_{selection.method}"
+        op = options.workloads.op
+        what = _in_file_name(options.kernels if op == FORWARD else f"{op} {options.kernels}")
+        name = f"{what}{_of_inputs(selection.inputs)}_{selection.method}"
         self.path = folder / selection.device.slug / f"{name}.csv"
         self._unfinished = self.path.with_name(f"{name}{UNFINISHED}.csv")
         self._selection = selection

@@ -93,11 +93,11 @@ def test_the_head_dimension_of_values_is_every_workloads_and_a_kinds() -> None:
     grid = WorkloadOptions(d_heads=(128, 192), common={"d_head_v": 128, "lse": True})
     assert grid.d_head_v == 128
     assert {(w.d_head, w.d_v) for w in grid.workloads()} == {(128, 128), (192, 128)}
-    of_kind = grid.with_kind(DType.BF16, 256, 64)
+    of_kind = grid.with_kind(DType.BF16, 256, 64, "forward")
     assert {(w.dtype, w.d_head, w.d_v, w.lse) for w in of_kind.workloads()} == {
         (DType.BF16, 256, 64, True)
     }
-    assert {w.d_v for w in grid.with_kind(DType.BF16, 256, 256).workloads()} == {256}
+    assert {w.d_v for w in grid.with_kind(DType.BF16, 256, 256, "forward").workloads()} == {256}
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def roofline(results: Records, gpu: str = "") -> Spec | None:
         return None
     scale, below = alt.Scale(type="log", nice=False), alt.Legend(orient="bottom")
     x = alt.X("flop_per_byte:Q", title="FLOP per byte that must move", scale=scale)
-    y = alt.Y("tflops:Q", title="TFLOP/s (4·s²·d)", scale=scale)
+    y = alt.Y("tflops:Q", title="TFLOP/s of the matrix products", scale=scale)
     chart: Any = _chart(points).mark_point(filled=True, size=45, opacity=0.75)
     chart = chart.encode(
         x=x,
@@ -113,7 +113,7 @@ def _rate_bars(base: alt.Chart, found: Records) -> Any:
     bars = base.mark_bar().encode(
         x=x,
         xOffset=beside,
-        y=alt.Y("tflops:Q", title="TFLOP/s (4·s²·d)", scale=scale),
+        y=alt.Y("tflops:Q", title="TFLOP/s of the matrix products", scale=scale),
         color=_coloured("kernel", kernels),
         tooltip=_tooltip("workload", "kernel", "tflops", "times"),
     )

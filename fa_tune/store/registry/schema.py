@@ -121,16 +121,16 @@ class EntryKey(NamedTuple):
 class Entry:
     """The chosen variant for one GPU model and workload, and what the choice rests on.
 
-    Times are seconds per launch.  `interval_s` is the 95 % bootstrap interval of the median
-    of `n` samples, None for a single one.  `traits` are the compile-time facts of this very
-    workload.  `tflops` counts 4·s²·d (causal: unmasked pairs only).  `ratio_to_default` and
-    `ratio_to_references` are the chosen variant's time over the other's.  `tie_set` is what
-    the measurements cannot tell from the fastest.  `verdict` is None if the variant was not
-    verified in that run.  `confirmation` is None if the choice is the default, or was not
-    compared with it once more.  `inputs` are those that the choice was made on, as text, and
-    `per_inputs` what became of it on these and others, by their text, in the comparison after the
-    search; empty without one.  `recording` is the recording's path for a replay, else None.
-    `reason` is one sentence: which rule ended the choice.
+    Times are seconds per launch.  `interval_s` is the 95 % bootstrap interval of the median of
+    `n` samples, None for a single one.  `traits` are the compile-time facts of this very
+    workload.  `tflops` counts 4·s²·d, of a backward pass 10·s²·d (causal: unmasked pairs
+    only).  `ratio_to_default` and `ratio_to_references` are the chosen variant's time over the
+    other's.  `tie_set` is what the measurements cannot tell from the fastest.  `verdict` is
+    None if the variant was not verified in that run.  `confirmation` is None if the choice is
+    the default, or was not compared with it once more.  `inputs` are those that the choice was
+    made on, as text, and `per_inputs` what became of it on these and others, by their text, in
+    the comparison after the search; empty without one.  `recording` is the recording's path for
+    a replay, else None.  `reason` is one sentence: which rule ended the choice.
 
     Raises ValueError where the fields contradict each other.
     """

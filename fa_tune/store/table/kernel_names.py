@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fa_tune import families, libraries
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import REFERENCE_FAMILY, Variant
-from fa_tune.core.workload import DType, Workload
+from fa_tune.core.workload import FORWARD, DType, Workload
 from fa_tune.families.base import Config
 from fa_tune.families.plan import GridShape
 from fa_tune.libraries import blocks_of_kernel, label_of, label_of_kernel
@@ -29,6 +29,7 @@ class KernelIdentity:
     d_head: int | None = None
     dtype: DType | None = None
     causal: bool | None = None
+    op: str | None = None  # None: forward, or not known
     ragged: bool = False  # the name says that the blocks do not divide the sequence
     plain: bool = True  # False where the name says that more than the workload was computed
 
@@ -89,13 +90,15 @@ def identify(kernel_name: str) -> KernelIdentity:
     except InvalidConfig:
         pass
     else:
+        family = families.of(config)
         return KernelIdentity(
             str(config),
-            families.of(config).name,
+            family.name,
             families.blocks(config),
             config.d_head,
             config.dtype,
             traits.causal,
+            None if family.operation == FORWARD else family.operation,
             traits.ragged,
         )
     key = label_of_kernel(kernel_name)
@@ -111,8 +114,8 @@ def identify(kernel_name: str) -> KernelIdentity:
         int(found["d_head"]) if found and switches.get("even_K", True) else None,
         _reference_dtype(kernel_name) if libraries.get(key).dtype_in_names else None,
         None if switches.get("window") else switches.get("causal"),
-        not switches.get("even_MN", True),
-        not others,
+        ragged=not switches.get("even_MN", True),
+        plain=not others,
     )
 
 

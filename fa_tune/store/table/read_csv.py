@@ -210,6 +210,7 @@ def _named(row: Row) -> Row:
     parts: dict[str, Any] = {
         "dtype": row.dtype or identity.dtype,
         "causal": identity.causal if row.causal is None else row.causal,
+        "op": row.op or identity.op,
     }
     return replace(
         row,

@@ -32,7 +32,8 @@ class Row(WorkloadParts):
     nobody recognised, its name.  `duration_s` is the mean over `n` runs; `median_s` the
     median.  The two `…_percent_of_baseline` are 100·baseline/value, so above 100 is better
     than the baseline.  `tflops` counts what the tiled kernel does and `attn_tflops` the
-    softmax too, both over the mean; `matmul_tflops` is 4·s²·d over the median.
+    softmax too, both over the mean; `matmul_tflops` is 4·s²·d over the median,
+    of a backward pass 10·s²·d.
     `reason` says why the outcome is not ok, or what an ok row lacks.
     `relative` are the samples over the baseline's right beside each, and `preference` is the
     place, from 0, in what a tie on this workload preferred: what the choice was made by.
