@@ -134,5 +134,8 @@ def judge(case: CheckCase, judged: Mapping[str, Judged], outputs: Tensors) -> Ca
 
 def _larger(a: Figures, b: Figures) -> Figures:
     """The larger of both figures of two outputs, with the rows of the first; NaN where one is."""
-    pairs = zip((a.largest, a.rms), (b.largest, b.rms), strict=True)
-    return Figures(*(math.nan if x != x or y != y else max(x, y) for x, y in pairs), rows=a.rows)
+    largest, rms = (
+        math.nan if math.isnan(x) or math.isnan(y) else max(x, y)
+        for x, y in ((a.largest, b.largest), (a.rms, b.rms))
+    )
+    return Figures(largest, rms, a.rows)

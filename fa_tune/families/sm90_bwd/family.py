@@ -109,22 +109,18 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
                 kv_box_rows=config.dq_keys,
                 counter_bytes=counters,
             )
-            launches = (queries, keys)
+            launches: tuple[LaunchPlan, ...] = (queries, keys)
         else:
-            before, after = (
-                LaunchPlan(
-                    params="sm90_backward",
-                    grid=Grid.TILES,
-                    tile_rows=PADDED_TO,
-                    ctas_per_sm=1,
-                    threads=ROW_THREADS,
-                    dynamic_smem_bytes=0,
-                    dependent=dependent,
-                    sum_rows=config.B_r,
-                )
-                for dependent in (0, 1)
+            rows = LaunchPlan(
+                params="sm90_backward",
+                grid=Grid.TILES,
+                tile_rows=PADDED_TO,
+                ctas_per_sm=1,
+                threads=ROW_THREADS,
+                dynamic_smem_bytes=0,
+                sum_rows=config.B_r,
             )
-            launches = (before, keys, after)
+            launches = (rows, keys, replace(rows, dependent=1))
         return CallPlan.of(self.operation, config, traits, arch, launches, block_q=WHOLE_QUERIES)
 
     def whole_lengths(self, config: Sm90BackwardConfig) -> tuple[int, int]:

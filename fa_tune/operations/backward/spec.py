@@ -56,8 +56,9 @@ class Backward(Forward):
         thorough: bool = False,
     ) -> tuple[CheckCase, ...]:
         """Those of the forward pass."""
-        heads = {"d_head_v": d_head_v, "thorough": thorough}
-        cases = super().verification_cases(blocks, d_head, dtype, traits, **heads)
+        cases = super().verification_cases(
+            blocks, d_head, dtype, traits, d_head_v=d_head_v, thorough=thorough
+        )
         found = (replace(c, workload=backward_of(c.workload)) for c in cases)
         return tuple(dict.fromkeys(found))
 
