@@ -52,7 +52,7 @@ class Sm90BackwardConfig(ConfigBase):
 
     def repeatable(self) -> Self:
         """With dQ by a pass of its own."""
-        return replace(self, two_pass=True, q_stages=2)
+        return self if self.two_pass else replace(self, two_pass=True, turns=True)
 
     @property
     def smem_bytes(self) -> int:

@@ -23,6 +23,7 @@ COUNTER_BYTES = 8  # of the dynamic scheduler: kernels/common/problem.cuh, Sched
 BOX_ROWS = 64  # of what a warpgroup copies at a time
 THREADS = 384  # two warpgroups that compute and one that loads
 ROW_THREADS = 256  # of what is done to each row of O before, and of dQ after
+SHORT, MASKED_SHORT = 512, 1024  # queries; see default_for
 WHOLE_QUERIES = 1  # rows beyond the last have no weights: any number is a whole one
 _HEAD = re.compile(r"\bsm90_bwd\s*\(")
 
@@ -35,7 +36,7 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
     looks_like = re.compile(r"\bsm90_bwd\s*\(|\bSm90BackwardConfig\b")
     entry = "sm90/bwd/entry.cu"
     config_class = Sm90BackwardConfig
-    example = "sm90_bwd(FP16, 128, 64, 128): q_stages_3+turns"
+    example = "sm90_bwd(FP16, 128, 64, 128): q_stages_3"
     computes = computed.BASIC | computed.MASKS
     set_keys = "fast, tune or all"
 
@@ -50,9 +51,17 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
         return f"{limits.arch}a"
 
     def default_config(self, d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90BackwardConfig:
-        return Sm90BackwardConfig(
-            dtype, d_head, ROWS.get(d_head, 64), KEYS, 3, turns=True, d_head_v=d_head_v
-        )
+        """In one pass, which is fastest from 1024 queries on."""
+        return Sm90BackwardConfig(dtype, d_head, ROWS.get(d_head, 64), KEYS, 3, d_head_v=d_head_v)
+
+    def default_for(self, workload: Workload, limits: ArchLimits) -> Sm90BackwardConfig:
+        """Of short sequences in two passes: clearing sums and bringing them to dQ takes as long as
+        the products then."""
+        found = self.default_config(workload.d_head, workload.dtype, d_head_v=workload.d_head_v)
+        masked = workload.causal or workload.windowed
+        if workload.d_head < 128 or workload.seq_len_q > (MASKED_SHORT if masked else SHORT):
+            return found
+        return replace(found, two_pass=True, turns=True, dynamic=True)
 
     def configs(
         self,
