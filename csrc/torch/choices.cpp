@@ -41,8 +41,8 @@ std::int64_t kind_of(const fa_tune_problem& p, int device) {
     const bool causal = fa_tune::core::is_causal(p);
     const bool aligned = causal || p.window != 0 || p.alibi != 0;
     const int mask = (aligned && fa_tune::core::is_bottom_right(p) ? 2 : 0) + (causal ? 1 : 0);
-    const int scores =
-        (p.packed << 5) | ((p.softcap != 0) << 4) | (p.window << 2) | (p.sink << 1) | p.alibi;
+    const int scores = (p.operation << 6) | (p.packed << 5) | ((p.softcap != 0) << 4) |
+                       (p.window << 2) | (p.sink << 1) | p.alibi;
     return (static_cast<std::int64_t>(p.d_head) << 32) |
            (static_cast<std::int64_t>(device + 1) << 20) |
            (static_cast<std::int64_t>(scores) << 12) | (p.dtype << 4) | (mask << 1) | (p.lse != 0);

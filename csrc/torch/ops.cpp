@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "choices.h"
@@ -172,6 +173,34 @@ class Call {
     }
     void run() { launch(problem_, tensors_, q_); }
 
+    // dQ, dK and dV, contiguous, by kernels of our own.
+    std::array<Owned, 3> gradients(Owned& grad_out, Owned& out, AtenTensorHandle lse) {
+        problem_.operation = FA_TUNE_OPERATION_BACKWARD;
+        const std::array<std::int64_t, 4> shape = out_shape();
+        for (const auto& [role, tensor, name] :
+             {std::tuple{FA_TUNE_TENSOR_DO, &grad_out, "grad_out"},
+              std::tuple{FA_TUNE_TENSOR_O, &out, "out"}}) {
+            const View given = with_whole_rows(*tensor, name, false, false);
+            if (!std::equal(shape.begin(), shape.end(), given.sizes) || given.dtype != q_.dtype ||
+                !given.is_beside(q_)) {
+                refuse(std::string(name) + " must be like q with v's last dimension");
+            }
+            tensors_.of[role] = given.tensor();
+        }
+        take_lse(lse);
+        std::array<Owned, 3> made;
+        const View* const like[] = {&q_, &k_, &v_};
+        for (std::size_t i = 0; i < made.size(); ++i) {
+            const View& view = *like[i];
+            const std::int64_t row = view.heads * view.d_head;
+            made[i] = empty(q_, view.sizes, view.dimensions, q_.dtype);
+            tensors_.of[FA_TUNE_TENSOR_DQ + i] = {made[i].address(), view.rows * row, row,
+                                                  view.d_head};
+        }
+        run();
+        return made;
+    }
+
   private:
     // A packed batch may have rows of no sequence, which no kernel writes: they are 0.
     Owned room(const std::int64_t* sizes, std::int64_t dimensions, std::int32_t dtype) const {
@@ -242,6 +271,18 @@ void run(StableIValue* stack, std::uint64_t, std::uint64_t) {
     }
 }
 
+void run_backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
+    Arguments given(stack);
+    Owned grad_out = given.tensor(), q = given.tensor(), k = given.tensor(), v = given.tensor();
+    Owned out = given.tensor(), lse = given.tensor();
+    const Traits traits = given.traits<true>();
+    std::array<Owned, 3> found =
+        Call(traits, q, k, v, false, nullptr).gradients(grad_out, out, lse.get());
+    for (std::size_t i = 0; i < found.size(); ++i) {
+        stack[i] = torch::stable::detail::from(found[i].release());
+    }
+}
+
 }  // namespace
 
 }  // namespace fa_tune::op
@@ -263,6 +304,7 @@ void fa_tune_torch_register(const char* dispatch_key) {
     library->impl("packed_fwd", &run<Kind::kPacked, Results::kOut>);
     library->impl("packed_fwd_lse", &run<Kind::kPacked, Results::kOutAndLse>);
     library->impl("packed_fwd_out", &run<Kind::kPacked, Results::kGiven>);
+    library->impl("own_bwd", &run_backward);
 }
 
 void fa_tune_torch_set_stream(fa_tune_torch_stream stream) { fa_tune::op::stream_of = stream; }

@@ -121,10 +121,11 @@ void set_slopes(fa_tune_tensors& tensors, AtenTensorHandle slopes, std::int64_t 
 
 void (*tell_of_copies)() = nullptr;
 
-View with_whole_rows(Owned& tensor, const char* name, bool packed) {
+View with_whole_rows(Owned& tensor, const char* name, bool packed, bool expanded) {
     View given(tensor.get(), name, packed);
-    if (given.has_whole_rows()) return given;
-    if (tell_of_copies != nullptr) tell_of_copies();
+    const bool whole = given.has_whole_rows();
+    if (whole && (expanded || !given.is_expanded())) return given;
+    if (!whole && tell_of_copies != nullptr) tell_of_copies();
     Owned copy = empty(given, given.sizes, given.dimensions, given.dtype);
     TORCH_ERROR_CODE_CHECK(aoti_torch_copy_(copy.get(), tensor.get(), 0));
     tensor = std::move(copy);

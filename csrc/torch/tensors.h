@@ -158,8 +158,8 @@ void set_slopes(fa_tune_tensors& tensors, AtenTensorHandle slopes, std::int64_t 
 // Called before a tensor is copied.
 extern void (*tell_of_copies)();
 
-// A tensor as kernels read it, which may become a copy.
-View with_whole_rows(Owned& tensor, const char* name, bool packed);
+// A tensor as kernels read it, which may become a copy; `expanded`: elements may share a place.
+View with_whole_rows(Owned& tensor, const char* name, bool packed, bool expanded = true);
 
 // A new contiguous tensor on the same device.
 Owned empty(const View& like, const std::int64_t* sizes, std::int64_t dimensions,

@@ -4,6 +4,7 @@
     fa_tune::fwd_lse  out and the log-sum-exp, fp32 [batch, heads, seq_len_q]
     fa_tune::fwd_out  the same into tensors that are given
     fa_tune::bwd      the gradients of q, k, v and the slopes, the last empty without slopes
+    fa_tune::own_bwd  those of q, k and v by kernels of our own, or a refusal
     fa_tune::scored_fwd, scored_fwd_lse, scored_fwd_out
                       the same with all traits: fewer arguments cost less of the host's time
     fa_tune::hooked_fwd, hooked_fwd_lse, hooked_fwd_out
@@ -33,6 +34,7 @@ _QKV = "Tensor q, Tensor k, Tensor v"
 _LENGTHS = "Tensor cum_q, Tensor cum_kv, SymInt longest_q, SymInt longest_kv"
 _ROOM = "Tensor(a!) out, Tensor(b!)? lse"
 _DONE = f"Tensor grad_out, {_QKV}, Tensor out, Tensor lse, Tensor? grad_lse"
+_OWN = _DONE.removesuffix(", Tensor? grad_lse")
 _GRADIENTS = "(Tensor, Tensor, Tensor, Tensor)"
 N_DONE, N_LENGTHS = len(Done._fields), len(Lengths._fields)
 # Kept: with the object, what it registered would go.
@@ -100,4 +102,5 @@ for _kind, (_before, _traits) in _KINDS.items():
     for _name, (_room, _result, _fake) in _RESULTS.items():
         _define(_kind + _name, (_QKV, *_before, *_room, _traits), _result, _fake)
 _define("bwd", (_DONE, HOOKED_SCHEMA), _GRADIENTS, _fake_bwd)
+_define("own_bwd", (_OWN, SCHEMA), "(Tensor, Tensor, Tensor)", lambda *given: given[1:4])
 _define("packed_bwd", (_DONE, _LENGTHS, HOOKED_SCHEMA), _GRADIENTS, _fake_packed_bwd)

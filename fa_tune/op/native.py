@@ -14,7 +14,8 @@ from fa_tune.build.native.call import problem_of
 from fa_tune.build.native.core import Core
 from fa_tune.build.native.library import torch_library
 from fa_tune.core.errors import FaTuneError, ToolMissing
-from fa_tune.core.workload import FIELDS, FORWARD, Workload
+from fa_tune.core.workload import FIELDS, Workload
+from fa_tune.families.plan import Operation
 from fa_tune.op.fallback_warning import tell_of_copies
 
 _LEAST_TORCH = (2, 10)  # of the stable ABI that csrc/torch needs
@@ -120,6 +121,7 @@ def workload_of_problem(problem: abi.Problem) -> Workload:
     for name, side in (("window_left", abi.Window.LEFT), ("window_right", abi.Window.RIGHT)):
         named[name] = given[name] if problem.window & side else None
     return Workload(
+        op=Operation(problem.operation).name.lower(),
         causal=problem.mask not in (abi.Mask.FULL, abi.Mask.FULL_DIAGONAL),
         bottom_right=problem.mask in (abi.Mask.CAUSAL_BR, abi.Mask.FULL_DIAGONAL),
         **of_fields | named,
@@ -130,7 +132,7 @@ def _is_of_tensors(workload: Workload) -> bool:
     """Whether a call may be of it: one with lengths that only its name has is not, nor one of a
     cache or with a hook."""
     named = workload.score_hook or workload.lengths or workload.cached
-    return workload.op == FORWARD and not named
+    return workload.op.upper() in Operation.__members__ and not named
 
 
 def _subclasses(kind: type[FaTuneError]) -> list[type[FaTuneError]]:

@@ -3,84 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 
 import torch
 
-from fa_tune import families
 from fa_tune.build.native.call import problem_of, tensors_of
 from fa_tune.build.native.core import CoreKernel
-from fa_tune.core import arch
-from fa_tune.core.errors import NoUsableVariant
+from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.tensors import is_expanded, workload_of
 from fa_tune.core.workload import BACKWARD, Workload
 from fa_tune.op.backward import Three
-from fa_tune.op.operands import HALF, Done, has_whole_rows
-from fa_tune.op.plans import is_capturing
+from fa_tune.op.operands import Done, with_whole_rows
 from fa_tune.op.python_op import launch
+from fa_tune.op.refusals import Asked, Refusals, why_not_ours
 from fa_tune.op.traits import Traits
 
 # A kernel for a workload on a device; `repeatable`: one that gives the same bits always.
 Kernels = Callable[[Workload, int, bool], CoreKernel]
+_own_bwd = torch.ops.fa_tune.own_bwd.default
 
 
 class OwnBackward:
-    """Those passes that `kernels` has kernels for."""
+    """Those passes that there are kernels for: by the operator in C++ if it is there, else, and
+    where torch asks for the same bits always, by `kernels`."""
 
-    def __init__(self, kernels: Kernels) -> None:
+    def __init__(self, kernels: Kernels, *, native: bool) -> None:
         self._kernels = kernels
-        self._found: dict[tuple[Workload, int, bool], CoreKernel | None] = {}
+        self._native = native
+        self._refusals = Refusals()
 
     def gradients(self, done: Done, traits: Traits) -> Three | None:
         """dQ, dK and dV, contiguous; None where torch's passes serve: of tensors or traits that no
         kernel takes, and in a graph's capture of what was not run before it."""
-        if not _takes(done, traits):
-            return None
         q, k, v = done.q, done.k, done.v
-        workload = workload_of(q, k, v, op=BACKWARD, **traits.of_workload)
-        kernel = self._kernel(workload, q.device.index)
-        if kernel is None:
-            return None
-        grad_out, out = (
-            t if has_whole_rows(t) and not is_expanded(t) else t.contiguous()
-            for t in (done.grad_out, done.out)
+        if done.grad_lse is not None or why_not_ours(q, k, traits.scale) or not traits.masks_only:
+            return None  # a gradient of the log-sum-exp has no place in any kernel
+        repeatable = torch.are_deterministic_algorithms_enabled()
+        made, _ = self._refusals.attempt(
+            lambda: (
+                _own_bwd(*done[:5], done.lse.contiguous(), *traits.scored)
+                if self._native and not repeatable
+                else self._by_python(done, traits, repeatable)
+            ),
+            Asked(q, k, v, traits, lse=True),
+            reasons=(NoUsableVariant, InvalidConfig),
         )
+        return made  # type: ignore[no-any-return]
+
+    def _by_python(self, done: Done, traits: Traits, repeatable: bool) -> Three:
+        grad_out, out = (t.contiguous() if is_expanded(t) else t for t in (done.grad_out, done.out))
+        five = (grad_out, done.q, done.k, done.v, out)
+        do, q, k, v, o = (with_whole_rows(t) for t in five)
         dq, dk, dv = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (q, k, v))
-        given = {"q": q, "k": k, "v": v, "o": out, "do": grad_out, "lse": done.lse.contiguous()}
+        workload = workload_of(q, k, v, op=BACKWARD, **traits.of_workload)
+        device = q.device.index
+        given = {"q": q, "k": k, "v": v, "o": o, "do": do, "lse": done.lse.contiguous()}
         tensors = tensors_of({**given, "dq": dq, "dk": dk, "dv": dv})
-        launch(kernel, problem_of(workload), tensors, q.device.index)
+        kernel = self._kernels(workload, device, repeatable)
+        launch(kernel, problem_of(workload), tensors, device)
         return dq, dk, dv
-
-    def _kernel(self, workload: Workload, device: int) -> CoreKernel | None:
-        key = (workload, device, torch.are_deterministic_algorithms_enabled())
-        if key not in self._found:
-            if is_capturing():
-                return None
-            self._found[key] = self._made(*key)
-        return self._found[key]
-
-    def _made(self, workload: Workload, device: int, repeatable: bool) -> CoreKernel | None:
-        if not families.runnable(_limits(device), BACKWARD, workloads=[workload]):
-            return None
-        try:
-            return self._kernels(workload, device, repeatable)
-        except NoUsableVariant:
-            return None
-
-
-def _takes(done: Done, traits: Traits) -> bool:
-    """Whether there may be a kernel for such tensors.  A gradient of the log-sum-exp has no place
-    in any."""
-    three = (done.q, done.k, done.v)
-    return (
-        done.grad_lse is None
-        and traits.masks_only
-        and done.q.dtype in HALF
-        and all(map(has_whole_rows, three))
-        and not any(0 in t.shape for t in three)
-    )
-
-
-@cache
-def _limits(device: int) -> arch.ArchLimits:
-    return arch.limits(torch.cuda.get_device_capability(device))

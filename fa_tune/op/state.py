@@ -64,7 +64,7 @@ class Operators:
         self._repeatable = Memo(Plans(self.load, partial(chooser_of, repeatable=True)))
         self._with_cache = Memo(self.plans, cached=True)
         self.cache_launches = CacheLaunches()
-        self.backward = OwnBackward(self._backward_kernel)
+        self.backward = OwnBackward(self._backward_kernel, native=self.native is not None)
 
     def _backward_kernel(self, workload: Workload, device: int, repeatable: bool) -> CoreKernel:
         memo = self._repeatable if repeatable else self._memo
