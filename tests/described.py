@@ -82,12 +82,13 @@ def described(
     added: int = 0,
     page_size: int = 0,
 ) -> tuple[Description, ...]:
-    """The launches of a call of a config on a workload; `given`: its tensors besides Q, K, V, O and
-    the log-sum-exp, or in their place.  Raises InvalidConfig for what the core refuses."""
+    """The launches of a call of a config on a workload; `given`: its tensors besides Q, K, V, O,
+    their gradients and the log-sum-exp, or in their place.  Raises InvalidConfig for what the core refuses."""
     family = families.of(config)
     plan = family.plan(config, family.traits(config, workload), "sm_90")
     kernel = unloaded(core(), str(config), plan)
-    usual = {name: abi.Tensor(4096 * i, 56, 40, 24) for i, name in enumerate("qkvo", 1)}
+    names = ("q", "k", "v", "o", "do", "dq", "dk", "dv")
+    usual = {name: abi.Tensor(4096 * i, 56, 40, 24) for i, name in enumerate(names, 1)}
     tensors = tensors_by_role(
         usual | {"lse": abi.Tensor(1 << 20)} | dict(given or {}),
         workspace=1 << 30,

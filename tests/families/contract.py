@@ -19,7 +19,7 @@ from fa_tune.build.compile import BuildRequest, build
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Outcome
-from fa_tune.core.workload import DType, Workload
+from fa_tune.core.workload import FORWARD, DType, Workload
 from fa_tune.families.axes import read_value
 from fa_tune.families.base import KernelFamily
 from fa_tune.operations.traits import Traits
@@ -46,6 +46,12 @@ class KernelFamilyContract:
     @pytest.fixture
     def family(self) -> KernelFamily:
         return families.get(self.name)
+
+    @pytest.fixture
+    def workload(self, family: KernelFamily, request: pytest.FixtureRequest) -> Workload:
+        """That of the parameter, or an ordinary one, of the family's operation."""
+        of_forward = getattr(request, "param", WORKLOADS[0])
+        return dataclasses.replace(of_forward, op=family.operation)
 
     def test_is_found_by_its_name(self, family: KernelFamily) -> None:
         assert family.name == self.name
@@ -74,14 +80,14 @@ class KernelFamilyContract:
     def test_runs_on_its_devices_and_refuses_the_others(self, family: KernelFamily) -> None:
         here = limits(self.compute_capability)
         assert families.device_rejection(family, here) is None
-        assert family in families.runnable(here)
+        assert family in families.runnable(here, family.operation)
         assert family.compile_arch(here) in (here.arch, f"{here.arch}a")
         config = family.default_config(128, DType.FP16)
         for capability in self.refusing:
             rejected = families.device_rejection(family, limits(capability))
             assert rejected is not None
             assert family.constraints(config, limits(capability)) == rejected
-            assert family not in families.runnable(limits(capability))
+            assert family not in families.runnable(limits(capability), family.operation)
 
     @pytest.mark.parametrize("d_head", [64, 128])
     def test_the_tune_set_runs_somewhere_and_belongs_to_the_family(
@@ -103,7 +109,7 @@ class KernelFamilyContract:
             family.configs("no such set")
 
     def test_its_short_forms_and_kernel_names_are_its_own(self, family: KernelFamily) -> None:
-        workload = WORKLOADS[1]
+        workload = dataclasses.replace(WORKLOADS[1], op=family.operation)
         for config in family.configs("tune"):
             traits = family.traits(config, workload, lse=True)
             for text in (str(config), family.name_expression(config, traits)):
@@ -133,7 +139,7 @@ class KernelFamilyContract:
         with pytest.raises(InvalidConfig):
             family.parse("no config at all")
 
-    @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.key)
+    @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.key, indirect=True)
     def test_geometry_covers_every_query(self, family: KernelFamily, workload: Workload) -> None:
         config = family.default_config(workload.d_head, workload.dtype)
         launch, *_ = described(config, workload)
@@ -153,12 +159,16 @@ class KernelFamilyContract:
         assert all(whole % part == 0 for whole, part in parts)
         assert launch.block[0] <= 1024
 
-    def test_traits_say_whether_the_log_sum_exp_is_wanted(self, family: KernelFamily) -> None:
-        base = WORKLOADS[0]
-        config = family.default_config(base.d_head, base.dtype)
-        with_lse = family.traits(config, dataclasses.replace(base, lse=True))
-        assert with_lse == family.traits(config, base, lse=True)
-        assert with_lse != family.traits(config, base)
+    def test_traits_say_whether_the_log_sum_exp_is_wanted(
+        self, family: KernelFamily, workload: Workload
+    ) -> None:
+        """Of a forward pass; others are given it."""
+        config = family.default_config(workload.d_head, workload.dtype)
+        wanting = dataclasses.replace(workload, lse=True)
+        plain, with_lse = (family.traits(config, workload, lse=lse) for lse in (False, True))
+        assert family.suits(wanting) == (plain != with_lse) == (family.operation == FORWARD)
+        if family.suits(wanting):
+            assert family.traits(config, wanting) == with_lse
 
     @pytest.mark.parametrize("traits", ALL_TRAITS)
     def test_a_kernel_is_verified_on_workloads_of_its_own_traits(
@@ -166,13 +176,15 @@ class KernelFamilyContract:
     ) -> None:
         """Else it is not the kernel that is meant, and one with the log-sum-exp, launched on a
         workload without it, has no room to write it to."""
+        if family.operation != FORWARD and Traits.parse(traits).lse:
+            pytest.skip("a trait of forward passes")
         configs = (family.default_config(128, DType.BF16), *family.configs("tune", d_head=64))
         for config in configs:
             for workload in family.extra_verification(config, traits):
                 assert family.traits(config, workload) == traits
                 assert (workload.dtype, workload.d_head) == (config.dtype, config.d_head)
 
-    @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.key)
+    @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.key, indirect=True)
     def test_compiles_for_the_workloads_traits(
         self, family: KernelFamily, workload: Workload, artifacts: ArtifactStore
     ) -> None:

@@ -36,8 +36,8 @@ def test_what_a_family_computes_are_fields(name: str) -> None:
 def test_a_field_is_offered_where_it_is_named(
     name: str, field: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workload = USING[field]
     family: Any = families.get(name)
+    workload = replace(USING[field], op=family.operation)
     assert field in workload.unusual
     assert family.suits(FEW)
     assert family.suits(workload) == (field in family.computes)

@@ -13,7 +13,7 @@ ROWS = {64: 128, 128: 64}  # query rows of a step, by head dimension
 CONSTRAINTS: tuple[Rule[Sm90BackwardConfig], ...] = (
     (
         "d_head_fits_registers",
-        "d_head must be 64 or 128: dK and dV of 64 keys stay in a warpgroup's registers",
+        "d_head must be 64 or 128",
         lambda c: c.d_head in ROWS,
     ),
     ("d_head_v_is_d_head", "d_head_v must be 0, as d_head", lambda c: c.d_v == c.d_head),

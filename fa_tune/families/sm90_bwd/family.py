@@ -37,7 +37,7 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
     entry = "sm90/bwd/entry.cu"
     config_class = Sm90BackwardConfig
     example = "sm90_bwd(FP16, 128, 64, 128): q_stages_3"
-    computes = computed.BASIC | computed.MASKS
+    computes = computed.BASIC - {"lse"} | computed.MASKS
     set_keys = "fast, tune or all"
 
     constraints = staticmethod(constraints)
@@ -77,18 +77,17 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
         if d_head not in ROWS or d_head_v not in (0, d_head):
             return []
         either = (False, True)
-        turns = (True,) if key == "fast" else either
         common: Axes = {
             "dtype": dtypes or tuple(DType),
             "d_head": (d_head,),
             "B_r": (ROWS[d_head],),
             "B_c": (KEYS,),
             "q_stages": (2, 3),
-            "turns": turns,
+            "turns": either,
             "dynamic": either,
         }
-        two_pass = {"two_pass": (True,), "dq_keys": (96,) if key == "fast" else (96, 128)}
-        passes: tuple[Axes, ...] = ({}, two_pass)
+        more = {"turns": (True,), "dq_keys": (96,)} if key == "fast" else {"dq_keys": (96, 128)}
+        passes: tuple[Axes, ...] = ({}, {"two_pass": (True,), **more})
         return [c for more in passes for c in expand(Sm90BackwardConfig, {**common, **more})]
 
     def plan(self, config: Sm90BackwardConfig, traits: str, arch: str) -> CallPlan:

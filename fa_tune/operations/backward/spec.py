@@ -45,6 +45,10 @@ class Backward(Forward):
         per_head = self.visited_tiles(w, B_r, B_c) * tile + 2 * w.seq_len_q * w.d_v
         return w.batch * w.heads * per_head
 
+    def traits(self, workload: Workload, blocks: tuple[int, int], *, lse: bool = False) -> Traits:
+        """Those of the forward pass; the log-sum-exp is given, whatever `lse` says."""
+        return super().traits(workload, blocks)
+
     def verification_cases(
         self,
         blocks: tuple[int, int],

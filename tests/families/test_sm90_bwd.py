@@ -1,0 +1,182 @@
+"""The sm90_bwd family keeps the contract, and says in Python what its kernels assert."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fa_tune import families
+from fa_tune.build import nvrtc
+from fa_tune.build.cache import ArtifactStore
+from fa_tune.build.compile import BuildRequest, build
+from fa_tune.core.arch import limits
+from fa_tune.core.paths import kernels_dir
+from fa_tune.core.workload import BACKWARD, DType, Workload
+from fa_tune.families.sm90_bwd.config import KEYS as KEYS_OF_CTA
+from fa_tune.families.sm90_bwd.config import SMALL_BYTES, Sm90BackwardConfig
+from fa_tune.families.sm90_bwd.constraints import CONSTRAINTS, constraints
+from tests.described import DEVICE, described
+from tests.families.contract import KernelFamilyContract
+
+H200 = limits((9, 0))
+FAMILY: Any = families.get("sm90_bwd")
+DEFAULT: Sm90BackwardConfig = FAMILY.default_config(128, DType.FP16)
+TWO_PASS = DEFAULT.repeatable()
+
+
+class TestSm90BackwardContract(KernelFamilyContract):
+    name = "sm90_bwd"
+    compute_capability = (9, 0)
+    refusing = ((8, 0), (8, 6), (8, 9), (10, 0), (12, 0))
+    bad_configs = (
+        replace(DEFAULT, d_head=96),
+        replace(DEFAULT, d_head_v=64),
+        replace(DEFAULT, B_r=128),
+        replace(DEFAULT, B_c=64),
+        replace(DEFAULT, q_stages=4),
+        replace(TWO_PASS, dq_keys=136),
+        replace(DEFAULT, dq_keys=128),
+        replace(DEFAULT, dynamic=True),
+    )
+
+    def test_each_constraint_is_tried(self) -> None:
+        broken = [constraints(config, H200) for config in self.bad_configs]
+        named = {rejected.constraint for rejected in broken if rejected is not None}
+        assert named == {name for name, _, _ in CONSTRAINTS} | {"smem_fits"}
+
+
+def test_static_asserts_say_the_same_sentences() -> None:
+    """But for the one that keeps a knob without effect from making a second name of a config."""
+    text = (kernels_dir() / "sm90" / "bwd" / "constraints.cuh").read_text()
+    joined = re.sub(r'"\s+"', "", text)  # adjacent literals are one
+    asserted = re.findall(r'static_assert\(.*?"([^"]+)"\)', joined, re.DOTALL)
+    told = {sentence for name, sentence, _ in CONSTRAINTS if name != "dq_keys_have_a_pass"}
+    assert told <= set(asserted)
+
+
+def test_shared_memory_is_what_the_kernels_lay_out() -> None:
+    """Barriers and tiles at the end aside, for configs that differ in every term."""
+    configs = [
+        DEFAULT,
+        TWO_PASS,
+        replace(DEFAULT, q_stages=2, dynamic=True),
+        replace(TWO_PASS, dynamic=True, dq_keys=128),
+        FAMILY.default_config(64, DType.BF16),
+        replace(FAMILY.default_config(64, DType.BF16), dynamic=True),
+        replace(FAMILY.default_config(64, DType.BF16).repeatable(), dq_keys=80),
+    ]
+    asserts = [
+        f"static_assert(sizeof({name}<{c.to_cpp_struct()}>) <= {whole} && "
+        f'sizeof({name}<{c.to_cpp_struct()}>) > {whole - SMALL_BYTES}, "{c}");'
+        for c in configs
+        for name, whole in (("SharedMemory", c.smem_bytes), ("DqSharedMemory", c.dq_smem_bytes))
+    ]
+    using = "using namespace fa_tune;\nusing namespace fa_tune::sm90::backward;"
+    source = "\n".join(['#include "sm90/bwd/shared_memory.cuh"', using, *asserts, ""])
+    options = ("-std=c++20", "-arch=sm_90a")
+    nvrtc.compile_source(source, "k.cu", FAMILY.source_files(), options, ())
+
+
+@pytest.mark.parametrize("d_head", [64, 128])
+@pytest.mark.parametrize("key", ["fast", "tune", "all"])
+def test_a_set_has_the_default_and_what_repeats_the_same_bits(key: str, d_head: int) -> None:
+    found = FAMILY.configs(key, dtypes=[DType.BF16], d_head=d_head)
+    default = FAMILY.default_config(d_head, DType.BF16)
+    assert {default, default.repeatable()} <= set(found)
+    assert {c.two_pass for c in found if constraints(c, H200) is None} == {False, True}
+
+
+@pytest.mark.parametrize(("d_head", "d_head_v"), [(96, 0), (256, 0), (128, 64)])
+def test_other_heads_have_no_sets_and_a_reason(d_head: int, d_head_v: int) -> None:
+    for key in ("fast", "tune", "all"):
+        assert FAMILY.configs(key, d_head=d_head, d_head_v=d_head_v) == []
+    config = FAMILY.default_config(d_head, DType.FP16, d_head_v=d_head_v)
+    assert constraints(config, H200) is not None
+
+
+def test_what_repeats_the_same_bits_runs_wherever_the_config_does() -> None:
+    for d_head in (64, 128):
+        for config in FAMILY.configs("all", d_head=d_head):
+            if constraints(config, H200) is None:
+                other = config.repeatable()
+                assert constraints(other, H200) is None
+                assert other.two_pass
+                assert other.repeatable() == other
+
+
+# Launches ---------------------------------------------------------------------------------------
+
+# Three blocks of 128 queries, four of 128 keys; 6 heads of Q share 2 of K and V.
+PROBLEM = Workload(2, 6, 2, 300, 500, 128, DType.FP16, op=BACKWARD)
+QUERIES, KEYS = 2 * 6 * 3, 2 * 2 * 4
+ROWS = 2 * 6 * 384  # of the workspace
+
+
+def test_one_pass_prepares_the_sums_of_dq_and_finishes_them() -> None:
+    prepare, main, finish = described(DEFAULT, PROBLEM)
+    assert [d.grid[0] for d in (prepare, main, finish)] == [QUERIES, KEYS, QUERIES]
+    assert [d.dependent for d in (prepare, main, finish)] == [False, True, True]
+    assert [len(d.maps) for d in (prepare, main, finish)] == [0, 6, 0]
+    assert [tensor.box_rows for tensor in main.maps] == [64] * 6  # Q, K, V, dO, dK, dV
+    statistics, sums = 2 * 4 * ROWS, 4 * 128 * ROWS
+    assert {d.workspace_bytes for d in (prepare, main, finish)} == {statistics + sums}
+
+
+def test_two_passes_need_no_room_for_sums() -> None:
+    dq, main = described(TWO_PASS, PROBLEM)
+    assert (dq.grid[0], main.grid[0]) == (QUERIES, KEYS)
+    assert (dq.dependent, main.dependent) == (False, True)
+    assert [tensor.box_rows for tensor in dq.maps] == [64, 96, 96, 64, 64]  # Q, K, V, dO, dQ
+    assert dq.shared_bytes == TWO_PASS.dq_smem_bytes
+    assert dq.workspace_bytes == main.workspace_bytes == 2 * 4 * ROWS
+
+
+def test_a_step_of_d_head_64_has_twice_as_many_queries() -> None:
+    _, main, _ = described(FAMILY.default_config(64, DType.FP16), replace(PROBLEM, d_head=64))
+    assert [tensor.box_rows for tensor in main.maps] == [128, 64, 64, 128, 64, 64]
+
+
+def test_persistent_grids_are_no_larger_than_the_device_or_the_work() -> None:
+    many = replace(PROBLEM, batch=32)
+    dq, main = described(replace(TWO_PASS, dynamic=True), many)
+    assert dq.grid[0] == main.grid[0] == DEVICE.multiprocessors
+    dq, main = described(replace(TWO_PASS, dynamic=True), PROBLEM)
+    assert (dq.grid[0], main.grid[0]) == (QUERIES, KEYS)
+
+
+def test_only_keys_that_fill_no_blocks_need_another_kernel() -> None:
+    for lengths, traits in (((300, 512), "plain"), ((1, 128), "plain"), ((512, 500), "ragged")):
+        queries, keys = lengths
+        workload = replace(PROBLEM, seq_len_q=queries, seq_len_kv=keys)
+        assert FAMILY.traits(DEFAULT, workload) == traits
+
+
+def test_persistent_kernels_are_verified_over_several_rounds() -> None:
+    config = replace(TWO_PASS, dynamic=True)
+    for traits in ("plain", "causal+ragged", "window+sink"):
+        (workload,) = FAMILY.extra_verification(config, traits)
+        assert -(-workload.seq_len_kv // KEYS_OF_CTA) * workload.kv_heads * workload.batch > 132
+        assert FAMILY.traits(config, workload) == traits
+
+
+# Kernels ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("d_head", [64, 128])
+def test_defaults_compile_without_serialised_products(
+    d_head: int, artifacts: ArtifactStore
+) -> None:
+    """C75xx is what ptxas calls wgmma that it had to serialise."""
+    default = FAMILY.default_config(d_head, DType.FP16)
+    requests = [
+        BuildRequest(families.variant(config), traits, "sm_90a")
+        for config in (default, default.repeatable())
+        for traits in ("plain", "causal+ragged")
+    ]
+    for result in build(requests, artifacts):
+        assert result.artifact is not None, result.reason
+        assert not result.artifact.diagnostics, result.request
