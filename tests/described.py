@@ -83,7 +83,8 @@ def described(
     page_size: int = 0,
 ) -> tuple[Description, ...]:
     """The launches of a call of a config on a workload; `given`: its tensors besides Q, K, V, O,
-    their gradients and the log-sum-exp, or in their place.  Raises InvalidConfig for what the core refuses."""
+    their gradients and the log-sum-exp, or in their place.  Raises InvalidConfig for what the core
+    refuses."""
     family = families.of(config)
     plan = family.plan(config, family.traits(config, workload), "sm_90")
     kernel = unloaded(core(), str(config), plan)

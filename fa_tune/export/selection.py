@@ -18,7 +18,7 @@ from fa_tune.build.compile import BuildRequest
 from fa_tune.core.arch import ArchLimits, limits, parse_arch, smallest_served
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Variant
-from fa_tune.core.workload import DType, Workload
+from fa_tune.core.workload import FORWARD, DType, Workload
 from fa_tune.export.sizes import ROWS, SizedDefault, sized_defaults
 from fa_tune.families.base import Config
 from fa_tune.families.fields import is_kv_e4m3
@@ -30,6 +30,7 @@ from fa_tune.store.registry.schema import Entry, Registry
 
 DEFAULT_D_HEADS = (64, 128)  # without an entry and without a wish
 PTX_ARCH, PTX_CAPABILITY = "compute_80", (8, 0)
+ONLY_FORWARD = "only kernels of the forward pass are exported"
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,12 @@ class Selection:
 
 
 def select(registry: Registry, options: ExportOptions) -> Selection:
-    """Choose what to export.  Raises InvalidConfig for a set or an architecture that means nothing,
-    NoUsableVariant where nothing is to be exported."""
+    """Choose what to export.  Raises InvalidConfig for a set or an architecture that means nothing
+    and for workloads and configs of another operation than the forward pass, NoUsableVariant where
+    nothing is to be exported."""
     found = Selection()
+    if others := [w.key for w in options.workloads if w.op != FORWARD]:
+        raise InvalidConfig(f"{others[0]}: {ONLY_FORWARD}")
     archs = [parse_arch(text) for text in options.archs] or _archs_of(registry.entries)
     if not archs:
         raise NoUsableVariant(
@@ -155,6 +159,9 @@ def _usable(entry: Entry, archs: Sequence[ArchLimits], found: Selection) -> Conf
         major_minor = "{}{}".format(*entry.gpu.compute_capability)
         found.left_out.append(f"{about}: no architecture that is exported runs on sm_{major_minor}")
         return None
+    if entry.workload.op != FORWARD:
+        found.left_out.append(f"{about}: {ONLY_FORWARD}")
+        return None
     if entry.workload.score_hook is not None:
         found.left_out.append(f"{about}: C++ launches no kernels with a score hook")
         return None
@@ -195,7 +202,7 @@ def _serving(
 def _extra(
     options: ExportOptions, archs: Sequence[ArchLimits], found: Selection
 ) -> Iterator[tuple[Config, ArchLimits]]:
-    """The configs of `--kernels` that run on an architecture."""
+    """The configs of `--kernels` that run on an architecture.  Raises InvalidConfig as `select`."""
     if options.kernels is None:
         return
     for arch in archs:
@@ -203,6 +210,8 @@ def _extra(
         for config in choose_configs(
             options.kernels, options.dtypes, d_heads, able, d_head_v=options.d_head_v
         ):
+            if families.of(config).operation != FORWARD:
+                raise InvalidConfig(f"{config}: {ONLY_FORWARD}")
             rejected = families.constraints(config, arch)
             if rejected is None:
                 yield config, arch

@@ -14,7 +14,7 @@ from fa_tune.build.native.core import KernelImage
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Variant
-from fa_tune.core.workload import DType, Workload
+from fa_tune.core.workload import BACKWARD, DType, Workload
 from fa_tune.export.project import Export, ExportedKernel, choose
 from fa_tune.export.selection import ExportOptions, Selection, kernel_computes, select
 from fa_tune.families.decode.config import DecodeConfig
@@ -91,6 +91,20 @@ def test_windows_and_what_changes_scores_have_kernels_of_their_own() -> None:
     assert not kernel_computes(config, "causal+ragged+window+sink", plain)
     assert not kernel_computes(config, "causal+ragged", workload)
     assert [text for text in found.left_out if "score hook" in text]
+
+
+def test_backward_passes_are_left_out_or_refused() -> None:
+    full = Workload(*SHAPE, 128, DType.FP16)
+    backward = dataclasses.replace(full, op=BACKWARD)
+    config = families.get("sm90_bwd").example
+    found = select(chosen_on_h200((backward, config)), options())
+    (said,) = found.left_out
+    assert backward.key in said
+    assert not found.entries
+    assert "sm90_bwd" not in {r.variant.family for r in found.kernels}
+    for asked in (options(workloads=(full, backward)), options(kernels=config)):
+        with pytest.raises(InvalidConfig, match="only kernels of the forward pass"):
+            select(chosen_on_h200((full, FAST)), asked)
 
 
 def test_defaults_for_few_queries_come_first_and_by_wish() -> None:
