@@ -94,9 +94,9 @@ def test_windows_and_what_changes_scores_have_kernels_of_their_own() -> None:
 
 
 def test_backward_passes_are_left_out_or_refused() -> None:
-    full = Workload(*SHAPE, 128, DType.FP16)
+    full = Workload(*SHAPE, D_HEAD, DType.FP16)
     backward = dataclasses.replace(full, op=BACKWARD)
-    config = families.get("sm90_bwd").example
+    config = str(families.get("sm90_bwd").default_config(D_HEAD, DType.FP16))
     found = select(chosen_on_h200((backward, config)), options())
     (said,) = found.left_out
     assert backward.key in said

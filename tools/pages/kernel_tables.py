@@ -6,7 +6,9 @@ import dataclasses
 from dataclasses import Field
 from typing import Any
 
-from fa_tune.core.workload import DType
+from fa_tune import families
+from fa_tune.core.arch import limits
+from fa_tune.core.workload import BACKWARD, DType, Workload
 from fa_tune.families.sm90.config import REGISTER_BUDGET
 from fa_tune.families.sm90.sets import default_config
 from recorded_files import table
@@ -40,6 +42,16 @@ def _short(field: Field[Any]) -> tuple[str, ...]:
 def sm90_example() -> str:
     """The default config at d_head 128, the usual one."""
     return f"The default at d_head 128 is `{default_config(128, DType.FP16)}`."
+
+
+def sm90_bwd_example() -> str:
+    """The default configs at d_head 128, of long sequences and of short ones."""
+    family, hopper = families.get("sm90_bwd"), limits((9, 0))
+    usual, short = (
+        family.default_for(Workload(1, 1, 1, length, length, 128, DType.FP16, op=BACKWARD), hopper)
+        for length in (4096, 512)
+    )
+    return f"The default at d_head 128 is `{usual}`, of short sequences `{short}`."
 
 
 def sm90_registers() -> str:

@@ -86,9 +86,10 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
             "turns": either,
             "dynamic": either,
         }
-        more = {"turns": (True,), "dq_keys": (96,)} if key == "fast" else {"dq_keys": (96, 128)}
-        passes: tuple[Axes, ...] = ({}, {"two_pass": (True,), **more})
-        return [c for more in passes for c in expand(Sm90BackwardConfig, {**common, **more})]
+        two: Axes = {"two_pass": (True,), "dq_keys": (96, 128)}
+        if key == "fast":
+            two = {"two_pass": (True,), "dq_keys": (96,), "turns": (True,)}
+        return [c for own in ({}, two) for c in expand(Sm90BackwardConfig, {**common, **own})]
 
     def plan(self, config: Sm90BackwardConfig, traits: str, arch: str) -> CallPlan:
         counters = COUNTER_BYTES if config.dynamic else 0
