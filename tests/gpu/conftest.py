@@ -22,7 +22,7 @@ from fa_tune.core.options import MachineOptions
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import KernelFamily
 from fa_tune.workers.supervisor import run_items
-from tests.gpu.cases import Case, compiled, item_of, request
+from tests.gpu.cases import FORWARD_FAMILIES, Case, compiled, item_of, request
 from tests.project_files import ROOT
 
 PROGRAM = [sys.executable, "-c", "import sys; from fa_tune.cli import main; sys.exit(main())"]
@@ -114,9 +114,9 @@ def arch() -> str:
     return limits(device.compute_capability).arch
 
 
-@pytest.fixture(scope="module", params=families.family_names())
+@pytest.fixture(scope="module", params=FORWARD_FAMILIES)
 def family(request: pytest.FixtureRequest, arch: str) -> KernelFamily:
-    """Every family that runs here."""
+    """Every family of the forward pass that runs here."""
     found = families.get(request.param)
     if (why := families.device_rejection(found, parse_arch(arch))) is not None:
         pytest.skip(f"{found.name}: {why.reason}")

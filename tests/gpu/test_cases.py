@@ -18,6 +18,7 @@ from fa_tune.operations.traits import Traits
 from tests.gpu.cases import (
     FA_D_HEADS,
     FA_LENGTHS,
+    FORWARD_FAMILIES,
     GROUPS,
     GROWTHS,
     LAYOUTS,
@@ -144,7 +145,7 @@ def test_its_forward_test_is_there_as_far_as_the_features_go() -> None:
     assert all(w.bottom_right for w in plain if w.causal and w.seq_len_q != w.seq_len_kv)
 
 
-@pytest.mark.parametrize("name", families.family_names())
+@pytest.mark.parametrize("name", FORWARD_FAMILIES)
 def test_every_family_has_a_grid_on_a_device_that_it_runs_on(name: str) -> None:
     family = families.get(name)
     configs = grid_configs(family, LIMITS)

@@ -15,7 +15,7 @@ from fa_tune.core.arch import ArchLimits, limits, parse_arch
 from fa_tune.core.model import Outcome
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.workers.supervisor import run_items
-from tests.gpu.cases import Case, by_request, grid_configs, named, random_grid
+from tests.gpu.cases import FORWARD_FAMILIES, Case, by_request, grid_configs, named, random_grid
 from tests.gpu.conftest import Built, case_items, faults_of
 from tests.gpu.test_sm90_kernels import paths
 
@@ -76,7 +76,7 @@ def _parts(cases: Sequence[Case]) -> list[tuple[int, Sequence[Case]]]:
 # Without a GPU ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", families.family_names())
+@pytest.mark.parametrize("name", FORWARD_FAMILIES)
 def test_the_storm_is_of_different_workloads_with_all_traits_on_every_config(name: str) -> None:
     family, hopper = families.get(name), limits((9, 0))
     cases = storm(family, hopper)

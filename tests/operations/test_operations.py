@@ -33,5 +33,7 @@ def test_the_work_is_that_of_the_workloads_operation(monkeypatch: pytest.MonkeyP
 
 
 def test_an_operation_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(InvalidConfig, match="unknown operation 'sideways'; known: backward, forward"):
+    with pytest.raises(
+        InvalidConfig, match="unknown operation 'sideways'; known: backward, forward"
+    ):
         flops.matmul_flop(replace(W, op="sideways"))

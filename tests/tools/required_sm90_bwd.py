@@ -1,0 +1,32 @@
+"""What of the sm90_bwd family has to compile: every config of `fast`, with few traits and with the
+most that its kernels have."""
+
+from __future__ import annotations
+
+from fa_tune import families
+from fa_tune.build.compile import BuildRequest
+from fa_tune.core.arch import limits
+from fa_tune.core.workload import DType
+from fa_tune.families.sm90_bwd.constraints import ROWS
+
+ARCH = "sm_90a"  # what the family compiles for
+TRAITS = ("plain", "causal+ragged+window")
+
+
+def builds() -> list[BuildRequest]:
+    """Every build that has to pass: both types, each with half of the traits."""
+    family, hopper = families.get("sm90_bwd"), limits((9, 0))
+    return [
+        BuildRequest(families.variant(config), traits, ARCH)
+        for d_head in ROWS
+        for dtype, traits in zip((DType.FP16, DType.BF16), TRAITS, strict=True)
+        for config in family.configs("fast", dtypes=[dtype], d_head=d_head)
+        if family.constraints(config, hopper) is None
+    ]
+
+
+def quick_builds() -> list[BuildRequest]:
+    """A part of these: what runs without tuning."""
+    family = families.get("sm90_bwd")
+    usual = {str(family.default_config(d, dtype)) for d in ROWS for dtype in DType}
+    return [request for request in builds() if request.variant.config in usual]
