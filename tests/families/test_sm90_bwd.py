@@ -10,8 +10,6 @@ import pytest
 
 from fa_tune import families
 from fa_tune.build import nvrtc
-from fa_tune.build.cache import ArtifactStore
-from fa_tune.build.compile import BuildRequest, build
 from fa_tune.core.arch import limits
 from fa_tune.core.paths import kernels_dir
 from fa_tune.core.workload import BACKWARD, DType, Workload
@@ -160,23 +158,3 @@ def test_persistent_kernels_are_verified_over_several_rounds() -> None:
         (workload,) = FAMILY.extra_verification(config, traits)
         assert -(-workload.seq_len_kv // KEYS_OF_CTA) * workload.kv_heads * workload.batch > 132
         assert FAMILY.traits(config, workload) == traits
-
-
-# Kernels ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("d_head", [64, 128])
-def test_defaults_compile_without_serialised_products(
-    d_head: int, artifacts: ArtifactStore
-) -> None:
-    """C75xx is what ptxas calls wgmma that it had to serialise."""
-    default = FAMILY.default_config(d_head, DType.FP16)
-    requests = [
-        BuildRequest(families.variant(config), traits, "sm_90a")
-        for config in (default, default.repeatable())
-        for traits in ("plain", "causal+ragged")
-    ]
-    for result in build(requests, artifacts):
-        assert result.artifact is not None, result.reason
-        assert not result.artifact.diagnostics, result.request

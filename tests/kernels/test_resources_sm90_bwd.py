@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import pytest
 
+from fa_tune import families
 from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import build
 from fa_tune.core.model import Outcome
 from tests.tools.proven import due, passed
 from tests.tools.required_sm90_bwd import builds, quick_builds
 
-MOST_SPILLED_BYTES = 64  # of a thread
+# Of a thread; the second of persistent CTAs in one pass.
+MOST_SPILLED_BYTES, PERSISTENT_SPILLED_BYTES = 64, 224
 
 
 @pytest.mark.all_kernels
@@ -25,6 +27,9 @@ def test_the_fast_set_compiles_without_serialised_products(artifacts: ArtifactSt
         assert not result.artifact.diagnostics, result.request
         found = result.artifact.resources
         spilled = max(found.spill_store_bytes, found.spill_load_bytes)
-        assert spilled <= MOST_SPILLED_BYTES, result.request
+        config = families.config_of(result.request.variant)
+        persistent = config.dynamic and not config.two_pass
+        most = PERSISTENT_SPILLED_BYTES if persistent else MOST_SPILLED_BYTES
+        assert spilled <= most, result.request
         assert found.registers * found.threads <= 65536, result.request
     passed(note, requests)
