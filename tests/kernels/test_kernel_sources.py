@@ -89,7 +89,7 @@ def test_everything_is_in_the_namespace(path: str) -> None:
     """Or, in C, has its name before its own.  What is a program of its own may have any names."""
     programs = ("csrc/stub/", "csrc/bench/", "csrc/export/examples/")
     if not path.endswith(("entry.cu", ".cpp", ".c")) and not path.startswith(programs):
-        named = r"^(namespace fa_tune(::\w+)? \{$|(typedef )?(struct|enum) fa_tune_|FA_TUNE_API )"
+        named = r"^(namespace fa_tune(::\w+)* \{$|(typedef )?(struct|enum) fa_tune_|FA_TUNE_API )"
         assert re.search(named, _text(path), re.MULTILINE), path
 
 

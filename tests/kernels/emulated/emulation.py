@@ -135,14 +135,23 @@ def build(
     text.  `folder`, of one run, keeps what is compiled: the same sources are not compiled again,
     in other processes neither.  Raises ValueError with the compiler's words if they do not compile,
     ToolMissing without a compiler."""
-    machine = _machine(folder)
     family = families.get(request.variant.family)
     config = family.parse(request.variant.config)
     kernels = family.name_expressions(config, request.traits)
     headers = edit(combining(dict(family.source_files()), config))
+    library = library_of(headers, family.entry_source(config, request.traits), kernels, folder)
+    return Emulated(request, library)
+
+
+def library_of(
+    headers: Mapping[str, str], source: str, kernels: Sequence[str], folder: Path
+) -> Path:
+    """A library of the kernels that a source, with these headers, instantiates by their names.
+    Raises as `build`."""
+    machine = _machine(folder)
     # The emulator's own are found instead, but for what is no instruction.
     sources = {name: text for name, text in headers.items() if not (EMULATOR / name).exists()}
-    sources["library.cpp"] = f"{family.entry_source(config, request.traits)}\n" + "".join(
+    sources["library.cpp"] = f"{source}\n" + "".join(
         f"constexpr auto* kKernel{i} = &{kernel};\nEMULATOR_LIBRARY({i}, kKernel{i})\n"
         for i, kernel in enumerate(kernels)
     )
@@ -156,7 +165,7 @@ def build(
         include = (*machine.header, "-I", str(own))
         _compile(["-shared", *include, str(own / "library.cpp"), *machine.objects], library)
 
-    return Emulated(request, _once(own / "library.so", make))
+    return _once(own / "library.so", make)
 
 
 def build_changed(
@@ -291,11 +300,11 @@ class Emulated:
             added=cache.added if cache else 0,
             page_size=cache.page_size if cache else 0,
         )
-        scratch = _Guarded.of(max(launch.counter_bytes for launch in call.launches), 0)
+        scratch = Guarded.of(max(launch.counter_bytes for launch in call.launches), 0)
         device = dataclasses.replace(device, counters=scratch.inside.ctypes.data)
         wanted = problem_for(call.plan, problem.workload)
         n_bytes = describe(kernel, wanted, tensors, device).workspace_bytes
-        workspace = _Guarded.of(n_bytes, 0xFF)
+        workspace = Guarded.of(n_bytes, 0xFF)
         tensors.workspace = workspace.inside.ctypes.data if n_bytes else 0
         written = [out.whole, lse, scratch.whole, workspace.whole]
         inputs = [_memory_of(t) for t in (problem.q, problem.k, problem.v)]
@@ -318,37 +327,67 @@ class Emulated:
     ) -> None:
         """A launch, of the kernel of that number.  What is `hidden` it finds when it has waited for
         the launches before it."""
-        aligned = [_aligned(value) for value in (*map(_map_bytes, step.maps), step.params)]
-        pointers = (ctypes.c_void_p * len(aligned))(*(a.ctypes.data for a in aligned))
-        error = ctypes.create_string_buffer(ERROR_BYTES)
-        contents = [array.copy() for array in hidden]
-        regions = (_Region * len(hidden))(
-            *(
-                _Region(array.ctypes.data, content.ctypes.data, array.nbytes)
-                for array, content in zip(hidden, contents, strict=True)
-            )
+        shape = Shape(
+            *(step.grid, step.block, step.shared_bytes),
+            resident=WAITING if waits(self.config) else CLUSTERS,
+            cluster=step.cluster[0],
         )
-        for array in hidden:
-            array.view(np.uint8).fill(0xFF)
-        getattr(ctypes.CDLL(str(self.library)), f"emulate_{number}")(
-            pointers,
-            (ctypes.c_uint * 3)(*step.grid),
-            (ctypes.c_uint * 3)(*step.block),
-            step.cluster[0],
-            step.shared_bytes,
-            WAITING if waits(self.config) else CLUSTERS,
-            regions,
-            len(regions),
-            ctypes.byref(_Schedule(**dataclasses.asdict(schedule))),
-            error,
-            ERROR_BYTES,
-        )
-        if error.value:
-            raise EmulationFailed(error.value.decode())
+        parameters = [*map(map_bytes, step.maps), step.params]
+        emulate(self.library, number, shape, parameters, schedule, hidden)
 
 
 @dataclass(frozen=True)
-class _Guarded:
+class Shape:
+    """Of a launch; `resident`: clusters at a time."""
+
+    grid: Sequence[int]
+    block: Sequence[int]
+    shared_bytes: int
+    resident: int = CLUSTERS
+    cluster: int = 1
+
+
+def emulate(
+    library: Path,
+    number: int,
+    shape: Shape,
+    parameters: Sequence[bytes],
+    schedule: Schedule,
+    hidden: Sequence[np.ndarray] = (),
+) -> None:
+    """A launch of a library's kernel of that number.  What is `hidden` it finds when it has waited
+    for the launches before it.  Raises EmulationFailed."""
+    aligned = [_aligned(value) for value in parameters]
+    pointers = (ctypes.c_void_p * len(aligned))(*(a.ctypes.data for a in aligned))
+    error = ctypes.create_string_buffer(ERROR_BYTES)
+    contents = [array.copy() for array in hidden]
+    regions = (_Region * len(hidden))(
+        *(
+            _Region(array.ctypes.data, content.ctypes.data, array.nbytes)
+            for array, content in zip(hidden, contents, strict=True)
+        )
+    )
+    for array in hidden:
+        array.view(np.uint8).fill(0xFF)
+    getattr(ctypes.CDLL(str(library)), f"emulate_{number}")(
+        pointers,
+        (ctypes.c_uint * 3)(*shape.grid),
+        (ctypes.c_uint * 3)(*shape.block),
+        shape.cluster,
+        shape.shared_bytes,
+        shape.resident,
+        regions,
+        len(regions),
+        ctypes.byref(_Schedule(**dataclasses.asdict(schedule))),
+        error,
+        ERROR_BYTES,
+    )
+    if error.value:
+        raise EmulationFailed(error.value.decode())
+
+
+@dataclass(frozen=True)
+class Guarded:
     """Memory with guards before and behind, bytes of PATTERN."""
 
     whole: np.ndarray
@@ -358,7 +397,7 @@ class _Guarded:
     BYTES: ClassVar[int] = 256
 
     @classmethod
-    def of(cls, count: int, fill: int) -> _Guarded:
+    def of(cls, count: int, fill: int) -> Guarded:
         """So many bytes from a multiple of 16 on."""
         whole = np.full(count + 2 * cls.BYTES + 16, cls.PATTERN, np.uint8)
         start = cls.BYTES + -(whole.ctypes.data + cls.BYTES) % 16
@@ -388,7 +427,7 @@ def _aligned(value: bytes) -> np.ndarray:
     return memory[start : start + len(value)]
 
 
-def _map_bytes(tensor: abi.TensorMap) -> bytes:
+def map_bytes(tensor: abi.TensorMap) -> bytes:
     """A tensor map as tests/kernels/emulated/gpu/ptx/tma.cuh reads it."""
     rank = tensor.rank
     box = (PANEL_COLUMNS, tensor.box_rows, *[1] * (rank - 2))

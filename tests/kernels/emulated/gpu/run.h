@@ -14,6 +14,9 @@ unsigned char shared_memory[1];
 namespace fa_tune::sm90 {
 unsigned char shared_memory[1];
 }
+namespace fa_tune::sm90::backward {
+unsigned char shared_memory[1];
+}
 namespace fa_tune::decode {
 unsigned char shared_memory[1];
 }

@@ -1,0 +1,466 @@
+// A consumer warpgroup of the kernel for dK and dV: 64 keys of a tile, against all queries that see
+// them, B_r a step, and these of all heads of a group.
+//
+//     S^T = K Q^T   P = exp2(scale S - LSE)   dP^T = V dO^T   dS = P (dP - D)
+//     dV += P^T dO   dK += dS^T Q   dQ = dS K   (the factor of dK and dQ comes at the end)
+//
+// A row is a key, a column a query, so that P^T and dS^T are A of the next products from where they
+// are.  dQ needs dS of all 128 keys, by way of shared memory, and so comes a step late: neither
+// warpgroup waits for the other's dS of the same step.
+//
+//     P(i) is in registers, nothing is under way
+//     issue dP(i)       pack P(i)        issue dV(i)
+//     wait for dP       dS(i), which others may read                        (under dV)
+//     wait for dV, give dO(i) back
+//     issue dQ(i - 1), dK(i), S(i + 1)   with `turns` when it is this warpgroup's turn
+//     wait for dQ       add it to global memory, give dS(i - 1) back       (under dK and S)
+//     wait for S        give Q(i) back, P(i + 1)             (under the other warpgroup's products)
+//
+// A warpgroup has 64 x 64 of dQ: half of its columns at d_head 128, half of its rows at d_head 64.
+// A tile of the fp32 sums in global memory is as it lies in registers,
+//
+//     [warpgroup][warp][8][lane][4]
+//
+// so that the adds of a warp are of whole lines.
+//
+// The assembler lets products run beside other code only where it can follow their accumulators:
+// what ordinary code reads is issued and waited for in one pass through the loop; dK and dV alone
+// cross from one to the next.  Hence first and last steps of their own.
+#pragma once
+
+#include "common/constants.cuh"
+#include "compiler.cuh"
+#include "ptx/bar.cuh"
+#include "ptx/elect.cuh"
+#include "ptx/ex2.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/red_v4.cuh"
+#include "ptx/shared_pairs.cuh"
+#include "ptx/stmatrix_trans.cuh"
+#include "ptx/wgmma.cuh"
+#include "ptx/wgmma_descriptor.cuh"
+#include "ptx/wgmma_overwrite.cuh"
+#include "sm90/bwd/gradients.cuh"
+#include "sm90/bwd/mask.cuh"
+#include "sm90/bwd/named_barriers.cuh"
+#include "sm90/bwd/scheduler.cuh"
+#include "sm90/bwd/shared_memory.cuh"
+
+namespace fa_tune::sm90::backward {
+
+template <Sm90BackwardConfig CFG, WorkloadTraits TRAITS>
+struct Consumer {
+    using Layout = SharedMemory<CFG>;
+    using QTile = typename Layout::QTile;
+    using KvTile = typename Layout::KvTile;
+    using DsTile = typename Layout::DsTile;
+    static constexpr bool kBf16 = CFG.dtype == DType::BF16;
+    static constexpr bool kHasDq = !CFG.two_pass;
+    // Whether dV is waited for before the next products are issued, which saves registers.
+    static constexpr bool kEarlyDv = kHasDq || CFG.d_head == 64;
+    // Whether the second warpgroup leaves out a first step of which its keys are not seen.
+    static constexpr bool kSkips = TRAITS.causal && CFG.B_r == 64;
+    static constexpr int kScores = CFG.B_r / 2;  // of a thread
+    static constexpr int kGradients = CFG.d_head / 2;
+    static constexpr int kSteps = CFG.B_r / 16;  // along k of dK and dV
+    static constexpr int kPanels = QTile::kPanels;
+    static constexpr int kThreads = 128, kAllThreads = 2 * kThreads;
+    using Scores = ptx::WgmmaM64K16<CFG.B_r, kBf16>;
+    using FirstScores = ptx::WgmmaOverwriting<CFG.B_r, kBf16>;
+    using Products = ptx::WgmmaM64K16<CFG.d_head, kBf16>;
+
+    // A step, and what comes after it.
+    struct Step {
+        int number;             // of the CTA
+        int block, next_block;  // of queries
+        Range blocks;           // of a head
+    };
+
+    const BackwardParams& p;
+    const ptx::TensorMap &dk_map, &dv_map;
+    const SharedAddress<CFG> smem;
+    const int warpgroup, warp, lane;
+    const float scale_log2;
+    Range keys;  // this warpgroup's, of the tile
+    // Where dQ comes that is added next, and how much further the first tile of the next head is
+    // than the last one of a head.
+    float* dq_tile;
+    long long to_next_head;
+    float dk[kGradients], dv[kGradients];
+    // Of S and P; of dP, then dS and then dQ.
+    float s[kScores], dp[kScores];
+    unsigned p_operand[kSteps][4], ds_operand[kSteps][4];
+
+    __device__ __forceinline__ Consumer(const BackwardParams& params, const ptx::TensorMap& dk_map,
+                                        const ptx::TensorMap& dv_map,
+                                        const SharedAddress<CFG>& smem, int warpgroup)
+        : p(params),
+          dk_map(dk_map),
+          dv_map(dv_map),
+          smem(smem),
+          warpgroup(warpgroup),
+          warp(threadIdx.x / 32 % 4),
+          lane(threadIdx.x % 32),
+          scale_log2(params.softmax_scale * kLog2E) {}
+
+    __device__ __forceinline__ void run(const WorkTile& first) {
+        if (CFG.turns && warpgroup == 1) pass_turn();
+        if constexpr (!CFG.dynamic) {
+            run_tile(first, 0, 0);
+        } else {
+            ConsumerTiles<true> tiles{smem.tiles()};
+            int done = 0;
+            unsigned kv_parity = 0;
+            WorkTile tile = first;
+#pragma unroll 1
+            while (tile.number >= 0) {
+                const int steps = run_tile(tile, done, kv_parity);
+                done += steps;
+                kv_parity ^= steps > 0;
+                tile = tiles.next();
+            }
+        }
+        // Shared memory must outlast the copies that read it.
+        if (warp == 0 && ptx::elect_sync()) ptx::cp_async_bulk_wait_group_read();
+    }
+
+    // `done`: steps of the CTA before the tile.  Returns how many it has.
+    __device__ __forceinline__ int run_tile(const WorkTile& tile, int done, unsigned kv_parity) {
+        const int key = tile.block * CFG.B_c;
+        const Range blocks =
+            queries_of_keys<TRAITS>(p, {key, key + CFG.B_c}).template blocks<CFG.B_r>();
+        const int steps = blocks.count() * p.heads_per_kv;
+        keys = {key + 64 * warpgroup, key + 64 * warpgroup + 64};
+#pragma unroll
+        for (int i = 0; i < kGradients; ++i) dk[i] = dv[i] = 0.f;
+        if (steps > 0) {
+            if constexpr (kHasDq) {
+                const int of_head = p.padded_q / CFG.B_r;
+                const long long head = tile.batch * p.heads + tile.head * p.heads_per_kv;
+                dq_tile = p.dq_sum + (head * of_head + blocks.first) * kDqTile;
+                to_next_head = static_cast<long long>(of_head - blocks.count() + 1) * kDqTile;
+            }
+            accumulate(steps, done, blocks, kv_parity);
+            if constexpr (CFG.dynamic) {
+                arrive(smem.k_empty());
+                arrive(smem.v_empty());
+            }
+        }
+        store(tile);
+        return steps;
+    }
+
+  private:
+    static constexpr int kDqTile = CFG.B_r * CFG.d_head;
+
+    // dK and dV of a tile of one step or more.
+    __device__ __forceinline__ void accumulate(int steps, int done, const Range& blocks,
+                                               unsigned kv_parity) {
+        Step step{done, blocks.first, following(blocks.first, blocks), blocks};
+        const bool skips = kSkips && warpgroup == 1 && steps > 1 &&
+                           blocks.first * CFG.B_r + CFG.B_r + p.diagonal <= keys.first;
+        ptx::mbarrier_wait(smem.k_full(), kv_parity);
+        {
+            const int n = skips ? done + 1 : done;
+            ptx::mbarrier_wait(smem.q_full(q_stage(n)), q_parity(n));
+            multiply_scores(s, k_rows(), smem.q(q_stage(n)));
+            ptx::wgmma_wait_group<0>();
+            keep_registers(s);
+            weigh(q_stage(n), skips ? step.next_block : step.block);
+        }
+        ptx::mbarrier_wait(smem.v_full(), kv_parity);
+        if (steps == 1) {
+            make_step<true, true>(step);
+        } else {
+            if (skips) {
+                skip_step(done);
+            } else {
+                make_step<true, false>(step);
+            }
+            advance(step);
+#pragma unroll 1
+            for (int i = 2; i < steps; ++i) {
+                make_step<false, false>(step);
+                advance(step);
+            }
+            make_step<false, true>(step);
+        }
+        if constexpr (kHasDq) {
+            const int last = done + steps - 1;
+            ptx::mbarrier_wait(smem.ds_full(last & 1), last >> 1 & 1);
+            multiply_dq(last & 1);
+            ptx::wgmma_wait_group<0>();
+            add_dq();
+            arrive(smem.ds_empty(last & 1));
+        }
+        ptx::wgmma_wait_group<0>();
+        keep_registers(dk);
+        keep_registers(dv);
+    }
+
+    // With dQ of the step before.
+    template <bool kFirst, bool kLast>
+    __device__ __forceinline__ void make_step(const Step& step) {
+        constexpr bool kMakesDq = kHasDq && !kFirst;
+        const int n = step.number, stage = n & 1;
+        const unsigned parity = n >> 1 & 1;
+        static_assert(Layout::kDoStages == 2, "a stage is a bit of a step's number");
+        const int q = q_stage(n), next_q = q == CFG.q_stages - 1 ? 0 : q + 1;
+        ptx::mbarrier_wait(smem.do_full(stage), parity);
+        multiply_scores(dp, v_rows(), smem.d_o(stage));
+        pack_p();
+        multiply_gradient(dv, p_operand, smem.d_o(stage));
+        ptx::wgmma_wait_group<1>();
+        keep_registers(dp);
+        make_ds(stage, step.block);
+        if constexpr (kHasDq) {
+            ptx::mbarrier_wait(smem.ds_empty(stage), parity ^ 1);
+            store_ds(stage);
+        }
+        if constexpr (kEarlyDv) {
+            ptx::wgmma_wait_group<0>();
+            keep_registers(dv);
+            arrive(smem.do_empty(stage));
+        }
+        if constexpr (kMakesDq) ptx::mbarrier_wait(smem.ds_full(stage ^ 1), n - 1 >> 1 & 1);
+        if constexpr (!kLast) ptx::mbarrier_wait(smem.q_full(next_q), q_parity(n + 1));
+        if constexpr (CFG.turns) take_turn();
+        if constexpr (kMakesDq) multiply_dq(stage ^ 1);
+        multiply_gradient(dk, ds_operand, smem.q(q));
+        if constexpr (!kLast) multiply_scores(s, k_rows(), smem.q(next_q));
+        if constexpr (CFG.turns) pass_turn();
+        // For dQ or, where there is none, for dV.
+        if constexpr (kMakesDq || !kEarlyDv) ptx::wgmma_wait_group<1 + !kLast>();
+        if constexpr (!kEarlyDv) {
+            keep_registers(dv);
+            arrive(smem.do_empty(stage));
+        }
+        if constexpr (kMakesDq) {
+            add_dq();
+            arrive(smem.ds_empty(stage ^ 1));
+            dq_tile += step.block == step.blocks.first ? to_next_head : kDqTile;
+        }
+        ptx::wgmma_wait_group<0>();
+        keep_registers(dk);
+        arrive(smem.q_empty(q));
+        if constexpr (!kLast) {
+            keep_registers(s);
+            weigh(next_q, step.next_block);
+        }
+    }
+
+    // A first step of whose queries none sees the second warpgroup's keys.
+    __device__ __forceinline__ void skip_step(int n) {
+        const int stage = n & 1;
+        const unsigned parity = n >> 1 & 1;
+        if constexpr (kHasDq) {
+            ptx::mbarrier_wait(smem.ds_empty(stage), parity ^ 1);
+#pragma unroll
+            for (int t = 0; t < kSteps; ++t) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) ds_operand[t][i] = 0;
+            }
+            store_ds(stage);
+        }
+        ptx::mbarrier_wait(smem.q_full(q_stage(n)), q_parity(n));
+        arrive(smem.q_empty(q_stage(n)));
+        ptx::mbarrier_wait(smem.do_full(stage), parity);
+        arrive(smem.do_empty(stage));
+        if constexpr (CFG.turns) {
+            take_turn();
+            pass_turn();
+        }
+    }
+
+    // --- steps -----------------------------------------------------------------------------
+
+    __device__ __forceinline__ static int following(int block, const Range& blocks) {
+        return block + 1 == blocks.end ? blocks.first : block + 1;
+    }
+    __device__ __forceinline__ static void advance(Step& step) {
+        ++step.number;
+        step.block = step.next_block;
+        step.next_block = following(step.block, step.blocks);
+    }
+    __device__ __forceinline__ static int q_stage(int n) {
+        return CFG.q_stages == 2 ? n & 1 : n % CFG.q_stages;
+    }
+    __device__ __forceinline__ static unsigned q_parity(int n) {
+        return CFG.q_stages == 2 ? n >> 1 & 1 : n / CFG.q_stages & 1;
+    }
+    __device__ __forceinline__ unsigned k_rows() const {
+        return smem.k() + warpgroup * 64 * KvTile::kRowBytes;
+    }
+    __device__ __forceinline__ unsigned v_rows() const {
+        return smem.v() + warpgroup * 64 * KvTile::kRowBytes;
+    }
+    // Every warp arrives for itself: it has waited for its own products.
+    __device__ __forceinline__ void arrive(unsigned barrier) const {
+        __syncwarp();
+        if (lane == 0) ptx::mbarrier_arrive(barrier);
+    }
+    __device__ __forceinline__ void take_turn() const {
+        ptx::bar_sync(static_cast<int>(NamedBarrier::TURN) + warpgroup, kAllThreads);
+    }
+    __device__ __forceinline__ void pass_turn() const {
+        ptx::bar_arrive(static_cast<int>(NamedBarrier::TURN) + (warpgroup ^ 1), kAllThreads);
+    }
+
+    // --- products, each a group that the caller waits for ------------------------------------
+
+    // S^T = K Q^T or dP^T = V dO^T, of this warpgroup's rows.
+    __device__ __forceinline__ static void multiply_scores(float (&scores)[kScores], unsigned rows,
+                                                           unsigned queries) {
+        const auto a = ptx::WgmmaDescriptor::of(rows, 16);
+        const auto b = ptx::WgmmaDescriptor::of(queries, 16);
+        ptx::wgmma_fence();
+        FirstScores::ss4(scores, a.bits(), b.bits());
+#pragma unroll
+        for (int panel = 1; panel < kPanels; ++panel) {
+            Scores::ss4(scores, a.advance(panel * KvTile::kPanelBytes).bits(),
+                        b.advance(panel * QTile::kPanelBytes).bits(), 1);
+        }
+        ptx::wgmma_commit_group();
+    }
+
+    // dV += P^T dO or dK += dS^T Q.
+    __device__ __forceinline__ static void multiply_gradient(float (&gradient)[kGradients],
+                                                             const unsigned (&operand)[kSteps][4],
+                                                             unsigned queries) {
+        const auto b = ptx::WgmmaDescriptor::of(queries, QTile::kPanelBytes);
+        keep_registers(gradient);
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int t = 0; t < kSteps; t += 4) {
+            Products::template rs4<true>(gradient, operand + t,
+                                         b.advance(16 * t * QTile::kRowBytes).bits(), 1);
+        }
+        ptx::wgmma_commit_group();
+    }
+
+    // 64 x 64 of dQ = dS K, in the place of dP, which is done with by then.
+    __device__ __forceinline__ float (&dq())[32] { return reinterpret_cast<float (&)[32]>(dp); }
+
+    __device__ __forceinline__ void multiply_dq(int stage) {
+        constexpr bool kByRows = CFG.d_head == 64;
+        const unsigned rows = smem.ds(stage) + (kByRows ? warpgroup * 64 * DsTile::kRowBytes : 0);
+        const unsigned columns = smem.k() + (kByRows ? 0 : warpgroup * KvTile::kPanelBytes);
+        const auto a = ptx::WgmmaDescriptor::of(rows, 16);
+        const auto b = ptx::WgmmaDescriptor::of(columns, KvTile::kPanelBytes);
+        ptx::wgmma_fence();
+        ptx::WgmmaOverwriting<64, kBf16>::ss4_n_major(dq(), a.bits(), b.bits());
+        ptx::WgmmaNMajor<64, kBf16>::ss4(dq(), a.advance(DsTile::kPanelBytes).bits(),
+                                         b.advance(64 * KvTile::kRowBytes).bits());
+        ptx::wgmma_commit_group();
+    }
+
+    // --- elements ----------------------------------------------------------------------------
+
+    // The queries of a block, and the first of a thread's columns.
+    __device__ __forceinline__ static Range queries_of(int block) {
+        return {block * CFG.B_r, block * CFG.B_r + CFG.B_r};
+    }
+    __device__ __forceinline__ void hide(float (&x)[kScores], int block) const {
+        const int key = keys.first + 16 * warp + lane / 4;
+        const Range rows[2] = {queries_of_key<TRAITS>(p, key), queries_of_key<TRAITS>(p, key + 8)};
+        hide_outside(x, rows, block * CFG.B_r + 2 * (lane % 4));
+    }
+    __device__ __forceinline__ bool is_masked(int block) const {
+        return needs_mask<TRAITS>(p, queries_of(block), keys);
+    }
+
+    // P of a block of queries whose S, and LSE in a stage of Q, are there.
+    __device__ __forceinline__ void weigh(int stage, int block) {
+        const unsigned at = smem.lse2(stage) + 8 * (lane % 4);
+#pragma unroll
+        for (int j = 0; j < kScores / 4; ++j) {
+            float lse2[2];
+            ptx::ld_shared_v2(lse2, at + 32 * j);
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                s[4 * j + e] = ptx::ex2_approx(s[4 * j + e] * scale_log2 - lse2[e % 2]);
+            }
+        }
+        if (is_masked(block)) hide(s, block);
+    }
+
+    __device__ __forceinline__ void pack_p() {
+#pragma unroll
+        for (int i = 0; i < kScores / 2; ++i) {
+            p_operand[i / 4][i % 4] = rounded<CFG.dtype>(s[2 * i], s[2 * i + 1]);
+        }
+#pragma unroll
+        for (int t = 0; t < kSteps; ++t) keep_registers(p_operand[t]);
+    }
+
+    // dS of a block of queries, with D in a stage of dO.
+    __device__ __forceinline__ void make_ds(int stage, int block) {
+        const unsigned at = smem.delta(stage) + 8 * (lane % 4);
+#pragma unroll
+        for (int j = 0; j < kScores / 4; ++j) {
+            float delta[2];
+            ptx::ld_shared_v2(delta, at + 32 * j);
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                dp[4 * j + e] = s[4 * j + e] * (dp[4 * j + e] - delta[e % 2]);
+            }
+        }
+        if (is_masked(block)) hide(dp, block);
+#pragma unroll
+        for (int i = 0; i < kScores / 2; ++i) {
+            ds_operand[i / 4][i % 4] = rounded<CFG.dtype>(dp[2 * i], dp[2 * i + 1]);
+        }
+#pragma unroll
+        for (int t = 0; t < kSteps; ++t) keep_registers(ds_operand[t]);
+    }
+
+    // dS^T in registers, to dS in shared memory: rows of queries, a panel of this warpgroup's keys.
+    __device__ __forceinline__ void store_ds(int stage) const {
+        const unsigned panel = smem.ds(stage) + warpgroup * DsTile::kPanelBytes;
+#pragma unroll
+        for (int t = 0; t < kSteps; ++t) {
+            const int row = 16 * t + lane / 16 * 8 + lane % 8;
+            const int chunk = 2 * warp + lane / 8 % 2;
+            ptx::stmatrix_x4_trans(panel + DsTile::offset(row, chunk), ds_operand[t]);
+        }
+        ptx::fence_proxy_async_shared();
+        arrive(smem.ds_full(stage));
+    }
+
+    __device__ __forceinline__ void add_dq() {
+        float (&of_thread)[32] = dq();
+        keep_registers(of_thread);
+        float* const to = dq_tile + 1024 * (4 * warpgroup + warp) + 4 * lane;
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+            ptx::red_add_v4(to + 128 * j, of_thread[4 * j], of_thread[4 * j + 1],
+                            of_thread[4 * j + 2], of_thread[4 * j + 3]);
+        }
+    }
+
+    // --- the way out ---------------------------------------------------------------------------
+
+    __device__ __forceinline__ void store(const WorkTile& tile) const {
+        const int own = static_cast<int>(NamedBarrier::GRADIENTS) + warpgroup;
+        if constexpr (CFG.dynamic) {
+            // Those of the tile before have left their place.
+            if (warp == 0 && ptx::elect_sync()) ptx::cp_async_bulk_wait_group_read();
+            ptx::bar_sync(own, kThreads);
+        } else {
+            // Both warpgroups are done with K and V, which were in their place.
+            ptx::bar_sync(static_cast<int>(NamedBarrier::CONSUMERS), kAllThreads);
+        }
+        const unsigned first = warpgroup * 64 * KvTile::kRowBytes;
+        stage_gradient<KvTile, CFG.dtype>(dk, p.softmax_scale, smem.dk() + first, warp, lane);
+        stage_gradient<KvTile, CFG.dtype>(dv, 1.f, smem.dv() + first, warp, lane);
+        ptx::fence_proxy_async_shared();
+        ptx::bar_sync(own, kThreads);
+        if (warp == 0 && ptx::elect_sync()) {
+            send_gradient<KvTile>(dk_map, smem.dk() + first, keys.first, tile.head, tile.batch);
+            send_gradient<KvTile>(dv_map, smem.dv() + first, keys.first, tile.head, tile.batch);
+            ptx::cp_async_bulk_commit_group();
+        }
+    }
+};
+
+}  // namespace fa_tune::sm90::backward

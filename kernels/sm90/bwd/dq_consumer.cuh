@@ -1,0 +1,303 @@
+// A consumer warpgroup of the kernel for dQ: 64 queries of a tile, against all keys that they see,
+// dq_keys a step.
+//
+//     S = Q K^T   P = exp2(scale S - LSE)   dP = dO V^T   dS = P (dP - D)   dQ += dS K
+//
+// A row is a query.  dQ of a step comes with the next step's scores:
+//
+//     issue S(i + 1), dP(i + 1), dQ(i)
+//     wait for S        P(i + 1)                      (under dP and dQ)
+//     wait for dP       give V back, dS(i + 1)        (under dQ)
+//     wait for dQ       give K(i) back
+//
+// It also finds the statistics of its queries, under the first products, and stores them for the
+// kernel that follows.
+#pragma once
+
+#include "common/constants.cuh"
+#include "compiler.cuh"
+#include "ptx/bar.cuh"
+#include "ptx/elect.cuh"
+#include "ptx/ex2.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/store_never.cuh"
+#include "ptx/wgmma.cuh"
+#include "ptx/wgmma_descriptor.cuh"
+#include "ptx/wgmma_overwrite.cuh"
+#include "sm90/bwd/dq_producer.cuh"
+#include "sm90/bwd/gradients.cuh"
+#include "sm90/bwd/named_barriers.cuh"
+#include "sm90/bwd/row_products.cuh"
+
+namespace fa_tune::sm90::backward {
+
+template <Sm90BackwardConfig CFG, WorkloadTraits TRAITS>
+struct DqConsumer {
+    using Layout = DqSharedMemory<CFG>;
+    using QTile = typename Layout::QTile;
+    using KvTile = typename Layout::KvTile;
+    static constexpr bool kBf16 = CFG.dtype == DType::BF16;
+    static constexpr int kScores = CFG.dq_keys / 2;  // of a thread
+    static constexpr int kGradients = CFG.d_head / 2;
+    static constexpr int kSteps = CFG.dq_keys / 16;  // along k of dQ
+    static constexpr int kThreads = 128;
+    using Scores = ptx::WgmmaM64K16<CFG.dq_keys, kBf16>;
+    using FirstScores = ptx::WgmmaOverwriting<CFG.dq_keys, kBf16>;
+    using Products = ptx::WgmmaM64K16<CFG.d_head, kBf16>;
+
+    const BackwardParams& p;
+    const ptx::TensorMap& dq_map;
+    const DqSharedAddress<CFG> smem;
+    const int warpgroup, warp, lane;
+    const float scale_log2;
+    int first_row;            // of this warpgroup, in its tile
+    float lse2[2], delta[2];  // of a thread's rows
+    float dq[kGradients];
+    float s[kScores], dp[kScores];  // of S and P; of dP and dS
+    unsigned ds_operand[kSteps][4];
+
+    __device__ __forceinline__ DqConsumer(const BackwardParams& params,
+                                          const ptx::TensorMap& dq_map,
+                                          const DqSharedAddress<CFG>& smem, int warpgroup)
+        : p(params),
+          dq_map(dq_map),
+          smem(smem),
+          warpgroup(warpgroup),
+          warp(threadIdx.x / 32 % 4),
+          lane(threadIdx.x % 32),
+          scale_log2(params.softmax_scale * kLog2E) {}
+
+    __device__ __forceinline__ void run(const WorkTile& first) {
+        if constexpr (!CFG.dynamic) {
+            run_tile(first, 0, 0);
+        } else {
+            ConsumerTiles<true> tiles{smem.tiles()};
+            int done = 0;
+            unsigned q_parity = 0;
+            WorkTile tile = first;
+#pragma unroll 1
+            while (tile.number >= 0) {
+                const int steps = run_tile(tile, done, q_parity);
+                done += steps;
+                q_parity ^= steps > 0;
+                tile = tiles.next();
+            }
+        }
+        // Shared memory must outlast the copies that read it.
+        if (warp == 0 && ptx::elect_sync()) ptx::cp_async_bulk_wait_group_read();
+    }
+
+    // `done`: steps of the CTA before the tile.  Returns how many it has.
+    __device__ __forceinline__ int run_tile(const WorkTile& tile, int done, unsigned q_parity) {
+        const int row = tile.block * kDqRows;
+        const Range blocks =
+            keys_of_queries<TRAITS>(p, {row, row + kDqRows}).template blocks<CFG.dq_keys>();
+        first_row = row + 64 * warpgroup;
+#pragma unroll
+        for (int i = 0; i < kGradients; ++i) dq[i] = 0.f;
+        if (blocks.count() > 0) {
+            accumulate(tile, blocks, done, q_parity);
+        } else {
+            find_statistics(tile);
+        }
+        store(tile);
+        return blocks.count();
+    }
+
+  private:
+    // dQ of a tile of one step or more.
+    __device__ __forceinline__ void accumulate(const WorkTile& tile, const Range& blocks, int done,
+                                               unsigned q_parity) {
+        static_assert(Layout::kVStages == 2, "a stage of V is a bit of a step's number");
+        const int first = done & 1;
+        int k_stage = done % Layout::kKStages;
+        unsigned k_parity = done / Layout::kKStages & 1;
+        ptx::mbarrier_wait(smem.q_full(warpgroup), q_parity);
+        ptx::mbarrier_wait(smem.k_full(k_stage), k_parity);
+        multiply_scores(s, smem.q(warpgroup), smem.k(k_stage));
+        ptx::mbarrier_wait(smem.do_full(warpgroup), q_parity);
+        ptx::mbarrier_wait(smem.v_full(first), done >> 1 & 1);
+        multiply_scores(dp, smem.d_o(warpgroup), smem.v(first));
+        find_statistics(tile);
+        ptx::wgmma_wait_group<1>();
+        keep_registers(s);
+        weigh(blocks.first);
+        ptx::wgmma_wait_group<0>();
+        keep_registers(dp);
+        arrive(smem.v_empty(first));
+        make_ds(blocks.first);
+        pack_ds();
+#pragma unroll 1
+        for (int block = blocks.first + 1; block < blocks.end; ++block) {
+            const int n = done + block - blocks.first;
+            const int v_stage = n & 1, stage = k_stage;
+            k_stage = k_stage == Layout::kKStages - 1 ? 0 : k_stage + 1;
+            k_parity ^= k_stage == 0;
+            ptx::mbarrier_wait(smem.k_full(k_stage), k_parity);
+            multiply_scores(s, smem.q(warpgroup), smem.k(k_stage));
+            ptx::mbarrier_wait(smem.v_full(v_stage), n >> 1 & 1);
+            multiply_scores(dp, smem.d_o(warpgroup), smem.v(v_stage));
+            multiply_dq(smem.k(stage));
+            ptx::wgmma_wait_group<2>();
+            keep_registers(s);
+            weigh(block);
+            compute_before_here(s);
+            ptx::wgmma_wait_group<1>();
+            keep_registers(dp);
+            arrive(smem.v_empty(v_stage));
+            make_ds(block);
+            compute_before_here(dp);
+            ptx::wgmma_wait_group<0>();
+            keep_registers(dq);
+            arrive(smem.k_empty(stage));
+            pack_ds();
+        }
+        multiply_dq(smem.k(k_stage));
+        if constexpr (CFG.dynamic) {
+            arrive(smem.q_empty(warpgroup));
+            arrive(smem.do_empty(warpgroup));
+        }
+        ptx::wgmma_wait_group<0>();
+        keep_registers(dq);
+        if constexpr (CFG.dynamic) arrive(smem.k_empty(k_stage));
+    }
+
+    // Every warp arrives for itself: it has waited for its own products.
+    __device__ __forceinline__ void arrive(unsigned barrier) const {
+        __syncwarp();
+        if (lane == 0) ptx::mbarrier_arrive(barrier);
+    }
+
+    // Without this the assembler puts these after the wait that follows.
+    __device__ __forceinline__ void compute_before_here(const float (&x)[kScores]) const {
+#pragma unroll
+        for (int j = 0; j < kScores / 16 * 16; j += 16) {
+            ptx::compute_16_before_here(x + j, p.seq_len_q, smem.base);
+        }
+    }
+
+    // --- products, each a group that the caller waits for ------------------------------------
+
+    // S = Q K^T or dP = dO V^T, of this warpgroup's rows.
+    __device__ __forceinline__ static void multiply_scores(float (&scores)[kScores], unsigned rows,
+                                                           unsigned keys) {
+        const auto a = ptx::WgmmaDescriptor::of(rows, 16);
+        const auto b = ptx::WgmmaDescriptor::of(keys, 16);
+        ptx::wgmma_fence();
+        FirstScores::ss4(scores, a.bits(), b.bits());
+#pragma unroll
+        for (int panel = 1; panel < QTile::kPanels; ++panel) {
+            Scores::ss4(scores, a.advance(panel * QTile::kPanelBytes).bits(),
+                        b.advance(panel * KvTile::kPanelBytes).bits(), 1);
+        }
+        ptx::wgmma_commit_group();
+    }
+
+    // dQ += dS K.
+    __device__ __forceinline__ void multiply_dq(unsigned keys) {
+        const auto b = ptx::WgmmaDescriptor::of(keys, KvTile::kPanelBytes);
+        keep_registers(dq);
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int t = 0; t < kSteps; t += t + 4 <= kSteps ? 4 : 1) {
+            const auto at = b.advance(16 * t * KvTile::kRowBytes).bits();
+            if (t + 4 <= kSteps) {
+                Products::template rs4<true>(dq, ds_operand + t, at, 1);
+            } else {
+                Products::template rs<true>(dq, ds_operand[t], at, 1);
+            }
+        }
+        ptx::wgmma_commit_group();
+    }
+
+    // --- elements ----------------------------------------------------------------------------
+
+    __device__ __forceinline__ bool is_masked(int block) const {
+        const int key = block * CFG.dq_keys;
+        const Range rows{first_row, min(first_row + 64, p.seq_len_q)};
+        return needs_mask<TRAITS>(p, rows, {key, key + CFG.dq_keys});
+    }
+    __device__ __forceinline__ void hide(float (&x)[kScores], int block) const {
+        const int row = first_row + 16 * warp + lane / 4;
+        const Range rows[2] = {keys_of_query<TRAITS>(p, row), keys_of_query<TRAITS>(p, row + 8)};
+        hide_outside(x, rows, block * CFG.dq_keys + 2 * (lane % 4));
+    }
+
+    __device__ __forceinline__ void weigh(int block) {
+#pragma unroll
+        for (int j = 0; j < kScores; ++j) {
+            s[j] = ptx::ex2_approx(s[j] * scale_log2 - lse2[j / 2 % 2]);
+        }
+        if (is_masked(block)) hide(s, block);
+    }
+
+    __device__ __forceinline__ void make_ds(int block) {
+#pragma unroll
+        for (int j = 0; j < kScores; ++j) dp[j] = s[j] * (dp[j] - delta[j / 2 % 2]);
+        if (is_masked(block)) hide(dp, block);
+        keep_registers(dp);
+    }
+
+    __device__ __forceinline__ void pack_ds() {
+#pragma unroll
+        for (int j = 0; j < kScores / 2; ++j) {
+            ds_operand[j / 4][j % 4] = rounded<CFG.dtype>(dp[2 * j], dp[2 * j + 1]);
+        }
+#pragma unroll
+        for (int t = 0; t < kSteps; ++t) keep_registers(ds_operand[t]);
+    }
+
+    // LSE to base 2 and D of a thread's rows, also to the workspace.  The four lanes of a row read
+    // a quarter each; their first one stores.
+    __device__ __forceinline__ void find_statistics(const WorkTile& tile) {
+        constexpr int kChunks = CFG.d_head / 32;
+        const long long head = tile.batch * p.heads + tile.head;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int row = first_row + 16 * warp + lane / 4 + 8 * i;
+            uint4 o[kChunks], d_o[kChunks];
+            lse2[i] = infinity();
+#pragma unroll
+            for (int j = 0; j < kChunks; ++j) o[j] = d_o[j] = {};
+            if (row < p.seq_len_q) {
+                const uint4* const of_o = row_of(p.o, p.o_strides, tile.batch, row, tile.head);
+                const uint4* const of_do = row_of(p.d_o, p.do_strides, tile.batch, row, tile.head);
+#pragma unroll
+                for (int j = 0; j < kChunks; ++j) {
+                    o[j] = of_o[lane % 4 + 4 * j];
+                    d_o[j] = of_do[lane % 4 + 4 * j];
+                }
+                lse2[i] = to_base_2(p.lse[head * p.seq_len_q + row]);
+            }
+            float sum = 0;
+#pragma unroll
+            for (int j = 0; j < kChunks; ++j) sum += product_of_chunks<CFG.dtype>(o[j], d_o[j]);
+            delta[i] = quad_sum(sum);
+            if (lane % 4 == 0) {
+                p.lse2[head * p.padded_q + row] = lse2[i];
+                p.delta[head * p.padded_q + row] = delta[i];
+            }
+        }
+    }
+
+    // --- the way out ---------------------------------------------------------------------------
+
+    __device__ __forceinline__ void store(const WorkTile& tile) const {
+        const int own = static_cast<int>(NamedBarrier::GRADIENTS) + warpgroup;
+        if constexpr (CFG.dynamic) {
+            // That of the tile before has left its place.
+            if (warp == 0 && ptx::elect_sync()) ptx::cp_async_bulk_wait_group_read();
+        }
+        // Otherwise all warps are done with Q, which was in its place.
+        ptx::bar_sync(own, kThreads);
+        stage_gradient<QTile, CFG.dtype>(dq, p.softmax_scale, smem.dq(warpgroup), warp, lane);
+        ptx::fence_proxy_async_shared();
+        ptx::bar_sync(own, kThreads);
+        if (warp == 0 && ptx::elect_sync()) {
+            send_gradient<QTile>(dq_map, smem.dq(warpgroup), first_row, tile.head, tile.batch);
+            ptx::cp_async_bulk_commit_group();
+        }
+    }
+};
+
+}  // namespace fa_tune::sm90::backward

@@ -1,0 +1,82 @@
+// dQ from its fp32 sums: in order, times the factor, rounded.
+//
+// A CTA has 128 queries of one head, as in prepare.cuh.  Their sums are parts of 64 x 64, each of
+// 128 threads as they lay in the accumulators of a warpgroup (consumer.cuh):
+//
+//     d_head 128    rows 0-63:    columns 0-63 | 64-127        parts 0 | 1
+//                   rows 64-127:  columns 0-63 | 64-127              2 | 3
+//     d_head 64     rows 0-63                                        0
+//                   rows 64-127                                      1
+#pragma once
+
+#include "ptx/global_words.cuh"
+#include "ptx/griddepcontrol.cuh"
+#include "sm90/bwd/constraints.cuh"
+#include "sm90/bwd/gradients.cuh"
+#include "sm90/bwd/prepare.cuh"
+
+namespace fa_tune::sm90::backward {
+
+constexpr int kFinishThreads = 256;
+
+// Word i of lane q of a quad becomes word q of lane i.
+__device__ __forceinline__ void transpose_in_quad(unsigned (&words)[4], int lane) {
+#pragma unroll
+    for (int apart = 1; apart <= 2; apart *= 2) {
+        const bool upper = lane & apart;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            if (i & apart) continue;
+            unsigned &low = words[i], &high = words[i + apart];
+            const unsigned got = __shfl_xor_sync(kAllLanes, upper ? low : high, apart);
+            (upper ? low : high) = got;
+        }
+    }
+}
+
+template <Sm90BackwardConfig CFG, WorkloadTraits TRAITS>
+__global__ void __launch_bounds__(kFinishThreads)
+    sm90_backward_finish(const __grid_constant__ BackwardParams p) {
+    constexpr int kOfPart = 64 * 64;
+    constexpr int kAcross = CFG.d_head / 64;  // parts
+    constexpr int kParts = kPreparedRows / 64 * kAcross;
+    ptx::griddepcontrol_launch_dependents();
+    const int blocks = p.padded_q / kPreparedRows;
+    const int of_batch = blockIdx.x / blocks;
+    const int batch = of_batch / p.heads, head = of_batch - batch * p.heads;
+    const int first_row = (blockIdx.x - of_batch * blocks) * kPreparedRows;
+    const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+    const float* const sums =
+        p.dq_sum + static_cast<long long>(blockIdx.x) * kParts * kOfPart + 1024 * warp + 4 * lane;
+    ptx::griddepcontrol_wait();
+#pragma unroll
+    for (int part = threadIdx.x / 128; part < kParts; part += kFinishThreads / 128) {
+        // Columns 8j + 2 (lane % 4) and + 1 of two rows.
+        float of_thread[8][4];
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+            ptx::ld_global_cg_v4(of_thread[j], sums + part * kOfPart + 128 * j);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int half = i / 2, down = i % 2;
+            unsigned words[4];
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                const float (&four)[4] = of_thread[4 * half + j];
+                words[j] = rounded<CFG.dtype>(four[2 * down] * p.softmax_scale,
+                                              four[2 * down + 1] * p.softmax_scale);
+            }
+            // Eight columns of a row each.
+            transpose_in_quad(words, lane);
+            const int row = first_row + part / kAcross * 64 + 16 * warp + lane / 4 + 8 * down;
+            const int column = part % kAcross * 64 + 32 * half + 8 * (lane % 4);
+            if (row >= p.seq_len_q) continue;
+            unsigned short* const to = p.dq + batch * p.dq_strides.batch + row * p.dq_strides.seq +
+                                       head * p.dq_strides.head + column;
+            *reinterpret_cast<uint4*>(to) = {words[0], words[1], words[2], words[3]};
+        }
+    }
+}
+
+}  // namespace fa_tune::sm90::backward

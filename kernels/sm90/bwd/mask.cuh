@@ -1,0 +1,106 @@
+// Which pairs of a query and a key count, and which blocks have any.
+//
+//              keys
+//     query i      . . x x x x . . .      key j counts when
+//     query i+1    . . . x x x x . .          i + first_diagonal <= j  (window)
+//        ...                                  j <= i + diagonal        (causal)
+//                                             j < seq_len_kv           (ragged)
+//
+// In a warpgroup's accumulators a thread has two rows, 8 apart, and of each two columns of every
+// eight (ptx/wgmma.cuh).  Rows are keys where dK and dV are made, and queries where dQ is.
+//
+// P and dS of pairs that do not count become 0 after they are computed: an exponential without
+// bounds may be infinite, and dP or D may be NaN of a query or of a key alone.
+#pragma once
+
+#include "common/problem.cuh"
+#include "sm90/bwd/params.cuh"
+
+namespace fa_tune::sm90::backward {
+
+// From `first` to before `end`.
+struct Range {
+    int first, end;
+
+    __device__ __forceinline__ int count() const { return max(0, end - first); }
+    // The blocks of so many that have any of it.
+    template <int kBlock>
+    __device__ __forceinline__ Range blocks() const {
+        if (end <= first) return {0, 0};
+        return {first / kBlock, (end + kBlock - 1) / kBlock};
+    }
+};
+
+// The queries that see any of these keys.
+template <WorkloadTraits TRAITS>
+__device__ __forceinline__ Range queries_of_keys(const BackwardParams& p, const Range& keys) {
+    Range seen{0, p.seq_len_q};
+    if constexpr (TRAITS.causal) seen.first = max(seen.first, keys.first - p.diagonal);
+    if constexpr (TRAITS.window) {
+        seen.end = min(seen.end, min(keys.end, p.seq_len_kv) - p.first_diagonal);
+    }
+    return seen;
+}
+
+// The keys that any of these queries sees.
+template <WorkloadTraits TRAITS>
+__device__ __forceinline__ Range keys_of_queries(const BackwardParams& p, const Range& queries) {
+    Range seen{0, p.seq_len_kv};
+    if constexpr (TRAITS.causal) {
+        seen.end = min(seen.end, min(queries.end, p.seq_len_q) + p.diagonal);
+    }
+    if constexpr (TRAITS.window) seen.first = max(seen.first, queries.first + p.first_diagonal);
+    return seen;
+}
+
+// Whether any of these pairs does not count.
+template <WorkloadTraits TRAITS>
+__device__ __forceinline__ bool needs_mask(const BackwardParams& p, const Range& queries,
+                                           const Range& keys) {
+    bool needed = false;
+    if constexpr (TRAITS.causal) needed |= keys.end - 1 > queries.first + p.diagonal;
+    if constexpr (TRAITS.window) needed |= keys.first < queries.end - 1 + p.first_diagonal;
+    // A query after the last may see keys that no other does.
+    if constexpr (TRAITS.diagonal()) needed |= queries.end > p.seq_len_q;
+    if constexpr (TRAITS.ragged) needed |= keys.end > p.seq_len_kv;
+    return needed;
+}
+
+// The columns of a row that count.
+template <WorkloadTraits TRAITS>
+__device__ __forceinline__ Range queries_of_key(const BackwardParams& p, int key) {
+    Range seen = queries_of_keys<TRAITS>(p, {key, key + 1});
+    if (TRAITS.ragged && key >= p.seq_len_kv) seen.end = 0;
+    return seen;
+}
+template <WorkloadTraits TRAITS>
+__device__ __forceinline__ Range keys_of_query(const BackwardParams& p, int query) {
+    return keys_of_queries<TRAITS>(p, {query, query + 1});
+}
+
+// A thread's elements of columns outside these of its two rows become 0.  `first_column`: of its
+// first element.
+template <int kElements>
+__device__ __forceinline__ void hide_outside(float (&x)[kElements], const Range (&rows)[2],
+                                             int first_column) {
+    constexpr int kOfRow = kElements / 2;
+    static_assert(kOfRow <= 32, "the elements of a row are bits of a word");
+    // How many of a row's elements lie before a column.
+    const auto before = [&](int column) {
+        const int columns = max(0, column - first_column);
+        return min(columns / 8 * 2 + min(columns % 8, 2), kOfRow);
+    };
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        // Tested against constants: one instruction for seven elements.
+        const unsigned counts = __funnelshift_rc(0xffffffffu, 0u, 32 - before(rows[i].end)) &
+                                ~__funnelshift_rc(0xffffffffu, 0u, 32 - before(rows[i].first));
+#pragma unroll
+        for (int e = 0; e < kOfRow; ++e) {
+            float& element = x[e / 2 * 4 + 2 * i + e % 2];
+            if (!(counts & 1u << e)) element = 0.f;
+        }
+    }
+}
+
+}  // namespace fa_tune::sm90::backward

@@ -1,0 +1,40 @@
+// What a launch of the backward pass passes to its kernels besides the tensor maps.
+#pragma once
+
+namespace fa_tune::sm90::backward {
+
+// In elements; the last dimension is contiguous.
+struct TensorStrides {
+    long long batch, seq, head;
+};
+
+// o, d_o: [batch, seq_len_q, heads, d_head]; dq: as they.  Rows are 16-byte aligned.
+// padded_q is seq_len_q rounded up to 128: what is per query in the workspace has as many.
+struct BackwardParams {
+    const unsigned short* o;
+    const unsigned short* d_o;
+    unsigned short* dq;
+    TensorStrides o_strides, do_strides, dq_strides;
+    // [batch, heads, seq_len_q], natural logarithms, a sink among them; -inf: the row sees no key.
+    const float* lse;
+    // Workspace, [batch, heads, padded_q]: the same to base 2, but +inf where it is -inf and for
+    // what pads; the sum of a row of O times dO, 0 for what pads.
+    float* lse2;
+    float* delta;
+    // Workspace of one pass, [batch, heads, padded_q / B_r][B_r d_head]: dQ before its factor, each
+    // tile in the order of accumulators (consumer.cuh).
+    float* dq_sum;
+    unsigned* counters;  // `dynamic`: SchedulerCounters, zero before and after the launch
+    int heads;
+    int heads_per_kv;
+    int seq_len_q;
+    int seq_len_kv;
+    int padded_q;
+    int batch;
+    int diagonal;        // causal: query i sees key j when j <= i + diagonal
+    int first_diagonal;  // window: query i sees key j when j >= i + first_diagonal
+    int l2_head_group;   // neighbouring KV heads whose tiles are handed out together
+    float softmax_scale;
+};
+
+}  // namespace fa_tune::sm90::backward

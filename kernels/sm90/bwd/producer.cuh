@@ -1,0 +1,121 @@
+// The producer of the kernel for dK and dV: one thread that loads, by bulk copies, K and V of each
+// tile and for every step Q with its LSE and dO with its D.
+//
+//     a CTA's only tile    K  Q(0) V dO(0)  Q(1) dO(1)  Q(2) ...
+//     one of several       Q(0) dO(0) V K   Q(1) dO(1)  ...
+//
+// K and V of a further tile come where those of the last one are until its last products, Q and dO
+// of its first step before that.
+#pragma once
+
+#include "common/pipeline.cuh"
+#include "ptx/cp_async_bulk.cuh"
+#include "ptx/cp_async_bulk_linear.cuh"
+#include "ptx/mbarrier.cuh"
+#include "sm90/bwd/mask.cuh"
+#include "sm90/bwd/scheduler.cuh"
+#include "sm90/bwd/shared_memory.cuh"
+
+namespace fa_tune::sm90::backward {
+
+template <Sm90BackwardConfig CFG, WorkloadTraits TRAITS>
+struct Producer {
+    using Layout = SharedMemory<CFG>;
+    static constexpr int kStatBytes = 4 * CFG.B_r;
+
+    const BackwardParams& p;
+    const ptx::TensorMap &q_map, &k_map, &v_map, &do_map;
+    const SharedAddress<CFG> smem;
+    RingPosition<CFG.q_stages> q_ring = {};
+    RingPosition<Layout::kDoStages> do_ring = {};
+    RingPosition<1> kv_ring = {};
+
+    __device__ __forceinline__ void run(const WorkTile& first) {
+        ProducerTiles<CFG.dynamic> tiles{TileOrder::of_keys(p, CFG.B_c), smem.tiles(),
+                                         reinterpret_cast<SchedulerCounters*>(p.counters)};
+        for (WorkTile tile = first; tile.number >= 0; tile = tiles.next()) {
+            const int key = tile.block * CFG.B_c;
+            const Range blocks =
+                queries_of_keys<TRAITS>(p, {key, key + CFG.B_c}).template blocks<CFG.B_r>();
+            int left = blocks.count() * p.heads_per_kv;  // steps
+            if (left == 0) tiles.fetch_next();
+            bool first_step = true;
+#pragma unroll 1
+            for (int head = tile.head * p.heads_per_kv; left > 0; ++head) {
+                const long long stats =
+                    static_cast<long long>(tile.batch * p.heads + head) * p.padded_q;
+#pragma unroll 1
+                for (int block = blocks.first; block < blocks.end; ++block) {
+                    // As late as its number is there in time: with the longest tiles first a CTA
+                    // that asked at the beginning of a long one would get another long one.
+                    if (--left == 0) tiles.fetch_next();
+                    const int row = block * CFG.B_r;
+                    if (!CFG.dynamic && first_step) load_k(tile);
+                    load_q(row, head, tile.batch, p.lse2 + stats + row);
+                    if (!CFG.dynamic && first_step) load_v(tile);
+                    load_do(row, head, tile.batch, p.delta + stats + row);
+                    if (CFG.dynamic && first_step) {
+                        load_v(tile);
+                        load_k(tile);
+                    }
+                    if (first_step) kv_ring.advance();
+                    first_step = false;
+                }
+            }
+        }
+        tiles.release_counters();
+    }
+
+    __device__ __forceinline__ void load_q(int row, int head, int batch, const float* lse2) {
+        const unsigned full = smem.q_full(q_ring.stage);
+        ptx::mbarrier_wait(smem.q_empty(q_ring.stage), q_ring.parity ^ 1);
+        ptx::mbarrier_arrive_expect_tx(full, Layout::QTile::kBytes + kStatBytes);
+        load<typename Layout::QTile, CFG.B_r>(smem.q(q_ring.stage), q_map, full, ptx::kEvictLast,
+                                              row, head, batch);
+        ptx::cp_async_bulk_load(smem.lse2(q_ring.stage), lse2, kStatBytes, full);
+        q_ring.advance();
+    }
+
+    __device__ __forceinline__ void load_do(int row, int head, int batch, const float* delta) {
+        const unsigned full = smem.do_full(do_ring.stage);
+        ptx::mbarrier_wait(smem.do_empty(do_ring.stage), do_ring.parity ^ 1);
+        ptx::mbarrier_arrive_expect_tx(full, Layout::QTile::kBytes + kStatBytes);
+        load<typename Layout::QTile, CFG.B_r>(smem.d_o(do_ring.stage), do_map, full,
+                                              ptx::kEvictLast, row, head, batch);
+        ptx::cp_async_bulk_load(smem.delta(do_ring.stage), delta, kStatBytes, full);
+        do_ring.advance();
+    }
+
+    __device__ __forceinline__ void load_k(const WorkTile& tile) const {
+        load_kv(k_map, smem.k(), smem.k_full(), smem.k_empty(), tile);
+    }
+    __device__ __forceinline__ void load_v(const WorkTile& tile) const {
+        load_kv(v_map, smem.v(), smem.v_full(), smem.v_empty(), tile);
+    }
+
+    __device__ __forceinline__ void load_kv(const ptx::TensorMap& map, unsigned to, unsigned full,
+                                            unsigned empty, const WorkTile& tile) const {
+        ptx::mbarrier_wait(empty, kv_ring.parity ^ 1);
+        ptx::mbarrier_arrive_expect_tx(full, Layout::KvTile::kBytes);
+        load<typename Layout::KvTile, 64>(to, map, full, ptx::kEvictFirst, tile.block * CFG.B_c,
+                                          tile.head, tile.batch);
+    }
+
+    // A tile, by boxes of so many rows.
+    template <class Tile, int kBoxRows>
+    __device__ __forceinline__ static void load(unsigned to, const ptx::TensorMap& map,
+                                                unsigned full, unsigned long long policy, int row,
+                                                int head, int batch) {
+#pragma unroll
+        for (int panel = 0; panel < Tile::kPanels; ++panel) {
+#pragma unroll
+            for (int down = 0; down < Tile::kRows; down += kBoxRows) {
+                ptx::cp_async_bulk_tensor_4d_load(
+                    to + panel * Tile::kPanelBytes + down * Tile::kRowBytes, map, full, policy,
+                    64 * panel, row + down, head, batch);
+            }
+        }
+    }
+};
+
+}  // namespace fa_tune::sm90::backward
