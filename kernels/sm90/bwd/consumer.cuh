@@ -37,6 +37,7 @@
 #include "ptx/red_v4.cuh"
 #include "ptx/shared_pairs.cuh"
 #include "ptx/stmatrix_trans.cuh"
+#include "ptx/tid.cuh"
 #include "ptx/wgmma.cuh"
 #include "ptx/wgmma_descriptor.cuh"
 #include "ptx/wgmma_overwrite.cuh"
@@ -69,11 +70,18 @@ struct Consumer {
     using FirstScores = ptx::WgmmaOverwriting<CFG.B_r, kBf16>;
     using Products = ptx::WgmmaM64K16<CFG.d_head, kBf16>;
 
-    // A step, and what comes after it.
     struct Step {
-        int number;             // of the CTA
-        int block, next_block;  // of queries
-        Range blocks;           // of a head
+        int number;    // of the CTA
+        int block;     // of queries
+        Range blocks;  // of each head
+
+        __device__ __forceinline__ int next_block() const {
+            return block + 1 == blocks.end ? blocks.first : block + 1;
+        }
+        __device__ __forceinline__ void advance() {
+            ++number;
+            block = next_block();
+        }
     };
 
     const BackwardParams& p;
@@ -81,11 +89,8 @@ struct Consumer {
     const SharedAddress<CFG> smem;
     const int warpgroup, warp, lane;
     const float scale_log2;
-    Range keys;  // this warpgroup's, of the tile
-    // Where dQ comes that is added next, and how much further the first tile of the next head is
-    // than the last one of a head.
-    float* dq_tile;
-    long long to_next_head;
+    int first_key;  // this warpgroup's, of the tile
+    int dq_tile;    // whose sums come next
     float dk[kGradients], dv[kGradients];
     // Of S and P; of dP, then dS and then dQ.
     float s[kScores], dp[kScores];
@@ -130,15 +135,13 @@ struct Consumer {
         const Range blocks =
             queries_of_keys<TRAITS>(p, {key, key + CFG.B_c}).template blocks<CFG.B_r>();
         const int steps = blocks.count() * p.heads_per_kv;
-        keys = {key + 64 * warpgroup, key + 64 * warpgroup + 64};
+        first_key = key + 64 * warpgroup;
 #pragma unroll
         for (int i = 0; i < kGradients; ++i) dk[i] = dv[i] = 0.f;
         if (steps > 0) {
             if constexpr (kHasDq) {
-                const int of_head = p.padded_q / CFG.B_r;
-                const long long head = tile.batch * p.heads + tile.head * p.heads_per_kv;
-                dq_tile = p.dq_sum + (head * of_head + blocks.first) * kDqTile;
-                to_next_head = static_cast<long long>(of_head - blocks.count() + 1) * kDqTile;
+                const int head = tile.batch * p.heads + tile.head * p.heads_per_kv;
+                dq_tile = head * (p.padded_q / CFG.B_r) + blocks.first;
             }
             accumulate(steps, done, blocks, kv_parity);
             if constexpr (CFG.dynamic) {
@@ -151,14 +154,13 @@ struct Consumer {
     }
 
   private:
-    static constexpr int kDqTile = CFG.B_r * CFG.d_head;
-
     // dK and dV of a tile of one step or more.
     __device__ __forceinline__ void accumulate(int steps, int done, const Range& blocks,
                                                unsigned kv_parity) {
-        Step step{done, blocks.first, following(blocks.first, blocks), blocks};
+        Step step{done, blocks.first, blocks};
+        const int last = done + steps - 1;
         const bool skips = kSkips && warpgroup == 1 && steps > 1 &&
-                           blocks.first * CFG.B_r + CFG.B_r + p.diagonal <= keys.first;
+                           blocks.first * CFG.B_r + CFG.B_r + p.diagonal <= first_key;
         ptx::mbarrier_wait(smem.k_full(), kv_parity);
         {
             const int n = skips ? done + 1 : done;
@@ -166,7 +168,7 @@ struct Consumer {
             multiply_scores(s, k_rows(), smem.q(q_stage(n)));
             ptx::wgmma_wait_group<0>();
             keep_registers(s);
-            weigh(q_stage(n), skips ? step.next_block : step.block);
+            weigh(q_stage(n), skips ? step.next_block() : step.block);
         }
         ptx::mbarrier_wait(smem.v_full(), kv_parity);
         if (steps == 1) {
@@ -177,16 +179,15 @@ struct Consumer {
             } else {
                 make_step<true, false>(step);
             }
-            advance(step);
+            step.advance();
 #pragma unroll 1
-            for (int i = 2; i < steps; ++i) {
+            while (step.number < last) {
                 make_step<false, false>(step);
-                advance(step);
+                step.advance();
             }
             make_step<false, true>(step);
         }
         if constexpr (kHasDq) {
-            const int last = done + steps - 1;
             ptx::mbarrier_wait(smem.ds_full(last & 1), last >> 1 & 1);
             multiply_dq(last & 1);
             ptx::wgmma_wait_group<0>();
@@ -238,14 +239,18 @@ struct Consumer {
         if constexpr (kMakesDq) {
             add_dq();
             arrive(smem.ds_empty(stage ^ 1));
-            dq_tile += step.block == step.blocks.first ? to_next_head : kDqTile;
+            ++dq_tile;
+            // The next head's.
+            if (step.block == step.blocks.first) {
+                dq_tile += p.padded_q / CFG.B_r - step.blocks.count();
+            }
         }
         ptx::wgmma_wait_group<0>();
         keep_registers(dk);
         arrive(smem.q_empty(q));
         if constexpr (!kLast) {
             keep_registers(s);
-            weigh(next_q, step.next_block);
+            weigh(next_q, step.next_block());
         }
     }
 
@@ -274,14 +279,6 @@ struct Consumer {
 
     // --- steps -----------------------------------------------------------------------------
 
-    __device__ __forceinline__ static int following(int block, const Range& blocks) {
-        return block + 1 == blocks.end ? blocks.first : block + 1;
-    }
-    __device__ __forceinline__ static void advance(Step& step) {
-        ++step.number;
-        step.block = step.next_block;
-        step.next_block = following(step.block, step.blocks);
-    }
     __device__ __forceinline__ static int q_stage(int n) {
         return CFG.q_stages == 2 ? n & 1 : n % CFG.q_stages;
     }
@@ -356,17 +353,18 @@ struct Consumer {
 
     // --- elements ----------------------------------------------------------------------------
 
-    // The queries of a block, and the first of a thread's columns.
     __device__ __forceinline__ static Range queries_of(int block) {
         return {block * CFG.B_r, block * CFG.B_r + CFG.B_r};
     }
+    // By what it reads anew of the thread, so that nothing of it takes up registers elsewhere.
     __device__ __forceinline__ void hide(float (&x)[kScores], int block) const {
-        const int key = keys.first + 16 * warp + lane / 4;
+        const int thread = ptx::tid_x(), lane = thread % 32;
+        const int key = first_key + 16 * (thread / 32 % 4) + lane / 4;
         const Range rows[2] = {queries_of_key<TRAITS>(p, key), queries_of_key<TRAITS>(p, key + 8)};
         hide_outside(x, rows, block * CFG.B_r + 2 * (lane % 4));
     }
     __device__ __forceinline__ bool is_masked(int block) const {
-        return needs_mask<TRAITS>(p, queries_of(block), keys);
+        return needs_mask<TRAITS>(p, queries_of(block), {first_key, first_key + 64});
     }
 
     // P of a block of queries whose S, and LSE in a stage of Q, are there.
@@ -430,7 +428,9 @@ struct Consumer {
     __device__ __forceinline__ void add_dq() {
         float (&of_thread)[32] = dq();
         keep_registers(of_thread);
-        float* const to = dq_tile + 1024 * (4 * warpgroup + warp) + 4 * lane;
+        constexpr int kTile = CFG.B_r * CFG.d_head;
+        float* const to = p.dq_sum + static_cast<long long>(dq_tile) * kTile +
+                          1024 * (4 * warpgroup + warp) + 4 * lane;
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
             ptx::red_add_v4(to + 128 * j, of_thread[4 * j], of_thread[4 * j + 1],
@@ -456,8 +456,8 @@ struct Consumer {
         ptx::fence_proxy_async_shared();
         ptx::bar_sync(own, kThreads);
         if (warp == 0 && ptx::elect_sync()) {
-            send_gradient<KvTile>(dk_map, smem.dk() + first, keys.first, tile.head, tile.batch);
-            send_gradient<KvTile>(dv_map, smem.dv() + first, keys.first, tile.head, tile.batch);
+            send_gradient<KvTile>(dk_map, smem.dk() + first, first_key, tile.head, tile.batch);
+            send_gradient<KvTile>(dv_map, smem.dv() + first, first_key, tile.head, tile.batch);
             ptx::cp_async_bulk_commit_group();
         }
     }

@@ -21,6 +21,7 @@
 #include "ptx/ex2.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/store_never.cuh"
+#include "ptx/tid.cuh"
 #include "ptx/wgmma.cuh"
 #include "ptx/wgmma_descriptor.cuh"
 #include "ptx/wgmma_overwrite.cuh"
@@ -217,8 +218,10 @@ struct DqConsumer {
         const Range rows{first_row, min(first_row + 64, p.seq_len_q)};
         return needs_mask<TRAITS>(p, rows, {key, key + CFG.dq_keys});
     }
+    // By what it reads anew of the thread, so that nothing of it takes up registers elsewhere.
     __device__ __forceinline__ void hide(float (&x)[kScores], int block) const {
-        const int row = first_row + 16 * warp + lane / 4;
+        const int thread = ptx::tid_x(), lane = thread % 32;
+        const int row = first_row + 16 * (thread / 32 % 4) + lane / 4;
         const Range rows[2] = {keys_of_query<TRAITS>(p, row), keys_of_query<TRAITS>(p, row + 8)};
         hide_outside(x, rows, block * CFG.dq_keys + 2 * (lane % 4));
     }
