@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fa_tune.build.native.core import TensorMap
+from fa_tune.build.native import abi
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.sources import closure
 from tests.kernels.emulated.emulation import (
@@ -341,10 +341,13 @@ def _strides(tensor: Bits) -> _Strides:
     return _Strides(*(stride // 2 for stride in tensor.strides[:3]))
 
 
-def _map(tensor: Bits, box_rows: int) -> TensorMap:
+def _map(tensor: Bits, box_rows: int) -> abi.TensorMap:
     batch, rows, heads, columns = tensor.shape
     strides = (tensor.strides[1], tensor.strides[2], tensor.strides[0])
-    return TensorMap(tensor.ctypes.data, 0, (columns, rows, heads, batch), strides, box_rows)
+    made = abi.TensorMap(address=tensor.ctypes.data, rank=4, box_rows=box_rows)
+    made.dimensions[:4] = (columns, rows, heads, batch)
+    made.strides[:3] = strides
+    return made
 
 
 def _shared_bytes(library: Path, kernel: str) -> int:
