@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -67,7 +65,7 @@ def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_is_wider_than_the_terminal(
     console: Console,
     monkeypatch: pytest.MonkeyPatch,
-    stub: Callable[[str, Any], fakes.Stub],
+    stub: fakes.Put,
     arguments: tuple[str, ...],
 ) -> None:
     stub("fa_tune.tune.single.bench", _counted())
@@ -100,7 +98,7 @@ def test_the_fastest_is_marked_in_every_table(console: Console) -> None:
 
 
 def test_numbers_are_the_same_in_table_counters_and_legend(
-    console: Console, stub: Callable[[str, Any], fakes.Stub]
+    console: Console, stub: fakes.Put
 ) -> None:
     stub("fa_tune.tune.single.profile", _counted())
     out = console("profile", fakes.FAST, "--metrics", "explain").out

@@ -92,7 +92,9 @@ def test_json_that_python_does_not_read_is_5(
     assert len(done.lines) == 1
 
 
-@pytest.mark.parametrize("arguments", JSON_READS, ids=lambda a: " ".join(a[:2]))
+@pytest.mark.parametrize(
+    "arguments", [*JSON_READS, ("report", "FILE.json")], ids=lambda a: " ".join(a[:2])
+)
 def test_what_has_no_end_is_3(
     console: Console, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:

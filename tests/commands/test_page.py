@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 from tests.commands import fakes
 from tests.commands.console import Console
-from tests.commands.fakes import Stub
+from tests.commands.fakes import Put
 from tests.project_files import ROOT
 
 H200 = ROOT / "profiles" / "nvidia_h200"
@@ -32,7 +31,7 @@ def test_the_page_has_the_rows_of_the_report(console: Console, tmp_path: Path) -
     page = tmp_path / "page.html"
     done = console("report", str(RECORDED), "--html", str(page), "-f", "json")
     assert done.status == 0
-    rows = json.loads(done.out)["rows"]
+    rows = done.json["rows"]
     shown = _document(page)["sections"]["results"]
     assert [r["kernel"] for r in shown] == [row["kernel"] for row in rows]
     assert [r["median_ms"] for r in shown] == pytest.approx([1e3 * r["median_s"] for r in rows])
@@ -85,9 +84,7 @@ def test_wrong_uses_are_refused(console: Console, tmp_path: Path) -> None:
     assert console("report", str(H200 / "ladder_explain.json")).status == 5
 
 
-def test_a_search_writes_its_page(
-    console: Console, stub: Callable[[str, Any], Stub], tmp_path: Path
-) -> None:
+def test_a_search_writes_its_page(console: Console, stub: Put, tmp_path: Path) -> None:
     stub("fa_tune.tune.flow.search", fakes.search_result())
     page = tmp_path / "page.html"
     assert console("search", "--html", str(page)).status == 0
