@@ -169,7 +169,7 @@ def command(
         write_page(html, [page_source(result)])
         progress.note(f"The page is {html}.")
     if output.as_json:
-        write_search(result, progress.times.by_stage())
+        write_search(result, progress.stages_s())
     elif output.csv == STDOUT:
         write_rows_csv(all_rows(result), STDOUT)
     else:
