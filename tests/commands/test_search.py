@@ -49,11 +49,12 @@ def test_the_search_is_told_what_was_typed(
     console: Console, search: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FA_TUNE_NCU", "/opt/ncu")
-    assert console("search", "--runs", "3", "--seed", "0", "--device", "0").status == 0
-    assert console("search", "--seed", "0", "--strategy", "random", "--ref", "none").status == 0
+    given = ("--runs", "3", "--seed", "0", "--device", "0", "--ref", "none")
+    assert console("search", *given).status == 0
+    assert console("search", "--seed", "0", "--strategy", "random").status == 0
     first, second = search.options
-    assert (len(first.measure.references), second.measure.references) == (2, ())
-    assert first.measure.typed == {"runs", "seed"}
+    assert (first.measure.references, len(second.measure.references)) == ((), 2)
+    assert first.measure.typed == {"runs", "references", "seed"}
     assert first.machine.typed == {"device"}
     assert second.measure.typed == set(), "a strategy draws by the seed in a replay too"
 
