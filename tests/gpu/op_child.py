@@ -194,12 +194,14 @@ def miss_in_capture() -> None:
 def threads() -> None:
     wrong = []
 
-    def work(seed: int) -> None:
+    def drawn(seed: int) -> torch.Tensor:
         generator = torch.Generator("cuda").manual_seed(seed)
+        shape = (2, 700, 8, 128)
+        return torch.randn(shape, generator=generator, device="cuda", dtype=torch.float16)
+
+    def work(seed: int) -> None:
         with torch.cuda.stream(torch.cuda.Stream()):
-            q = torch.randn(
-                (2, 700, 8, 128), generator=generator, device="cuda", dtype=torch.float16
-            )
+            q = drawn(seed)
             first = attention(q, q, q)
             for _ in range(LAUNCHES):
                 if not same_bits([attention(q, q, q)], [first]):
@@ -207,11 +209,7 @@ def threads() -> None:
             if not same_bits([first], [expected[seed]]):
                 wrong.append(seed)
 
-    expected = {}
-    for seed in range(THREADS):
-        generator = torch.Generator("cuda").manual_seed(seed)
-        q = torch.randn((2, 700, 8, 128), generator=generator, device="cuda", dtype=torch.float16)
-        expected[seed] = attention(q, q, q)
+    expected = [attention(q, q, q) for q in map(drawn, range(THREADS))]
     torch.cuda.synchronize()
     running = [threading.Thread(target=work, args=(seed,)) for seed in range(THREADS)]
     for thread in running:
