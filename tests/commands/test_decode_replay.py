@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from fa_tune.core.workload import Workload
 from fa_tune.store.table.read_csv import parse_rows
 from tests.commands.console import Console
+from tests.commands.test_page import page_document
 from tests.project_files import ROOT
 
 FOLDER = ROOT / "tests" / "data" / "decode"
@@ -73,9 +73,7 @@ def test_the_report_and_the_page_have_gigabytes_of_every_kernel(
     rows = {kernel: row for kernel, row in every.items() if row["outcome"] == "ok"}
     for kernel, row in rows.items():
         assert row["bytes_per_s"] == pytest.approx(MOVED / seconds(kernel)), kernel
-    text = page.read_text()
-    document = json.loads(text.partition('id="fa-tune-page">')[2].partition("</script>")[0])
-    shown = {row["kernel"]: row for row in document["sections"]["results"]}
+    shown = {row["kernel"]: row for row in page_document(page)["sections"]["results"]}
     assert shown.keys() == every.keys()
     for kernel in rows:
         row = shown[kernel]

@@ -116,30 +116,6 @@ def test_a_score_hook_that_is_not_there_or_has_no_end_is_3(
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ("search", "--cache-dir", ""),
-        ("search", "--record", ""),
-        ("search", "--recordings", ""),
-        ("search", "--registry", ""),
-        ("search", "--csv", ""),
-        ("report", ""),
-        ("export", "--to", ""),
-        ("spaces", "show", ""),
-    ],
-    ids=lambda a: " ".join(a[:2]),
-)
-def test_an_empty_path_is_not_the_folder_one_is_in(
-    console: Console, tmp_path: Path, arguments: tuple[str, ...]
-) -> None:
-    before = set(tmp_path.iterdir())
-    done = console(*arguments)
-    assert done.status == 2, done.err
-    assert set(tmp_path.iterdir()) == before
-    assert "empty" in done.err
-
-
-@pytest.mark.parametrize(
-    "arguments",
     [("registry", "check"), ("bench-between",), ("search",), ("doctor",)],
     ids=lambda a: " ".join(a),
 )

@@ -18,7 +18,7 @@ H200 = ROOT / "profiles" / "nvidia_h200"
 RECORDED = H200 / "fast_ncu.csv"
 
 
-def _document(path: Path) -> dict[str, Any]:
+def page_document(path: Path) -> dict[str, Any]:
     text = re.search(
         r'<script type="application/json" id="fa-tune-page">(.*?)</script>', path.read_text()
     )
@@ -32,7 +32,7 @@ def test_the_page_has_the_rows_of_the_report(console: Console, tmp_path: Path) -
     done = console("report", str(RECORDED), "--html", str(page), "-f", "json")
     assert done.status == 0
     rows = done.json["rows"]
-    shown = _document(page)["sections"]["results"]
+    shown = page_document(page)["sections"]["results"]
     assert [r["kernel"] for r in shown] == [row["kernel"] for row in rows]
     assert [r["median_ms"] for r in shown] == pytest.approx([1e3 * r["median_s"] for r in rows])
     fastest = [r for r in shown if r["chosen"]]
@@ -43,7 +43,7 @@ def test_against_itself_nothing_differs(console: Console, tmp_path: Path) -> Non
     page = tmp_path / "page.html"
     done = console("report", str(RECORDED), "--html", str(page), "--against", str(RECORDED))
     assert done.status == 0
-    compared = _document(page)["sections"]["differences"]
+    compared = page_document(page)["sections"]["differences"]
     assert compared
     assert {r["ratio"] for r in compared} == {1.0}
 
@@ -52,7 +52,7 @@ def test_counters_explain_the_runner_up(console: Console, tmp_path: Path) -> Non
     page = tmp_path / "page.html"
     explained = H200 / "ladder_explain.json"
     assert console("report", str(explained), "--html", str(page)).status == 0
-    told = _document(page)["sections"]["explained"]
+    told = page_document(page)["sections"]["explained"]
     assert told
     assert all(r["winner"] != r["runner_up"] for r in told)
     assert told[0]["sentences"]
@@ -74,7 +74,7 @@ def test_names_cannot_break_out_of_the_page(console: Console, tmp_path: Path) ->
     page = tmp_path / "page.html"
     console("report", str(table), "--html", str(page))
     assert hostile not in page.read_text()
-    assert _document(page)["sections"]["results"][0]["kernel"] == hostile
+    assert page_document(page)["sections"]["results"][0]["kernel"] == hostile
 
 
 def test_wrong_uses_are_refused(console: Console, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_search_writes_its_page(console: Console, stub: Put, tmp_path: Path) -
     stub("fa_tune.tune.flow.search", fakes.search_result())
     page = tmp_path / "page.html"
     assert console("search", "--html", str(page)).status == 0
-    document = _document(page)
+    document = page_document(page)
     result = fakes.search_result().results[0]
     assert result.decision is not None
     chosen = {f"{r['family']}:{r['kernel']}" for r in document["sections"]["answers"]}

@@ -233,7 +233,6 @@ def test_best_asks_for_the_gpu_only_where_it_is_unclear(console: Console, regist
     events = entry(gpu=H100, config=fakes.SLOW, method="events")
     save(registry, Registry.of([entry(), events]))
     assert console(*_best("--method", "events")).out == f"{fakes.SLOW}\n"
-    save(registry, Registry.of([entry(), events]))
     assert console(*_best("--gpu", H100)).out == f"{fakes.SLOW}\n"
 
 

@@ -168,14 +168,6 @@ def test_limit_cuts_the_tables_not_the_csv(console: Console, search: Stub, limit
     assert f"… {len(ours) - limit} more" in table
 
 
-def test_an_option_given_twice_is_refused(console: Console, search: Stub) -> None:
-    done = console("search", "--seq-lens", "1024", "--seq-lens", "4096")
-    assert done.status == 2
-    assert "--seq-lens is given twice" in done.err
-    assert not search.options
-    assert console("search", "--axis", "n_warps=4", "--axis", "B_r=64").status == 0
-
-
 def test_a_registry_that_cannot_be_written_does_not_lose_the_table(
     console: Console, search: Stub
 ) -> None:

@@ -39,13 +39,8 @@ def test_strategy_budget_and_audit_reach_the_search(console: Console, search: St
     assert (options.strategy, options.measurements, options.seconds) == ("learned", 60, 300.0)
     assert (options.audit, options.measure.seed, options.axes) == (8, 5, ("n_warps=4,8",))
     assert {config.n_warps for config in search.calls[0][2]} == {4, 8}
-
-
-def test_by_default_everything_is_measured(console: Console, search: Stub) -> None:
     assert console("search").status == 0
-    (options,) = search.options
-    assert not options.explores
-    assert search.calls[0][2] is None
+    assert (search.options[1].explores, search.calls[1][2]) == (False, None), "all is measured"
 
 
 def test_the_summary_tells_what_was_skipped(console: Console, search: Stub) -> None:

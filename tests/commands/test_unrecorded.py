@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.commands.console import Console
@@ -44,13 +42,6 @@ def test_the_nearest_is_of_any_method_and_told_by_options(console: Console) -> N
     assert "has no --softcap: " in done.err
 
 
-def test_lengths_are_near_by_their_ratio(console: Console) -> None:
-    """2048 is 952 from 3000, and further in doublings than 4096 is."""
-    done = console("search", "--seq-lens", "3000")
-    assert done.status == 4
-    assert "--seq-lens 4096" in done.err
-
-
 def test_a_config_that_cannot_run_is_not_called_unrecorded(console: Console) -> None:
     done = console("profile", "(FP16, 128, 64, 64, 4): async+load_7_2_2_tiles")
     assert done.status == 4
@@ -87,11 +78,3 @@ def test_a_config_that_is_not_recorded_is_refused_with_what_to_do(console: Conso
     assert ".csv" not in line, "no list of files"
     advice = line.partition("fa-tune ")[2].partition(";")[0].split()
     assert console(*advice).status == 0
-
-
-def test_a_replay_is_not_recorded_as_measured_now(console: Console, tmp_path: Path) -> None:
-    """Its date and kernel sources would be those of today, whatever was replayed."""
-    done = console("search", "--record", str(tmp_path / "to"))
-    assert done.status == 3
-    assert "--record" in done.err
-    assert not (tmp_path / "to").exists()
