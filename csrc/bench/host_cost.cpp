@@ -15,7 +15,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
-#include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -36,13 +36,9 @@ double nanoseconds(Clock::time_point start) {
     return std::chrono::duration<double, std::nano>(Clock::now() - start).count();
 }
 
-[[noreturn]] void fail(const std::string& text) {
+[[noreturn]] void end(const std::string& text) {
     std::fprintf(stderr, "error: %s\n", text.c_str());
     std::exit(1);
-}
-
-void expect(const Status& status) {
-    if (!status.ok()) fail(status.text);
 }
 
 struct Kernel {
@@ -62,10 +58,10 @@ struct Kernel {
         launch.params = params.c_str();
         read(&launch.grid, &launch.dependent);
         text >> symbol;
-        if (!text) fail(std::string(plan_file) + " is no plan");
+        if (!text) end(std::string(plan_file) + " is no plan");
         std::ifstream binary(cubin, std::ios::binary);
         image.assign(std::istreambuf_iterator<char>(binary), {});
-        if (image.empty()) fail(std::string(cubin) + " cannot be read");
+        if (image.empty()) end(std::string(cubin) + " cannot be read");
         image.push_back('\0');
     }
 
@@ -92,8 +88,7 @@ fa_tune_problem small_problem(const fa_tune_plan& plan) {
 void* allocate(const Driver& driver, std::int64_t bytes) {
     CUdeviceptr address = 0;
     const RelaxedCapture relaxed(driver);
-    expect(
-        driver.check(driver.cuMemAlloc(&address, static_cast<std::size_t>(bytes)), "cuMemAlloc"));
+    driver.cuMemAlloc(&address, static_cast<std::size_t>(bytes));
     return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
 }
 
@@ -124,19 +119,17 @@ double round(const Driver& driver, CUstream stream, Launch launch) {
     for (int i = 0; i < kLaunches; ++i) launch();
     const double took = nanoseconds(start) / kLaunches;
     const RelaxedCapture relaxed(driver);
-    expect(driver.check(driver.cuStreamSynchronize(stream), "cuStreamSynchronize"));
+    driver.cuStreamSynchronize(stream);
     return took;
 }
 
 int run(const Kernel& given, int rounds) {
-    const Driver* found = nullptr;
-    expect(get_driver(&found));
-    const Driver& driver = *found;
+    const Driver& driver = get_driver();
     DeviceGuard guard;
-    Context* context = nullptr;
-    expect(guard.enter(driver, 0, &context));
+    Context& context = guard.enter(driver, 0);
+    const Device& device = *context.device;
     CUstream stream = nullptr;
-    expect(driver.check(driver.cuStreamCreate(&stream, kStreamNonBlocking), "cuStreamCreate"));
+    driver.cuStreamCreate(&stream, kStreamNonBlocking);
     const fa_tune_problem problem = small_problem(given.plan);
     fa_tune_tensors tensors = allocate(driver, problem);
 
@@ -157,36 +150,27 @@ int run(const Kernel& given, int rounds) {
     // The same launch with nothing but the driver's call; parameters and maps made before.
     CUlibrary library = nullptr;
     CUkernel bare = nullptr;
-    expect(driver.check(driver.cuLibraryLoadData(&library, given.image.data(), nullptr, nullptr, 0,
-                                                 nullptr, nullptr, 0),
-                        "cuLibraryLoadData"));
-    expect(
-        driver.check(driver.cuLibraryGetKernel(&bare, library, symbols[0]), "cuLibraryGetKernel"));
-    expect(driver.check(
-        driver.cuKernelSetAttribute(kFunctionMaxDynamicShared, given.launch.dynamic_smem_bytes,
-                                    bare, context->device->handle),
-        "cuKernelSetAttribute"));
-    CUdeviceptr counters = 0;
-    expect(context->slots.of_stream(driver, stream, &counters));
-    Launchable launchable{};
-    expect(check_plan(given.launch, &launchable));
-    const Device& device = *context->device;
+    driver.cuLibraryLoadData(&library, given.image.data(), nullptr, nullptr, 0, nullptr, nullptr,
+                             0);
+    driver.cuLibraryGetKernel(&bare, library, symbols[0]);
+    driver.cuKernelSetAttribute(kFunctionMaxDynamicShared, given.launch.dynamic_smem_bytes, bare,
+                                device.handle);
+    const Launchable launchable = check_plan(given.launch);
     fa_tune_description step{};
-    expect(describe(launchable, {problem, tensors, device.multiprocessors, device.l2_bytes}, step));
+    describe(launchable, {problem, tensors, device.multiprocessors, device.l2_bytes}, step);
+    const CUdeviceptr counters = context.slots.of_stream(driver, stream);
     set_counters(launchable, reinterpret_cast<void*>(counters), step);
     CUtensorMap maps[4];
     void* pointers[5] = {step.params};
     for (std::uint32_t i = 0; i < step.map_count; ++i) {
-        expect(encode_map(driver, step.maps[i], maps[i]));
+        encode_map(driver, step.maps[i], maps[i]);
         pointers[i] = &maps[i];
     }
     pointers[step.map_count] = step.params;
 
     const auto bare_launch = [&] {
-        expect(driver.check(
-            driver.cuLaunchKernel(bare, step.grid[0], step.grid[1], step.grid[2], step.block[0], 1,
-                                  1, step.shared_bytes, stream, pointers, nullptr),
-            "cuLaunchKernel"));
+        driver.cuLaunchKernel(bare, step.grid[0], step.grid[1], step.grid[2], step.block[0], 1, 1,
+                              step.shared_bytes, stream, pointers, nullptr);
     };
     const auto core_launch = [&] {
         fa_tune::check(fa_tune_launch(kernel, &problem, &tensors, 0, stream));
@@ -205,18 +189,18 @@ int run(const Kernel& given, int rounds) {
     std::printf(
         "{\"device\": \"%s\", \"rounds\": %d, \"launches\": %d, \"bare_ns\": %.1f, "
         "\"core_ns\": %.1f, \"table_ns\": %.1f, \"first_launch_ns\": %.0f}\n",
-        context->device->name.c_str(), rounds, kLaunches, median(bare_ns), median(core_ns),
-        median(table_ns), first);
+        device.name.c_str(), rounds, kLaunches, median(bare_ns), median(core_ns), median(table_ns),
+        first);
     return 0;
 }
 
 }  // namespace
 
 int main(int count, char** arguments) {
-    if (count < 3) fail("usage: host_cost PLAN CUBIN [ROUNDS]");
+    if (count < 3) end("usage: host_cost PLAN CUBIN [ROUNDS]");
     try {
         return run(Kernel(arguments[1], arguments[2]), count > 3 ? std::atoi(arguments[3]) : 50);
-    } catch (const fa_tune::Error& error) {
-        fail(error.what());
+    } catch (const std::runtime_error& error) {
+        end(error.what());
     }
 }
