@@ -1,26 +1,23 @@
 // What a launch through the C ABI costs the host, over a bare cuLaunchKernel of the same kernel.
 //
-//     host_cost PLAN CUBIN [ROUNDS]
+//     host_cost [ROUNDS]
 //
-// PLAN: a text file of the plan's integers, in the order of fa_tune_plan, of its one launch, in
-// that of fa_tune_launch_plan, a name and integers, and the kernel's symbol.  Prints JSON: medians
-// over rounds of the nanoseconds per launch, of rounds that alternate, with an idle GPU before each
-// and without the queue ever being full, and the time of the first launch, the kernel's loading in
-// it.
+// The kernel, of one launch, is that of exported_table.h, as `fa_tune.export.table_source` writes
+// it, and its table's default.  Prints JSON: medians over rounds of the nanoseconds per launch, of
+// rounds that alternate, with an idle GPU before each and without the queue ever being full, and
+// the time of the first launch, the kernel's loading in it.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <stdexcept>
-#include <string>
 #include <vector>
 
 #include "device.h"
 #include "driver.h"
+#include "exported_table.h"
 #include "fa_tune.hpp"
 #include "launch.h"
 #include "tensor_maps.h"
@@ -35,40 +32,6 @@ constexpr int kLaunches = 200;  // of a round; a stream holds about a thousand
 double nanoseconds(Clock::time_point start) {
     return std::chrono::duration<double, std::nano>(Clock::now() - start).count();
 }
-
-[[noreturn]] void end(const std::string& text) {
-    std::fprintf(stderr, "error: %s\n", text.c_str());
-    std::exit(1);
-}
-
-struct Kernel {
-    fa_tune_plan plan{};
-    fa_tune_launch_plan launch{};
-    std::string params;
-    std::string symbol;
-    std::vector<char> image;
-
-    Kernel(const char* plan_file, const char* cubin) {
-        std::ifstream text(plan_file);
-        const auto read = [&](std::int32_t* first, const std::int32_t* last) {
-            while (first <= last) text >> *first++;
-        };
-        read(&plan.operation, &plan.portability);
-        text >> params;
-        launch.params = params.c_str();
-        read(&launch.grid, &launch.dependent);
-        text >> symbol;
-        if (!text) end(std::string(plan_file) + " is no plan");
-        std::ifstream binary(cubin, std::ios::binary);
-        image.assign(std::istreambuf_iterator<char>(binary), {});
-        if (image.empty()) end(std::string(cubin) + " cannot be read");
-        image.push_back('\0');
-    }
-
-    fa_tune_kernel_info info(const char* const* symbols) const {
-        return {"bench", plan, &launch, symbols, image.data(), image.size()};
-    }
-};
 
 // A problem so small that the GPU keeps up with the host.
 fa_tune_problem small_problem(const fa_tune_plan& plan) {
@@ -123,7 +86,9 @@ double round(const Driver& driver, CUstream stream, Launch launch) {
     return took;
 }
 
-int run(const Kernel& given, int rounds) {
+int run(int rounds) {
+    const fa_tune_kernel_info& given = *exported_table.kernels;
+    const fa_tune_launch_plan& launch_plan = *given.launches;
     const Driver& driver = get_driver();
     DeviceGuard guard;
     Context& context = guard.enter(driver, 0);
@@ -133,11 +98,8 @@ int run(const Kernel& given, int rounds) {
     const fa_tune_problem problem = small_problem(given.plan);
     fa_tune_tensors tensors = allocate(driver, problem);
 
-    const char* symbols[] = {given.symbol.c_str()};
-    const fa_tune_kernel_info info = given.info(symbols);
-    const char* defaults[] = {"bench"};
     auto start = Clock::now();
-    fa_tune::Table table({&info, 1, nullptr, 0, defaults, 1, nullptr, 0});
+    fa_tune::Table table(exported_table);
     fa_tune_kernel* kernel = table.find(problem);
     std::size_t workspace_bytes = 0;
     fa_tune::check(fa_tune_workspace_bytes(kernel, &problem, 0, &workspace_bytes));
@@ -150,12 +112,11 @@ int run(const Kernel& given, int rounds) {
     // The same launch with nothing but the driver's call; parameters and maps made before.
     CUlibrary library = nullptr;
     CUkernel bare = nullptr;
-    driver.cuLibraryLoadData(&library, given.image.data(), nullptr, nullptr, 0, nullptr, nullptr,
-                             0);
-    driver.cuLibraryGetKernel(&bare, library, symbols[0]);
-    driver.cuKernelSetAttribute(kFunctionMaxDynamicShared, given.launch.dynamic_smem_bytes, bare,
+    driver.cuLibraryLoadData(&library, given.image, nullptr, nullptr, 0, nullptr, nullptr, 0);
+    driver.cuLibraryGetKernel(&bare, library, given.symbols[0]);
+    driver.cuKernelSetAttribute(kFunctionMaxDynamicShared, launch_plan.dynamic_smem_bytes, bare,
                                 device.handle);
-    const Launchable launchable = check_plan(given.launch);
+    const Launchable launchable = check_plan(launch_plan);
     fa_tune_description step{};
     describe(launchable, {problem, tensors, device.multiprocessors, device.l2_bytes}, step);
     const CUdeviceptr counters = context.slots.of_stream(driver, stream);
@@ -197,10 +158,10 @@ int run(const Kernel& given, int rounds) {
 }  // namespace
 
 int main(int count, char** arguments) {
-    if (count < 3) end("usage: host_cost PLAN CUBIN [ROUNDS]");
     try {
-        return run(Kernel(arguments[1], arguments[2]), count > 3 ? std::atoi(arguments[3]) : 50);
+        return run(count > 1 ? std::atoi(arguments[1]) : 50);
     } catch (const std::runtime_error& error) {
-        end(error.what());
+        std::fprintf(stderr, "error: %s\n", error.what());
+        return 1;
     }
 }
