@@ -19,30 +19,22 @@ constexpr int kMaxHead = 1024;
 static_assert(kMaxDevices <= 64, "fa_tune_kernel has a bit for each");
 
 void check_plan(const fa_tune_plan& plan) {
-    const struct {
-        const char* name;
-        std::int32_t value, least, most;
-    } ranges[] = {
-        {"launches", plan.launches, 1, kMaxLaunches},
-        {"d_head", plan.d_head, 1, kMaxHead},
-        {"d_v", plan.d_v, 1, kMaxHead},
-        {"block_q", plan.block_q, 1, 1 << 16},
-        {"block_kv", plan.block_kv, 1, 1 << 16},
-        {"causal", plan.causal, 0, 1},
-        {"ragged", plan.ragged, 0, 1},
-        {"lse", plan.lse, 0, 1},
-        {"packed", plan.packed, 0, 1},
-        {"kv_e4m3", plan.kv_e4m3, 0, 1},
-        {"decode_shape", plan.decode_shape, 0, 1},
-        {"compute_capability", plan.compute_capability, 10, 999},
-        {"portability", plan.portability, FA_TUNE_PORTABILITY_MINOR, FA_TUNE_PORTABILITY_LATER},
-    };
-    for (const auto& [name, value, least, most] : ranges) {
-        if (value < least || value > most) {
-            fail(FA_TUNE_INVALID, "%s of a plan must be between %d and %d, not %d", name, least,
-                 most, value);
-        }
-    }
+    check_ranges("plan", {
+                             {"launches", plan.launches, 1, kMaxLaunches},
+                             {"d_head", plan.d_head, 1, kMaxHead},
+                             {"d_v", plan.d_v, 1, kMaxHead},
+                             {"block_q", plan.block_q, 1, 1 << 16},
+                             {"block_kv", plan.block_kv, 1, 1 << 16},
+                             {"causal", plan.causal, 0, 1},
+                             {"ragged", plan.ragged, 0, 1},
+                             {"lse", plan.lse, 0, 1},
+                             {"packed", plan.packed, 0, 1},
+                             {"kv_e4m3", plan.kv_e4m3, 0, 1},
+                             {"decode_shape", plan.decode_shape, 0, 1},
+                             {"compute_capability", plan.compute_capability, 10, 999},
+                             {"portability", plan.portability, FA_TUNE_PORTABILITY_MINOR,
+                              FA_TUNE_PORTABILITY_LATER},
+                         });
     if (!is_operation(plan.operation)) {
         fail(FA_TUNE_INVALID, "unknown operation %d of a plan", plan.operation);
     }

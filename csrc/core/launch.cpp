@@ -96,33 +96,25 @@ Launchable check_plan(const fa_tune_launch_plan& plan) {
         fail(FA_TUNE_INVALID, "params of a launch plan: no kernel takes '%s' here", name);
     }
     const std::int32_t shares = layout->shares ? 1 : 0;
-    const struct {
-        const char* name;
-        std::int32_t value, least, most;
-    } ranges[] = {
-        {"grid", plan.grid, FA_TUNE_GRID_BLOCKS_HEADS_BATCH, FA_TUNE_GRID_TILES_ROWS},
-        {"tile_rows", plan.tile_rows, 1, 1 << 16},
-        {"ctas_per_sm", plan.ctas_per_sm, 1, 64},
-        {"threads", plan.threads, 1, 1024},
-        {"dynamic_smem_bytes", plan.dynamic_smem_bytes, 0, 1 << 20},
-        {"cluster_x", plan.cluster_x, 1, 16},
-        {"cluster_y", plan.cluster_y, 1, 16},
-        {"cluster_z", plan.cluster_z, 1, 16},
-        {"q_box_rows", plan.q_box_rows, 0, kMaxBoxRows},
-        {"kv_box_rows", plan.kv_box_rows, plan.q_box_rows > 0 ? 1 : 0, kMaxBoxRows},
-        {"counter_bytes", plan.counter_bytes, 0,
-         static_cast<std::int32_t>(CounterSlots::kSlotBytes)},
-        {"share_keys", plan.share_keys, shares, shares << 16},
-        {"min_blocks", plan.min_blocks, shares, 1 << 16},
-        {"aligned", plan.aligned, 0, shares},
-        {"dependent", plan.dependent, 0, 1},
-    };
-    for (const auto& [field, value, least, most] : ranges) {
-        if (value < least || value > most) {
-            fail(FA_TUNE_INVALID, "%s of a launch plan must be between %d and %d, not %d", field,
-                 least, most, value);
-        }
-    }
+    check_ranges("launch plan",
+                 {
+                     {"grid", plan.grid, FA_TUNE_GRID_BLOCKS_HEADS_BATCH, FA_TUNE_GRID_TILES_ROWS},
+                     {"tile_rows", plan.tile_rows, 1, 1 << 16},
+                     {"ctas_per_sm", plan.ctas_per_sm, 1, 64},
+                     {"threads", plan.threads, 1, 1024},
+                     {"dynamic_smem_bytes", plan.dynamic_smem_bytes, 0, 1 << 20},
+                     {"cluster_x", plan.cluster_x, 1, 16},
+                     {"cluster_y", plan.cluster_y, 1, 16},
+                     {"cluster_z", plan.cluster_z, 1, 16},
+                     {"q_box_rows", plan.q_box_rows, 0, kMaxBoxRows},
+                     {"kv_box_rows", plan.kv_box_rows, plan.q_box_rows > 0 ? 1 : 0, kMaxBoxRows},
+                     {"counter_bytes", plan.counter_bytes, 0,
+                      static_cast<std::int32_t>(CounterSlots::kSlotBytes)},
+                     {"share_keys", plan.share_keys, shares, shares << 16},
+                     {"min_blocks", plan.min_blocks, shares, 1 << 16},
+                     {"aligned", plan.aligned, 0, shares},
+                     {"dependent", plan.dependent, 0, 1},
+                 });
     Launchable found{plan, layout};
     found.plan.params = layout->name;  // the caller's text need not stay
     return found;

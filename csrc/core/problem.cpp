@@ -36,9 +36,6 @@ void check_size(const char* name, std::int64_t size) {
 }
 
 void check_packed(const fa_tune_problem& problem) {
-    if (problem.packed != 0 && problem.packed != 1) {
-        fail(FA_TUNE_INVALID, "packed must be 0 or 1, not %d", problem.packed);
-    }
     if (problem.packed == 0) {
         if (problem.total_q == 0 && problem.total_kv == 0) return;
         fail(FA_TUNE_INVALID, "total_q and total_kv are those of a packed batch");
@@ -128,7 +125,8 @@ void check_problem(const fa_tune_problem& problem) {
     for (const auto& [name, value] :
          {std::pair{"lse", problem.lse}, std::pair{"sink", problem.sink},
           std::pair{"alibi", problem.alibi}, std::pair{"kv_e4m3", problem.kv_e4m3},
-          std::pair{"cached", problem.cached}, std::pair{"score_hook", problem.score_hook}}) {
+          std::pair{"cached", problem.cached}, std::pair{"score_hook", problem.score_hook},
+          std::pair{"packed", problem.packed}}) {
         if (value != 0 && value != 1) {
             fail(FA_TUNE_INVALID, "%s must be 0 or 1, not %d", name, value);
         }

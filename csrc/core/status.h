@@ -3,6 +3,7 @@
 
 #include <cstdarg>
 #include <cstdio>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 
@@ -28,6 +29,21 @@ inline long long wide(long long value) { return value; }  // for printf
     std::vsnprintf(text, sizeof text, format, values);
     va_end(values);
     throw Failure(code, text);
+}
+
+struct Range {
+    const char* name;
+    int value, least, most;
+};
+
+// Refuses what is out of its range, of a plan.
+inline void check_ranges(const char* plan, std::initializer_list<Range> ranges) {
+    for (const auto& [name, value, least, most] : ranges) {
+        if (value < least || value > most) {
+            fail(FA_TUNE_INVALID, "%s of a %s must be between %d and %d, not %d", name, plan, least,
+                 most, value);
+        }
+    }
 }
 
 }  // namespace fa_tune::core
