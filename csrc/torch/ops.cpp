@@ -52,10 +52,10 @@ void launch(const fa_tune_problem& problem, fa_tune_tensors& tensors, const View
     void* stream = nullptr;
     if (stream_of != nullptr) TORCH_ERROR_CODE_CHECK(stream_of(q.device, &stream));
     Choice& chosen = choice_of(problem, q.device);
-    fa_tune_kernel& kernel = *chosen.kernel;
-    if (!chosen.has_run && kernel.has_workspace()) {
-        const core::Device& device = core::get_device(core::get_driver(), q.device);
-        chosen.workspace_bytes = kernel.workspace_bytes(problem, device);
+    if (!chosen.has_run) {
+        const fa_tune_status status =
+            fa_tune_workspace_bytes(chosen.kernel, &problem, q.device, &chosen.workspace_bytes);
+        if (status != FA_TUNE_OK) throw core::Failure(status, fa_tune_last_error());
     }
     Owned workspace;  // torch gives its memory to later work of this stream alone
     if (chosen.workspace_bytes > 0) {
@@ -64,7 +64,7 @@ void launch(const fa_tune_problem& problem, fa_tune_tensors& tensors, const View
         tensors.workspace = workspace.address();
     }
     const auto run = chosen.has_run ? &fa_tune_kernel::launch_again : &fa_tune_kernel::launch;
-    (kernel.*run)(problem, tensors, q.device, static_cast<core::CUstream>(stream));
+    (chosen.kernel->*run)(problem, tensors, q.device, static_cast<core::CUstream>(stream));
     chosen.has_run = true;
 } catch (const core::Failure& failure) {
     fail(std::string(kind_of(failure.code)) + failure.what());
