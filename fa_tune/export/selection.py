@@ -26,7 +26,7 @@ from fa_tune.families.selection import choose_configs
 from fa_tune.operations.traits import Traits
 from fa_tune.store.registry.between import filled
 from fa_tune.store.registry.lookup import Target, alike, in_order, matches
-from fa_tune.store.registry.schema import Entry, Registry
+from fa_tune.store.registry.schema import Entry, EntryKey, Registry
 
 DEFAULT_D_HEADS = (64, 128)  # without an entry and without a wish
 PTX_ARCH, PTX_CAPABILITY = "compute_80", (8, 0)
@@ -175,7 +175,7 @@ def _serving(
     if not workloads:
         yield from usable.entries
         return
-    kept = {}
+    kept: dict[EntryKey, Entry] = {}
     gpus = sorted({e.gpu.name for e in usable.entries})
     for workload in workloads:
         nearest = [alike(matches(usable, Target(gpu), workload), workload)[:1] for gpu in gpus]

@@ -29,10 +29,10 @@ def build_host_cost(folder: Path, image: KernelImage) -> Path:
         (folder / name).write_text(text, encoding="utf-8")
     (folder / "kernel.cubin").write_bytes(image.image)
     source = paths.csrc_dir() / "bench" / "host_cost.cpp"
-    units = [source, "images.S", *sorted(folder.rglob("*.cpp"))]
+    units = map(str, [source, "images.S", *sorted(folder.rglob("*.cpp"))])
     options = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{folder}", "-pthread"]
     program = folder / "host_cost"
-    command = [host_compiler(), *options, *units, "-o", program, "-ldl"]
+    command = [host_compiler(), *options, *units, "-o", str(program), "-ldl"]
     subprocess.run(command, check=True, cwd=folder)
     return program
 
