@@ -1,26 +1,23 @@
 // What a launch through the C ABI costs the host, over a bare cuLaunchKernel of the same kernel.
 //
-//     host_cost PLAN CUBIN [ROUNDS]
+//     host_cost [ROUNDS]
 //
-// PLAN: a text file of the plan's integers, in the order of fa_tune_plan, of its one launch, in
-// that of fa_tune_launch_plan, a name and integers, and the kernel's symbol.  Prints JSON: medians
-// over rounds of the nanoseconds per launch, of rounds that alternate, with an idle GPU before each
-// and without the queue ever being full, and the time of the first launch, the kernel's loading in
-// it.
+// The kernel, of one launch, is that of exported_table.h, as `fa_tune.export.table_source` writes
+// it, and its table's default.  Prints JSON: medians over rounds of the nanoseconds per launch, of
+// rounds that alternate, with an idle GPU before each and without the queue ever being full, and
+// the time of the first launch, the kernel's loading in it.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
-#include <memory>
-#include <string>
+#include <stdexcept>
 #include <vector>
 
 #include "device.h"
 #include "driver.h"
+#include "exported_table.h"
 #include "fa_tune.hpp"
 #include "launch.h"
 #include "tensor_maps.h"
@@ -35,44 +32,6 @@ constexpr int kLaunches = 200;  // of a round; a stream holds about a thousand
 double nanoseconds(Clock::time_point start) {
     return std::chrono::duration<double, std::nano>(Clock::now() - start).count();
 }
-
-[[noreturn]] void fail(const std::string& text) {
-    std::fprintf(stderr, "error: %s\n", text.c_str());
-    std::exit(1);
-}
-
-void expect(const Status& status) {
-    if (!status.ok()) fail(status.text);
-}
-
-struct Kernel {
-    fa_tune_plan plan{};
-    fa_tune_launch_plan launch{};
-    std::string params;
-    std::string symbol;
-    std::vector<char> image;
-
-    Kernel(const char* plan_file, const char* cubin) {
-        std::ifstream text(plan_file);
-        const auto read = [&](std::int32_t* first, const std::int32_t* last) {
-            while (first <= last) text >> *first++;
-        };
-        read(&plan.operation, &plan.portability);
-        text >> params;
-        launch.params = params.c_str();
-        read(&launch.grid, &launch.dependent);
-        text >> symbol;
-        if (!text) fail(std::string(plan_file) + " is no plan");
-        std::ifstream binary(cubin, std::ios::binary);
-        image.assign(std::istreambuf_iterator<char>(binary), {});
-        if (image.empty()) fail(std::string(cubin) + " cannot be read");
-        image.push_back('\0');
-    }
-
-    fa_tune_kernel_info info(const char* const* symbols) const {
-        return {"bench", plan, &launch, symbols, image.data(), image.size()};
-    }
-};
 
 // A problem so small that the GPU keeps up with the host.
 fa_tune_problem small_problem(const fa_tune_plan& plan) {
@@ -92,8 +51,7 @@ fa_tune_problem small_problem(const fa_tune_plan& plan) {
 void* allocate(const Driver& driver, std::int64_t bytes) {
     CUdeviceptr address = 0;
     const RelaxedCapture relaxed(driver);
-    expect(
-        driver.check(driver.cuMemAlloc(&address, static_cast<std::size_t>(bytes)), "cuMemAlloc"));
+    driver.cuMemAlloc(&address, static_cast<std::size_t>(bytes));
     return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
 }
 
@@ -124,27 +82,24 @@ double round(const Driver& driver, CUstream stream, Launch launch) {
     for (int i = 0; i < kLaunches; ++i) launch();
     const double took = nanoseconds(start) / kLaunches;
     const RelaxedCapture relaxed(driver);
-    expect(driver.check(driver.cuStreamSynchronize(stream), "cuStreamSynchronize"));
+    driver.cuStreamSynchronize(stream);
     return took;
 }
 
-int run(const Kernel& given, int rounds) {
-    const Driver* found = nullptr;
-    expect(get_driver(&found));
-    const Driver& driver = *found;
+int run(int rounds) {
+    const fa_tune_kernel_info& given = *exported_table.kernels;
+    const fa_tune_launch_plan& launch_plan = *given.launches;
+    const Driver& driver = get_driver();
     DeviceGuard guard;
-    Context* context = nullptr;
-    expect(guard.enter(driver, 0, &context));
+    Context& context = guard.enter(driver, 0);
+    const Device& device = *context.device;
     CUstream stream = nullptr;
-    expect(driver.check(driver.cuStreamCreate(&stream, kStreamNonBlocking), "cuStreamCreate"));
+    driver.cuStreamCreate(&stream, kStreamNonBlocking);
     const fa_tune_problem problem = small_problem(given.plan);
     fa_tune_tensors tensors = allocate(driver, problem);
 
-    const char* symbols[] = {given.symbol.c_str()};
-    const fa_tune_kernel_info info = given.info(symbols);
-    const char* defaults[] = {"bench"};
     auto start = Clock::now();
-    fa_tune::Table table({&info, 1, nullptr, 0, defaults, 1, nullptr, 0});
+    fa_tune::Table table(exported_table);
     fa_tune_kernel* kernel = table.find(problem);
     std::size_t workspace_bytes = 0;
     fa_tune::check(fa_tune_workspace_bytes(kernel, &problem, 0, &workspace_bytes));
@@ -157,36 +112,26 @@ int run(const Kernel& given, int rounds) {
     // The same launch with nothing but the driver's call; parameters and maps made before.
     CUlibrary library = nullptr;
     CUkernel bare = nullptr;
-    expect(driver.check(driver.cuLibraryLoadData(&library, given.image.data(), nullptr, nullptr, 0,
-                                                 nullptr, nullptr, 0),
-                        "cuLibraryLoadData"));
-    expect(
-        driver.check(driver.cuLibraryGetKernel(&bare, library, symbols[0]), "cuLibraryGetKernel"));
-    expect(driver.check(
-        driver.cuKernelSetAttribute(kFunctionMaxDynamicShared, given.launch.dynamic_smem_bytes,
-                                    bare, context->device->handle),
-        "cuKernelSetAttribute"));
-    CUdeviceptr counters = 0;
-    expect(context->slots.of_stream(driver, stream, &counters));
-    Launchable launchable{};
-    expect(check_plan(given.launch, &launchable));
-    const Device& device = *context->device;
+    driver.cuLibraryLoadData(&library, given.image, nullptr, nullptr, 0, nullptr, nullptr, 0);
+    driver.cuLibraryGetKernel(&bare, library, given.symbols[0]);
+    driver.cuKernelSetAttribute(kFunctionMaxDynamicShared, launch_plan.dynamic_smem_bytes, bare,
+                                device.handle);
+    const Launchable launchable = check_plan(launch_plan);
     fa_tune_description step{};
-    expect(describe(launchable, {problem, tensors, device.multiprocessors, device.l2_bytes}, step));
+    describe(launchable, {problem, tensors, device.multiprocessors, device.l2_bytes}, step);
+    const CUdeviceptr counters = context.slots.of_stream(driver, stream);
     set_counters(launchable, reinterpret_cast<void*>(counters), step);
     CUtensorMap maps[4];
     void* pointers[5] = {step.params};
     for (std::uint32_t i = 0; i < step.map_count; ++i) {
-        expect(encode_map(driver, step.maps[i], maps[i]));
+        encode_map(driver, step.maps[i], maps[i]);
         pointers[i] = &maps[i];
     }
     pointers[step.map_count] = step.params;
 
     const auto bare_launch = [&] {
-        expect(driver.check(
-            driver.cuLaunchKernel(bare, step.grid[0], step.grid[1], step.grid[2], step.block[0], 1,
-                                  1, step.shared_bytes, stream, pointers, nullptr),
-            "cuLaunchKernel"));
+        driver.cuLaunchKernel(bare, step.grid[0], step.grid[1], step.grid[2], step.block[0], 1, 1,
+                              step.shared_bytes, stream, pointers, nullptr);
     };
     const auto core_launch = [&] {
         fa_tune::check(fa_tune_launch(kernel, &problem, &tensors, 0, stream));
@@ -205,18 +150,18 @@ int run(const Kernel& given, int rounds) {
     std::printf(
         "{\"device\": \"%s\", \"rounds\": %d, \"launches\": %d, \"bare_ns\": %.1f, "
         "\"core_ns\": %.1f, \"table_ns\": %.1f, \"first_launch_ns\": %.0f}\n",
-        context->device->name.c_str(), rounds, kLaunches, median(bare_ns), median(core_ns),
-        median(table_ns), first);
+        device.name.c_str(), rounds, kLaunches, median(bare_ns), median(core_ns), median(table_ns),
+        first);
     return 0;
 }
 
 }  // namespace
 
 int main(int count, char** arguments) {
-    if (count < 3) fail("usage: host_cost PLAN CUBIN [ROUNDS]");
     try {
-        return run(Kernel(arguments[1], arguments[2]), count > 3 ? std::atoi(arguments[3]) : 50);
-    } catch (const fa_tune::Error& error) {
-        fail(error.what());
+        return run(count > 1 ? std::atoi(arguments[1]) : 50);
+    } catch (const std::runtime_error& error) {
+        std::fprintf(stderr, "error: %s\n", error.what());
+        return 1;
     }
 }

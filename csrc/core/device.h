@@ -21,7 +21,7 @@ struct Device {
 };
 
 // A device by its number; asked for once, then kept.
-Status get_device(const Driver& driver, int ordinal, const Device** device);
+const Device& get_device(const Driver& driver, int ordinal);
 
 // What the core keeps for a CUDA context.  Kept until the process ends.
 struct Context {
@@ -39,9 +39,9 @@ class DeviceGuard {
     DeviceGuard& operator=(const DeviceGuard&) = delete;
     ~DeviceGuard();
 
-    // `ordinal` -1: the current device, or 0 if there is none.  `context` is the one that is
-    // current from then on: the caller's if it is of that device, else the primary one.
-    Status enter(const Driver& driver, int ordinal, Context** context);
+    // `ordinal` -1: the current device, or 0 if there is none.  Gives the context that is current
+    // from then on: the caller's if it is of that device, else the primary one.
+    Context& enter(const Driver& driver, int ordinal);
 
   private:
     const Driver* driver_ = nullptr;  // null: nothing to undo
@@ -52,11 +52,11 @@ class DeviceGuard {
 class RelaxedCapture {
   public:
     explicit RelaxedCapture(const Driver& driver) : driver_(driver) {
-        driver_.cuThreadExchangeStreamCaptureMode(&mode_);
+        driver_.cuThreadExchangeStreamCaptureMode.call(&mode_);
     }
     RelaxedCapture(const RelaxedCapture&) = delete;
     RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-    ~RelaxedCapture() { driver_.cuThreadExchangeStreamCaptureMode(&mode_); }
+    ~RelaxedCapture() { driver_.cuThreadExchangeStreamCaptureMode.call(&mode_); }
 
   private:
     const Driver& driver_;

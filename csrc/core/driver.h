@@ -96,18 +96,32 @@ constexpr unsigned kStreamNonBlocking = 1;
     X(cuStreamGetId, (CUstream stream, unsigned long long* id))                                \
     X(cuThreadExchangeStreamCaptureMode, (int* mode))
 
+// Fails with the driver's name for an error.
+[[noreturn]] void fail_of_driver(const char* function, CUresult error);
+
+template <class Type>
+struct DriverFunction;
+
+template <class... Parameters>
+struct DriverFunction<CUresult(Parameters...)> {
+    const char* name;
+    CUresult (*call)(Parameters...) = nullptr;
+
+    void operator()(Parameters... given) const {
+        const CUresult result = call(given...);
+        if (result != kCudaSuccess) fail_of_driver(name, result);
+    }
+};
+
 struct Driver {
-#define FA_TUNE_MEMBER(name, parameters) CUresult(*name) parameters = nullptr;
+#define FA_TUNE_MEMBER(name, parameters) DriverFunction<CUresult parameters> name{#name};
     FA_TUNE_DRIVER_FUNCTIONS(FA_TUNE_MEMBER)
 #undef FA_TUNE_MEMBER
     // CUDA 12.4 and later; without it a kernel's code is loaded by its first launch.
-    CUresult (*cuFuncLoad)(CUfunction function) = nullptr;
-
-    // FA_TUNE_OK, or `what` and the driver's name for the error.
-    Status check(CUresult result, const char* what) const;
+    DriverFunction<CUresult(CUfunction function)> cuFuncLoad{"cuFuncLoad"};
 };
 
 // The driver, loaded and initialised by the first call.
-Status get_driver(const Driver** driver);
+const Driver& get_driver();
 
 }  // namespace fa_tune::core

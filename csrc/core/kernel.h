@@ -17,12 +17,11 @@
 // The C ABI's opaque type.
 struct fa_tune_kernel {
   public:
-    using Status = fa_tune::core::Status;
-
-    static Status create(const fa_tune_kernel_info& info, std::unique_ptr<fa_tune_kernel>* kernel);
+    static std::unique_ptr<fa_tune_kernel> create(const fa_tune_kernel_info& info);
     // Of functions that are loaded on a device.
-    static Status adopt(const fa_tune_kernel_info& info, void* const* functions, int device,
-                        int multiprocessors, std::unique_ptr<fa_tune_kernel>* kernel);
+    static std::unique_ptr<fa_tune_kernel> adopt(const fa_tune_kernel_info& info,
+                                                 void* const* functions, int device,
+                                                 int multiprocessors);
     fa_tune_kernel(const fa_tune_kernel&) = delete;
     fa_tune_kernel& operator=(const fa_tune_kernel&) = delete;
     ~fa_tune_kernel();
@@ -32,28 +31,27 @@ struct fa_tune_kernel {
     // Query rows of a tile.
     std::int64_t tile_rows() const { return launches_.front().plan.tile_rows; }
 
-    Status prepare(int device);
+    void prepare(int device);
     bool has_workspace() const;
-    Status workspace_bytes(const fa_tune_problem& problem, const fa_tune::core::Device& device,
-                           std::size_t* bytes) const;
-    Status describe(const fa_tune_problem& problem, const fa_tune_tensors& tensors,
-                    const fa_tune_device_facts& device, int launch,
-                    fa_tune_description* description) const;
-    Status launch(const fa_tune_problem& problem, const fa_tune_tensors& tensors, int device,
-                  fa_tune::core::CUstream stream);
+    std::size_t workspace_bytes(const fa_tune_problem& problem,
+                                const fa_tune::core::Device& device) const;
+    fa_tune_description describe(const fa_tune_problem& problem, const fa_tune_tensors& tensors,
+                                 const fa_tune_device_facts& device, int launch) const;
+    void launch(const fa_tune_problem& problem, const fa_tune_tensors& tensors, int device,
+                fa_tune::core::CUstream stream);
     // On a problem that `launch` has taken before.
-    Status launch_again(const fa_tune_problem& problem, const fa_tune_tensors& tensors, int device,
-                        fa_tune::core::CUstream stream);
+    void launch_again(const fa_tune_problem& problem, const fa_tune_tensors& tensors, int device,
+                      fa_tune::core::CUstream stream);
 
   private:
-    fa_tune_kernel() = default;
+    // With its config and plans; the rest is of who makes it.
+    explicit fa_tune_kernel(const fa_tune_kernel_info& info);
 
-    static Status make(const fa_tune_kernel_info& info, std::unique_ptr<fa_tune_kernel>* kernel);
-    Status check_call(const fa_tune_problem& problem, const fa_tune_tensors& tensors) const;
+    void check_call(const fa_tune_problem& problem, const fa_tune_tensors& tensors) const;
     // One launch, with counters of its stream or of its capture.
-    Status enqueue(const fa_tune::core::Driver& driver, std::size_t launch,
-                   const fa_tune::core::Call& call, fa_tune::core::Context& context,
-                   fa_tune::core::CUstream stream, bool capturing);
+    void enqueue(const fa_tune::core::Driver& driver, std::size_t launch,
+                 const fa_tune::core::Call& call, fa_tune::core::Context& context,
+                 fa_tune::core::CUstream stream, bool capturing);
     std::int64_t multiprocessors_of(const fa_tune::core::Device& device) const {
         return multiprocessors_ > 0 ? multiprocessors_ : device.multiprocessors;
     }
@@ -61,8 +59,8 @@ struct fa_tune_kernel {
         return ((ready_.load(std::memory_order_acquire) >> device.ordinal) & 1) != 0;
     }
     // By a device's current context.
-    Status make_ready(const fa_tune::core::Driver& driver, const fa_tune::core::Device& device);
-    Status load(const fa_tune::core::Driver& driver);
+    void make_ready(const fa_tune::core::Driver& driver, const fa_tune::core::Device& device);
+    void load(const fa_tune::core::Driver& driver, const fa_tune::core::Device& device);
 
     std::string config_;
     fa_tune_plan plan_{};

@@ -18,9 +18,7 @@ namespace {
 
 constexpr std::int64_t kMaxGridRows = 65535;  // of a grid's second and third dimension
 
-long long wide(std::int64_t value) { return value; }  // for printf
-
-Status set_tile_grid(const fa_tune_launch_plan& plan, const Call& call, std::uint32_t* grid) {
+void set_tile_grid(const fa_tune_launch_plan& plan, const Call& call, std::uint32_t* grid) {
     const fa_tune_problem& problem = call.problem;
     // Sizes are below 2^31, so each product is below 2^62 once the other is a number of tiles.
     const bool of_keys =
@@ -30,8 +28,8 @@ Status set_tile_grid(const fa_tune_launch_plan& plan, const Call& call, std::uin
                 : tile_rows_of_head(plan, problem) * problem.heads;
     if (tiles <= kMaxTiles) tiles *= batch_of(problem);
     if (tiles > kMaxTiles) {
-        return failure(FA_TUNE_INVALID, "%s has more than %lld tiles, which a launch takes",
-                       key_of(problem).c_str(), wide(kMaxTiles));
+        fail(FA_TUNE_INVALID, "%s has more than %lld tiles, which a launch takes",
+             key_of(problem).c_str(), wide(kMaxTiles));
     }
     const std::int64_t resident =
         std::max<std::int64_t>(1, call.multiprocessors * plan.ctas_per_sm);
@@ -39,19 +37,18 @@ Status set_tile_grid(const fa_tune_launch_plan& plan, const Call& call, std::uin
         plan.grid == FA_TUNE_GRID_PERSISTENT || plan.grid == FA_TUNE_GRID_PERSISTENT_KEYS;
     grid[0] = static_cast<std::uint32_t>(persistent ? std::min(tiles, resident) : tiles);
     grid[1] = grid[2] = 1;
-    return {};
 }
 
-Status set_grid(const fa_tune_launch_plan& plan, const Call& call, const Shares& shares,
-                fa_tune_description& found) {
+void set_grid(const fa_tune_launch_plan& plan, const Call& call, const Shares& shares,
+              fa_tune_description& found) {
     const fa_tune_problem& problem = call.problem;
     std::uint32_t* grid = found.grid;
     if (plan.grid == FA_TUNE_GRID_BLOCKS_HEADS_BATCH) {
         for (const auto& [name, size] :
              {std::pair{"heads", problem.heads}, std::pair{"batch", batch_of(problem)}}) {
             if (size > kMaxGridRows) {
-                return failure(FA_TUNE_INVALID, "%s must be at most %lld, not %lld", name,
-                               wide(kMaxGridRows), wide(size));
+                fail(FA_TUNE_INVALID, "%s must be at most %lld, not %lld", name, wide(kMaxGridRows),
+                     wide(size));
             }
         }
         grid[0] = static_cast<std::uint32_t>(tile_rows_of_head(plan, problem));
@@ -63,19 +60,16 @@ Status set_grid(const fa_tune_launch_plan& plan, const Call& call, const Shares&
         grid[1] = static_cast<std::uint32_t>(rows ? shares.part_rows : 1);
         grid[2] = 1;
     } else {
-        Status status = set_tile_grid(plan, call, grid);
-        if (!status.ok()) return status;
+        set_tile_grid(plan, call, grid);
     }
     const std::int32_t cluster[3] = {plan.cluster_x, plan.cluster_y, plan.cluster_z};
     for (int i = 0; i < 3; ++i) {
         found.cluster[i] = static_cast<std::uint32_t>(cluster[i]);
         if (grid[i] % found.cluster[i] != 0) {
-            return failure(FA_TUNE_INVALID,
-                           "a grid of %u x %u x %u has no whole clusters of %d x %d x %d", grid[0],
-                           grid[1], grid[2], plan.cluster_x, plan.cluster_y, plan.cluster_z);
+            fail(FA_TUNE_INVALID, "a grid of %u x %u x %u has no whole clusters of %d x %d x %d",
+                 grid[0], grid[1], grid[2], plan.cluster_x, plan.cluster_y, plan.cluster_z);
         }
     }
-    return {};
 }
 
 void set_maps(const Launchable& launch, const Call& call, fa_tune_description& found) {
@@ -103,79 +97,65 @@ std::int64_t tile_rows_of_head(const fa_tune_launch_plan& plan, const fa_tune_pr
     return (problem.seq_len_q + rest) / plan.tile_rows;
 }
 
-Status check_plan(const fa_tune_launch_plan& plan, Launchable* found) {
+Launchable check_plan(const fa_tune_launch_plan& plan) {
     const char* name = plan.params == nullptr ? "" : plan.params;
     const ParamsLayout* layout = ParamsLayout::find(name);
     if (layout == nullptr) {
-        return failure(FA_TUNE_INVALID, "params of a launch plan: no kernel takes '%s' here", name);
+        fail(FA_TUNE_INVALID, "params of a launch plan: no kernel takes '%s' here", name);
     }
     const std::int32_t shares = layout->shares ? 1 : 0;
-    const struct {
-        const char* name;
-        std::int32_t value, least, most;
-    } ranges[] = {
-        {"grid", plan.grid, FA_TUNE_GRID_BLOCKS_HEADS_BATCH, FA_TUNE_GRID_PERSISTENT_KEYS},
-        {"tile_rows", plan.tile_rows, 1, 1 << 16},
-        {"ctas_per_sm", plan.ctas_per_sm, 1, 64},
-        {"threads", plan.threads, 1, 1024},
-        {"dynamic_smem_bytes", plan.dynamic_smem_bytes, 0, 1 << 20},
-        {"cluster_x", plan.cluster_x, 1, 16},
-        {"cluster_y", plan.cluster_y, 1, 16},
-        {"cluster_z", plan.cluster_z, 1, 16},
-        {"q_box_rows", plan.q_box_rows, 0, kMaxBoxRows},
-        {"kv_box_rows", plan.kv_box_rows, plan.q_box_rows > 0 ? 1 : 0, kMaxBoxRows},
-        {"counter_bytes", plan.counter_bytes, 0,
-         static_cast<std::int32_t>(CounterSlots::kSlotBytes)},
-        {"share_keys", plan.share_keys, shares, shares << 16},
-        {"min_blocks", plan.min_blocks, shares, 1 << 16},
-        {"aligned", plan.aligned, 0, shares},
-        {"dependent", plan.dependent, 0, 1},
-        {"sum_rows", plan.sum_rows, 0, 1 << 16},
-    };
-    for (const auto& [field, value, least, most] : ranges) {
-        if (value < least || value > most) {
-            return failure(FA_TUNE_INVALID, "%s of a launch plan must be between %d and %d, not %d",
-                           field, least, most, value);
-        }
-    }
-    *found = {plan, layout};
-    found->plan.params = layout->name;  // the caller's text need not stay
-    return {};
+    check_ranges(
+        "launch plan",
+        {
+            {"grid", plan.grid, FA_TUNE_GRID_BLOCKS_HEADS_BATCH, FA_TUNE_GRID_PERSISTENT_KEYS},
+            {"tile_rows", plan.tile_rows, 1, 1 << 16},
+            {"ctas_per_sm", plan.ctas_per_sm, 1, 64},
+            {"threads", plan.threads, 1, 1024},
+            {"dynamic_smem_bytes", plan.dynamic_smem_bytes, 0, 1 << 20},
+            {"cluster_x", plan.cluster_x, 1, 16},
+            {"cluster_y", plan.cluster_y, 1, 16},
+            {"cluster_z", plan.cluster_z, 1, 16},
+            {"q_box_rows", plan.q_box_rows, 0, kMaxBoxRows},
+            {"kv_box_rows", plan.kv_box_rows, plan.q_box_rows > 0 ? 1 : 0, kMaxBoxRows},
+            {"counter_bytes", plan.counter_bytes, 0,
+             static_cast<std::int32_t>(CounterSlots::kSlotBytes)},
+            {"share_keys", plan.share_keys, shares, shares << 16},
+            {"min_blocks", plan.min_blocks, shares, 1 << 16},
+            {"aligned", plan.aligned, 0, shares},
+            {"dependent", plan.dependent, 0, 1},
+            {"sum_rows", plan.sum_rows, 0, 1 << 16},
+        });
+    Launchable found{plan, layout};
+    found.plan.params = layout->name;  // the caller's text need not stay
+    return found;
 }
 
-Status workspace_bytes(const Launchable& launch, const fa_tune_problem& problem,
-                       std::int64_t multiprocessors, std::int64_t* bytes) {
+std::int64_t workspace_bytes(const Launchable& launch, const fa_tune_problem& problem,
+                             std::int64_t multiprocessors) {
     const fa_tune_launch_plan& plan = launch.plan;
-    if (launch.layout->workspace != nullptr) {
-        *bytes = launch.layout->workspace(plan, problem);
-        return {};
+    if (launch.layout->workspace != nullptr) return launch.layout->workspace(plan, problem);
+    if (plan.share_keys == 0 || plan.cluster_x > 1) {
+        const bool has_list = problem.packed != 0 && plan.q_box_rows > 0;
+        return has_list ? kMemberBytes * (problem.batch + 1) : 0;
     }
-    const bool has_list = problem.packed != 0 && plan.q_box_rows > 0;
-    *bytes = has_list ? kMemberBytes * (problem.batch + 1) : 0;
-    if (plan.share_keys == 0 || plan.cluster_x > 1) return {};
-    Shares shares{};
-    Status status = share_blocks(plan, problem, multiprocessors, shares);
-    if (!status.ok()) return status;
+    const Shares shares = share_blocks(plan, problem, multiprocessors);
     constexpr int kParts = 2, kRowSums = 2, kSumBytes = 4;
     const std::int64_t columns = d_v_of(problem) + kRowSums;
-    *bytes = kParts * shares.most_ctas * shares.part_rows * columns * kSumBytes;
-    return {};
+    return kParts * shares.most_ctas * shares.part_rows * columns * kSumBytes;
 }
 
-Status describe(const Launchable& launch, const Call& call, fa_tune_description& found) {
+void describe(const Launchable& launch, const Call& call, fa_tune_description& found) {
     const fa_tune_launch_plan& plan = launch.plan;
+    check_cache(plan, call);
+    found.workspace_bytes =
+        static_cast<std::uint64_t>(workspace_bytes(launch, call.problem, call.multiprocessors));
     Shares shares{};
-    Status status = check_cache(plan, call);
-    std::int64_t needed = 0;
-    if (status.ok()) status = workspace_bytes(launch, call.problem, call.multiprocessors, &needed);
-    if (status.ok() && plan.share_keys > 0) {
-        status = share_blocks(plan, call.problem, call.multiprocessors, shares);
+    if (plan.share_keys > 0) {
+        shares = share_blocks(plan, call.problem, call.multiprocessors);
         const bool lengths = call.tensors.of[FA_TUNE_TENSOR_CACHE_SEQLENS].address != nullptr;
-        if (status.ok() && lengths) status = share_on_device(plan, call.problem, shares);
+        if (lengths) share_on_device(plan, call.problem, shares);
     }
-    if (status.ok()) status = set_grid(plan, call, shares, found);
-    if (!status.ok()) return status;
-    found.workspace_bytes = static_cast<std::uint64_t>(needed);
+    set_grid(plan, call, shares, found);
     found.block[0] = static_cast<std::uint32_t>(plan.threads);
     found.block[1] = found.block[2] = 1;
     found.shared_bytes = static_cast<std::uint32_t>(plan.dynamic_smem_bytes);
@@ -185,7 +165,6 @@ Status describe(const Launchable& launch, const Call& call, fa_tune_description&
     found.params_bytes = static_cast<std::uint32_t>(launch.layout->bytes);
     std::memset(found.params, 0, launch.layout->bytes);
     launch.layout->fill({plan, call, shares}, found.params);
-    return {};
 }
 
 void set_counters(const Launchable& launch, void* counters, fa_tune_description& found) {

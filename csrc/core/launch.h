@@ -19,7 +19,7 @@ struct Launchable {
     fa_tune_launch_plan plan;
     const ParamsLayout* layout;
 };
-Status check_plan(const fa_tune_launch_plan& plan, Launchable* found);
+Launchable check_plan(const fa_tune_launch_plan& plan);
 
 // A call of a checked plan on a checked problem.
 struct Call {
@@ -33,11 +33,11 @@ struct Call {
 std::int64_t tile_rows_of_head(const fa_tune_launch_plan& plan, const fa_tune_problem& problem);
 
 // Device memory that the launch needs beside its tensors; all launches of a call have the same.
-Status workspace_bytes(const Launchable& launch, const fa_tune_problem& problem,
-                       std::int64_t multiprocessors, std::int64_t* bytes);
+std::int64_t workspace_bytes(const Launchable& launch, const fa_tune_problem& problem,
+                             std::int64_t multiprocessors);
 
 // All of a launch but its counters, into what need not be zeros.
-Status describe(const Launchable& launch, const Call& call, fa_tune_description& found);
+void describe(const Launchable& launch, const Call& call, fa_tune_description& found);
 
 // For plans that have counters.
 void set_counters(const Launchable& launch, void* counters, fa_tune_description& found);

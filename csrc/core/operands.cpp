@@ -74,12 +74,10 @@ const Operation* operation_of(std::int32_t number) {
     return nullptr;
 }
 
-long long wide(std::int64_t value) { return value; }  // for printf
-
 std::uintptr_t number_of(const void* address) { return reinterpret_cast<std::uintptr_t>(address); }
 
-Status check_rows(const char* name, const ElementType& type, const fa_tune_tensor& tensor,
-                  std::int64_t batch, std::int64_t rows, std::int64_t heads) {
+void check_rows(const char* name, const ElementType& type, const fa_tune_tensor& tensor,
+                std::int64_t batch, std::int64_t rows, std::int64_t heads) {
     const std::int32_t size_bytes = type.size_bytes;
     const auto is_chunks = [size_bytes](std::int64_t stride) {
         return stride % (kChunkBytes / size_bytes) == 0;
@@ -88,22 +86,21 @@ Status check_rows(const char* name, const ElementType& type, const fa_tune_tenso
                          (batch == 1 || is_chunks(tensor.batch_stride)) &&
                          (rows == 1 || is_chunks(tensor.seq_stride)) &&
                          (heads == 1 || is_chunks(tensor.head_stride));
-    if (aligned) return {};
-    return failure(FA_TUNE_INVALID,
-                   "%s must have every row at a multiple of %d bytes; it starts at address %#llx "
-                   "and has strides (%lld, %lld, %lld) of %d-byte elements",
-                   name, kChunkBytes, static_cast<unsigned long long>(number_of(tensor.address)),
-                   wide(tensor.batch_stride), wide(tensor.seq_stride), wide(tensor.head_stride),
-                   size_bytes);
+    if (aligned) return;
+    fail(FA_TUNE_INVALID,
+         "%s must have every row at a multiple of %d bytes; it starts at address %#llx "
+         "and has strides (%lld, %lld, %lld) of %d-byte elements",
+         name, kChunkBytes, static_cast<unsigned long long>(number_of(tensor.address)),
+         wide(tensor.batch_stride), wide(tensor.seq_stride), wide(tensor.head_stride), size_bytes);
 }
 
-Status check_chunks(const char* name, const void* address) {
-    if (number_of(address) % kChunkBytes == 0) return {};
-    return failure(FA_TUNE_INVALID, "%s must start at a multiple of %d bytes, not at %#llx", name,
-                   kChunkBytes, static_cast<unsigned long long>(number_of(address)));
+void check_chunks(const char* name, const void* address) {
+    if (number_of(address) % kChunkBytes == 0) return;
+    fail(FA_TUNE_INVALID, "%s must start at a multiple of %d bytes, not at %#llx", name,
+         kChunkBytes, static_cast<unsigned long long>(number_of(address)));
 }
 
-Status check_strides(const fa_tune_problem& problem, const fa_tune_tensors& tensors) {
+void check_strides(const fa_tune_problem& problem, const fa_tune_tensors& tensors) {
     const fa_tune_tensor &slopes = tensors.of[FA_TUNE_TENSOR_ALIBI_SLOPES],
                          &k = tensors.of[FA_TUNE_TENSOR_K_SCALE],
                          &v = tensors.of[FA_TUNE_TENSOR_V_SCALE];
@@ -111,7 +108,7 @@ Status check_strides(const fa_tune_problem& problem, const fa_tune_tensors& tens
     if (k.address != nullptr && v.address != nullptr &&
         ((batch && k.batch_stride != v.batch_stride) ||
          (heads && k.head_stride != v.head_stride))) {
-        return failure(FA_TUNE_INVALID, "k_scale and v_scale must have the same strides");
+        fail(FA_TUNE_INVALID, "k_scale and v_scale must have the same strides");
     }
     const fa_tune_tensor& scale = k.address != nullptr ? k : v;
     for (const auto& [name, stride, used] :
@@ -122,32 +119,29 @@ Status check_strides(const fa_tune_problem& problem, const fa_tune_tensors& tens
           std::tuple("the scales' head stride", scale.head_stride,
                      scale.address != nullptr && heads)}) {
         if (used && (stride < INT32_MIN || stride > INT32_MAX)) {
-            return failure(FA_TUNE_INVALID, "%s must fit 32 bits, not %lld", name, wide(stride));
+            fail(FA_TUNE_INVALID, "%s must fit 32 bits, not %lld", name, wide(stride));
         }
     }
-    return {};
 }
 
-Status check_new(const fa_tune_problem& problem, const fa_tune_tensors& tensors) {
+void check_new(const fa_tune_problem& problem, const fa_tune_tensors& tensors) {
     const fa_tune_tensor &k = tensors.of[FA_TUNE_TENSOR_NEW_K],
                          &v = tensors.of[FA_TUNE_TENSOR_NEW_V];
     if (k.address == nullptr || v.address == nullptr ||
         tensors.of[FA_TUNE_TENSOR_CACHE_SEQLENS].address == nullptr) {
-        return failure(FA_TUNE_INVALID, "new keys and values come together, and with lengths");
+        fail(FA_TUNE_INVALID, "new keys and values come together, and with lengths");
     }
     if (tensors.added < 1) {
-        return failure(FA_TUNE_INVALID, "added must be at least 1, not %d", tensors.added);
+        fail(FA_TUNE_INVALID, "added must be at least 1, not %d", tensors.added);
     }
     if ((problem.window & FA_TUNE_WINDOW_LEFT) != 0 &&
         tensors.added - problem.seq_len_q > problem.window_left) {
-        return failure(FA_TUNE_INVALID,
-                       "a window of %lld to the left does not see all of %d new keys",
-                       wide(problem.window_left), tensors.added);
+        fail(FA_TUNE_INVALID, "a window of %lld to the left does not see all of %d new keys",
+             wide(problem.window_left), tensors.added);
     }
     const ElementType& type = element_of(problem, FA_TUNE_TENSOR_NEW_K);
-    Status status = check_rows("new_k", type, k, problem.batch, tensors.added, problem.kv_heads);
-    if (!status.ok()) return status;
-    return check_rows("new_v", type, v, problem.batch, tensors.added, problem.kv_heads);
+    check_rows("new_k", type, k, problem.batch, tensors.added, problem.kv_heads);
+    check_rows("new_v", type, v, problem.batch, tensors.added, problem.kv_heads);
 }
 
 }  // namespace
@@ -156,7 +150,7 @@ bool is_operation(std::int32_t operation) { return operation_of(operation) != nu
 
 const char* key_prefix(std::int32_t operation) { return operation_of(operation)->prefix; }
 
-Status check_tensors(const fa_tune_problem& problem, const fa_tune_tensors& tensors) {
+void check_tensors(const fa_tune_problem& problem, const fa_tune_tensors& tensors) {
     const std::int64_t rows = rows_of(problem), keys = keys_of(problem), batch = batch_of(problem);
     const bool paged = tensors.of[FA_TUNE_TENSOR_PAGE_TABLE].address != nullptr;
     const std::int64_t of_keys = paged ? 2 : batch;  // pages, or more
@@ -166,29 +160,27 @@ Status check_tensors(const fa_tune_problem& problem, const fa_tune_tensors& tens
         const fa_tune_tensor& tensor = tensors.of[needed->role];
         const ElementType& type = element_of(problem, needed->role);
         if (tensor.address == nullptr) {
-            return failure(FA_TUNE_INVALID, "%s needs %s, which the launch does not give",
-                           key_of(problem).c_str(), needed->name);
+            fail(FA_TUNE_INVALID, "%s needs %s, which the launch does not give",
+                 key_of(problem).c_str(), needed->name);
         }
-        Status status;
         switch (needed->form) {
             case Form::kQueries:
-                status = check_rows(needed->name, type, tensor, batch, rows, problem.heads);
+                check_rows(needed->name, type, tensor, batch, rows, problem.heads);
                 break;
             case Form::kKeys:
-                status = check_rows(needed->name, type, tensor, of_keys, keys, problem.kv_heads);
+                check_rows(needed->name, type, tensor, of_keys, keys, problem.kv_heads);
                 break;
             case Form::kChunks:
-                status = check_chunks(needed->name, tensor.address);
+                check_chunks(needed->name, tensor.address);
                 break;
             case Form::kElements:
                 break;
         }
-        if (!status.ok()) return status;
     }
-    return check_strides(problem, tensors);
+    check_strides(problem, tensors);
 }
 
-Status check_cache(const fa_tune_launch_plan& plan, const Call& call) {
+void check_cache(const fa_tune_launch_plan& plan, const Call& call) {
     const fa_tune_tensors& tensors = call.tensors;
     const auto is_given = [&](fa_tune_tensor_role role) {
         return tensors.of[role].address != nullptr;
@@ -196,26 +188,27 @@ Status check_cache(const fa_tune_launch_plan& plan, const Call& call) {
     const bool lengths = is_given(FA_TUNE_TENSOR_CACHE_SEQLENS);
     const bool pages = is_given(FA_TUNE_TENSOR_PAGE_TABLE);
     const bool has_new = is_given(FA_TUNE_TENSOR_NEW_K) || is_given(FA_TUNE_TENSOR_NEW_V);
-    if (!lengths && !pages && !has_new) return {};
+    if (!lengths && !pages && !has_new) return;
     if (plan.share_keys == 0) {
-        return failure(FA_TUNE_INVALID,
-                       "this kernel takes no lengths or pages that only the device knows");
+        fail(FA_TUNE_INVALID, "this kernel takes no lengths or pages that only the device knows");
     }
     if (pages && (tensors.page_size < 1 || tensors.page_size % kPageKeys != 0)) {
-        return failure(FA_TUNE_INVALID, "page_size must be a multiple of %d, not %d", kPageKeys,
-                       tensors.page_size);
+        fail(FA_TUNE_INVALID, "page_size must be a multiple of %d, not %d", kPageKeys,
+             tensors.page_size);
     }
     if (lengths && tensors.added < 0) {
-        return failure(FA_TUNE_INVALID, "added must be at least 0, not %d", tensors.added);
+        fail(FA_TUNE_INVALID, "added must be at least 0, not %d", tensors.added);
     }
-    return has_new ? check_new(call.problem, tensors) : Status{};
+    if (has_new) check_new(call.problem, tensors);
 }
 
-Status check_workspace(const fa_tune_problem& problem, const fa_tune_tensors& tensors) {
-    if (tensors.workspace != nullptr) return check_chunks("workspace", tensors.workspace);
-    return failure(FA_TUNE_INVALID,
-                   "%s needs a workspace of fa_tune_workspace_bytes: the launch must give it",
-                   key_of(problem).c_str());
+void check_workspace(const fa_tune_problem& problem, const fa_tune_tensors& tensors) {
+    if (tensors.workspace == nullptr) {
+        fail(FA_TUNE_INVALID,
+             "%s needs a workspace of fa_tune_workspace_bytes: the launch must give it",
+             key_of(problem).c_str());
+    }
+    check_chunks("workspace", tensors.workspace);
 }
 
 }  // namespace fa_tune::core

@@ -15,12 +15,12 @@ bool is_operation(std::int32_t operation);
 const char* key_prefix(std::int32_t operation);
 
 // Whether the tensors are those of the problem: 16-byte copies reach every row.
-Status check_tensors(const fa_tune_problem& problem, const fa_tune_tensors& tensors);
+void check_tensors(const fa_tune_problem& problem, const fa_tune_tensors& tensors);
 
 // Whether what is known on the device alone makes sense, and is for a plan.
-Status check_cache(const fa_tune_launch_plan& plan, const Call& call);
+void check_cache(const fa_tune_launch_plan& plan, const Call& call);
 
 // Whether the workspace is as large as a launch needs: what is given, not how large it is.
-Status check_workspace(const fa_tune_problem& problem, const fa_tune_tensors& tensors);
+void check_workspace(const fa_tune_problem& problem, const fa_tune_tensors& tensors);
 
 }  // namespace fa_tune::core

@@ -25,38 +25,32 @@ const char* dtype_name(std::int32_t dtype) {
     return found != nullptr ? found->word : "unknown";
 }
 
-Status check_size(const char* name, std::int64_t size) {
+void check_size(const char* name, std::int64_t size) {
     if (size < 1) {
-        return failure(FA_TUNE_INVALID, "%s must be at least 1, not %lld", name,
-                       static_cast<long long>(size));
+        fail(FA_TUNE_INVALID, "%s must be at least 1, not %lld", name, wide(size));
     }
     if (size > kMaxSize) {
-        return failure(FA_TUNE_INVALID, "%s must be at most %lld, not %lld", name,
-                       static_cast<long long>(kMaxSize), static_cast<long long>(size));
+        fail(FA_TUNE_INVALID, "%s must be at most %lld, not %lld", name, wide(kMaxSize),
+             wide(size));
     }
-    return {};
 }
 
-Status check_packed(const fa_tune_problem& problem) {
-    if (problem.packed != 0 && problem.packed != 1) {
-        return failure(FA_TUNE_INVALID, "packed must be 0 or 1, not %d", problem.packed);
-    }
+void check_packed(const fa_tune_problem& problem) {
     if (problem.packed == 0) {
-        if (problem.total_q == 0 && problem.total_kv == 0) return {};
-        return failure(FA_TUNE_INVALID, "total_q and total_kv are those of a packed batch");
+        if (problem.total_q == 0 && problem.total_kv == 0) return;
+        fail(FA_TUNE_INVALID, "total_q and total_kv are those of a packed batch");
     }
     if (problem.mask == FA_TUNE_MASK_DIAGONAL || problem.mask == FA_TUNE_MASK_FULL_DIAGONAL) {
-        return failure(FA_TUNE_INVALID,
-                       "each sequence of a packed batch has a diagonal of its own");
+        fail(FA_TUNE_INVALID, "each sequence of a packed batch has a diagonal of its own");
     }
-    Status status = check_size("total_q", problem.total_q);
-    return status.ok() ? check_size("total_kv", problem.total_kv) : status;
+    check_size("total_q", problem.total_q);
+    check_size("total_kv", problem.total_kv);
 }
 
-Status check_window(const fa_tune_problem& problem) {
+void check_window(const fa_tune_problem& problem) {
     constexpr std::int32_t kBoth = FA_TUNE_WINDOW_LEFT + FA_TUNE_WINDOW_RIGHT;
     if (problem.window < FA_TUNE_WINDOW_NONE || problem.window > kBoth) {
-        return failure(FA_TUNE_INVALID, "unknown window %d", problem.window);
+        fail(FA_TUNE_INVALID, "unknown window %d", problem.window);
     }
     const struct {
         const char* name;
@@ -66,14 +60,12 @@ Status check_window(const fa_tune_problem& problem) {
                  {"window_right", FA_TUNE_WINDOW_RIGHT, problem.window_right}};
     for (const auto& [name, side, keys] : sides) {
         if (keys < 0) {
-            return failure(FA_TUNE_INVALID, "%s must be at least 0, not %lld", name,
-                           static_cast<long long>(keys));
+            fail(FA_TUNE_INVALID, "%s must be at least 0, not %lld", name, wide(keys));
         }
         if (keys != 0 && (problem.window & side) == 0) {
-            return failure(FA_TUNE_INVALID, "%s needs that side in window", name);
+            fail(FA_TUNE_INVALID, "%s needs that side in window", name);
         }
     }
-    return {};
 }
 
 bool has(const fa_tune_problem& problem, fa_tune_window side) {
@@ -100,24 +92,20 @@ bool is_ragged(const fa_tune_plan& plan, const fa_tune_problem& problem) {
 
 }  // namespace
 
-Status check_problem(const fa_tune_problem& problem) {
+void check_problem(const fa_tune_problem& problem) {
     const struct {
         const char* name;
         std::int64_t size;
     } sizes[] = {{"batch", problem.batch},           {"heads", problem.heads},
                  {"kv_heads", problem.kv_heads},     {"seq_len_q", problem.seq_len_q},
                  {"seq_len_kv", problem.seq_len_kv}, {"d_head", problem.d_head}};
-    for (const auto& [name, size] : sizes) {
-        Status status = check_size(name, size);
-        if (!status.ok()) return status;
-    }
+    for (const auto& [name, size] : sizes) check_size(name, size);
     if (problem.heads % problem.kv_heads != 0) {
-        return failure(FA_TUNE_INVALID, "%lld kv heads do not divide %lld heads",
-                       static_cast<long long>(problem.kv_heads),
-                       static_cast<long long>(problem.heads));
+        fail(FA_TUNE_INVALID, "%lld kv heads do not divide %lld heads", wide(problem.kv_heads),
+             wide(problem.heads));
     }
     if (!is_operation(problem.operation)) {
-        return failure(FA_TUNE_INVALID, "unknown operation %d", problem.operation);
+        fail(FA_TUNE_INVALID, "unknown operation %d", problem.operation);
     }
     if (dtype_of(problem.dtype) == nullptr) {
         std::string allowed;
@@ -125,43 +113,40 @@ Status check_problem(const fa_tune_problem& problem) {
             allowed += allowed.empty() ? "" : ", ";
             allowed += std::to_string(one.number) + " (" + one.word + ")";
         }
-        return failure(FA_TUNE_INVALID, "unknown dtype %d; allowed: %s", problem.dtype,
-                       allowed.c_str());
+        fail(FA_TUNE_INVALID, "unknown dtype %d; allowed: %s", problem.dtype, allowed.c_str());
     }
     if (problem.mask < FA_TUNE_MASK_FULL || problem.mask > FA_TUNE_MASK_FULL_DIAGONAL) {
-        return failure(FA_TUNE_INVALID, "unknown mask %d", problem.mask);
+        fail(FA_TUNE_INVALID, "unknown mask %d", problem.mask);
     }
     if (problem.diagonal != 0 && problem.mask != FA_TUNE_MASK_DIAGONAL &&
         problem.mask != FA_TUNE_MASK_FULL_DIAGONAL) {
-        return failure(FA_TUNE_INVALID, "a diagonal needs FA_TUNE_MASK_DIAGONAL");
+        fail(FA_TUNE_INVALID, "a diagonal needs FA_TUNE_MASK_DIAGONAL");
     }
     for (const auto& [name, value] :
          {std::pair{"lse", problem.lse}, std::pair{"sink", problem.sink},
           std::pair{"alibi", problem.alibi}, std::pair{"kv_e4m3", problem.kv_e4m3},
-          std::pair{"cached", problem.cached}, std::pair{"score_hook", problem.score_hook}}) {
+          std::pair{"cached", problem.cached}, std::pair{"score_hook", problem.score_hook},
+          std::pair{"packed", problem.packed}}) {
         if (value != 0 && value != 1) {
-            return failure(FA_TUNE_INVALID, "%s must be 0 or 1, not %d", name, value);
+            fail(FA_TUNE_INVALID, "%s must be 0 or 1, not %d", name, value);
         }
     }
     if (problem.d_head_v < 0) {
-        return failure(FA_TUNE_INVALID, "d_head_v must be at least 1, or 0 as d_head, not %d",
-                       problem.d_head_v);
+        fail(FA_TUNE_INVALID, "d_head_v must be at least 1, or 0 as d_head, not %d",
+             problem.d_head_v);
     }
     if (problem.score_hook != 0 && problem.softcap != 0) {
-        return failure(FA_TUNE_INVALID, "softcap and a score hook: write the cap into the hook");
+        fail(FA_TUNE_INVALID, "softcap and a score hook: write the cap into the hook");
     }
-    Status status = check_window(problem);
-    if (status.ok()) status = check_packed(problem);
-    if (!status.ok()) return status;
+    check_window(problem);
+    check_packed(problem);
     for (const auto& [name, value, least, most] :
          {std::tuple{"softmax_scale", problem.softmax_scale, kMinScale, kMaxScale},
           std::tuple{"softcap", problem.softcap, kMinSoftcap, kMaxSoftcap}}) {
         if (value != 0 && !(value >= least && value <= most)) {  // NaN is not, either
-            return failure(FA_TUNE_INVALID, "%s must be between %g and %g, not %g", name, least,
-                           most, value);
+            fail(FA_TUNE_INVALID, "%s must be between %g and %g, not %g", name, least, most, value);
         }
     }
-    return {};
 }
 
 // Whether masks are those that a kernel was compiled with.
@@ -192,10 +177,10 @@ bool computes(const fa_tune_plan& plan, const fa_tune_problem& problem) {
            computes_scores(plan, problem);
 }
 
-Status check_computes(const fa_tune_plan& plan, const fa_tune_problem& problem) {
-    if (computes(plan, problem)) return {};
-    return failure(FA_TUNE_INVALID, "a kernel for %s, blocks %dx%d, does not compute %s",
-                   kind_of(plan).c_str(), plan.block_q, plan.block_kv, key_of(problem).c_str());
+void check_computes(const fa_tune_plan& plan, const fa_tune_problem& problem) {
+    if (computes(plan, problem)) return;
+    fail(FA_TUNE_INVALID, "a kernel for %s, blocks %dx%d, does not compute %s",
+         kind_of(plan).c_str(), plan.block_q, plan.block_kv, key_of(problem).c_str());
 }
 
 bool runs_on(const fa_tune_plan& plan, int compute_capability) {
@@ -308,11 +293,9 @@ double scale_of(const fa_tune_problem& problem) {
 
 std::string key_of(const fa_tune_problem& p) {
     char text[256];
-    std::snprintf(text, sizeof text, "b%lld_h%lld_kv%lld_q%lld_k%lld_d%d_%s_%s",
-                  static_cast<long long>(p.batch), static_cast<long long>(p.heads),
-                  static_cast<long long>(p.kv_heads), static_cast<long long>(p.seq_len_q),
-                  static_cast<long long>(p.seq_len_kv), p.d_head, dtype_name(p.dtype),
-                  is_causal(p) ? "causal" : "full");
+    std::snprintf(text, sizeof text, "b%lld_h%lld_kv%lld_q%lld_k%lld_d%d_%s_%s", wide(p.batch),
+                  wide(p.heads), wide(p.kv_heads), wide(p.seq_len_q), wide(p.seq_len_kv), p.d_head,
+                  dtype_name(p.dtype), is_causal(p) ? "causal" : "full");
     std::string key = std::string(key_prefix(p.operation)) + text;
     if (is_bottom_right(p)) {
         key += "_br";

@@ -9,15 +9,15 @@
 
 namespace fa_tune::core {
 
-// Whether it makes sense, whatever kernel is to compute it.
-Status check_problem(const fa_tune_problem& problem);
+// Fails for one that makes no sense, whatever kernel is to compute it.
+void check_problem(const fa_tune_problem& problem);
 
 // Whether a kernel computes it, on whatever device.  Nothing is said in words: this is asked of
 // many kernels.
 bool computes(const fa_tune_plan& plan, const fa_tune_problem& problem);
 
-// Why not, for people.
-Status check_computes(const fa_tune_plan& plan, const fa_tune_problem& problem);
+// Fails with why not, for people.
+void check_computes(const fa_tune_plan& plan, const fa_tune_problem& problem);
 
 // Whether its binary runs on a device of a compute capability, ten times the major version and the
 // minor.

@@ -19,8 +19,9 @@ std::int64_t bounded(std::int64_t a, std::int64_t b) {
 
 }  // namespace
 
-Status share_blocks(const fa_tune_launch_plan& plan, const fa_tune_problem& problem,
-                    std::int64_t multiprocessors, Shares& found) {
+Shares share_blocks(const fa_tune_launch_plan& plan, const fa_tune_problem& problem,
+                    std::int64_t multiprocessors) {
+    Shares found{};
     const std::int64_t rows = problem.seq_len_q * (problem.heads / problem.kv_heads);
     found.row_tiles = (rows + plan.tile_rows - 1) / plan.tile_rows;
     found.tiles = bounded(bounded(problem.batch, problem.kv_heads), found.row_tiles);
@@ -30,10 +31,10 @@ Status share_blocks(const fa_tune_launch_plan& plan, const fa_tune_problem& prob
     const std::int64_t blocks = blocks_of(problem.seq_len_kv);
     const std::int64_t every = bounded(found.tiles, std::max<std::int64_t>(blocks, plan.cluster_x));
     if (std::max({rows, problem.seq_len_kv + 1, every}) > kMaxTiles) {
-        return failure(FA_TUNE_INVALID,
-                       "%s has too many blocks of keys, or rows of queries for a head of K; a "
-                       "launch takes %lld of either, and fewer keys of a sequence",
-                       key_of(problem).c_str(), static_cast<long long>(kMaxTiles));
+        fail(FA_TUNE_INVALID,
+             "%s has too many blocks of keys, or rows of queries for a head of K; a "
+             "launch takes %lld of either, and fewer keys of a sequence",
+             key_of(problem).c_str(), wide(kMaxTiles));
     }
     std::int64_t keys = problem.seq_len_kv, first = 0;
     if (is_causal(problem) || (problem.window & FA_TUNE_WINDOW_RIGHT) != 0) {
@@ -52,7 +53,7 @@ Status share_blocks(const fa_tune_launch_plan& plan, const fa_tune_problem& prob
     if (plan.cluster_x > 1) {  // one for each tile
         found.share = (found.blocks + plan.cluster_x - 1) / plan.cluster_x;
         found.ctas = found.most_ctas = found.tiles * plan.cluster_x;
-        return {};
+        return found;
     }
     found.share = std::max<std::int64_t>(plan.min_blocks, (all + most - 1) / most);
     if (plan.aligned != 0) {
@@ -71,23 +72,21 @@ Status share_blocks(const fa_tune_launch_plan& plan, const fa_tune_problem& prob
     }
     found.ctas = (found.tiles * found.pitch + found.share - 1) / found.share;
     found.most_ctas = std::min(most, every);
-    return {};
+    return found;
 }
 
-Status share_on_device(const fa_tune_launch_plan& plan, const fa_tune_problem& problem,
-                       Shares& shares) {
+void share_on_device(const fa_tune_launch_plan& plan, const fa_tune_problem& problem,
+                     Shares& shares) {
     const std::int64_t of_tile =
         (problem.seq_len_kv + plan.share_keys - 1) / plan.share_keys + kMostPlaces;
     if (plan.cluster_x == 1 && bounded(shares.tiles, of_tile) > kMaxTiles) {
-        return failure(FA_TUNE_INVALID,
-                       "%s has %lld tiles, which count for up to %lld blocks of keys where the "
-                       "device alone knows lengths; a launch takes %lld blocks",
-                       key_of(problem).c_str(), static_cast<long long>(shares.tiles),
-                       static_cast<long long>(of_tile), static_cast<long long>(kMaxTiles));
+        fail(FA_TUNE_INVALID,
+             "%s has %lld tiles, which count for up to %lld blocks of keys where the "
+             "device alone knows lengths; a launch takes %lld blocks",
+             key_of(problem).c_str(), wide(shares.tiles), wide(of_tile), wide(kMaxTiles));
     }
     shares.share = plan.min_blocks;
     shares.ctas = shares.most_ctas;
-    return {};
 }
 
 }  // namespace fa_tune::core

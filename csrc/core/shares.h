@@ -22,12 +22,12 @@ struct Shares {
 };
 
 // Those of a launch with lengths that the host knows.
-Status share_blocks(const fa_tune_launch_plan& plan, const fa_tune_problem& problem,
-                    std::int64_t multiprocessors, Shares& found);
+Shares share_blocks(const fa_tune_launch_plan& plan, const fa_tune_problem& problem,
+                    std::int64_t multiprocessors);
 
 // The same where the device alone knows them: as many CTAs as there may be, each of which computes
 // its share.
-Status share_on_device(const fa_tune_launch_plan& plan, const fa_tune_problem& problem,
-                       Shares& shares);
+void share_on_device(const fa_tune_launch_plan& plan, const fa_tune_problem& problem,
+                     Shares& shares);
 
 }  // namespace fa_tune::core

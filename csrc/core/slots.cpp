@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "device.h"
 
@@ -20,48 +21,41 @@ constexpr std::size_t kHints = 64;
 thread_local Hint hints[kHints];
 
 // Memory of zeros, of the current context.
-Status zeros(const Driver& driver, std::size_t bytes, CUdeviceptr* memory) {
+CUdeviceptr zeros(const Driver& driver, std::size_t bytes) {
     const RelaxedCapture relaxed(driver);
-    Status status = driver.check(driver.cuMemAlloc(memory, bytes), "cuMemAlloc");
-    if (!status.ok()) return status;
+    CUdeviceptr memory = 0;
+    driver.cuMemAlloc(&memory, bytes);
     // A stream of its own: one that waits for others could be drawn into a capture.
     CUstream stream = nullptr;
-    status = driver.check(driver.cuStreamCreate(&stream, kStreamNonBlocking), "cuStreamCreate");
-    if (status.ok()) {
-        status = driver.check(driver.cuMemsetD8Async(*memory, 0, bytes, stream), "cuMemsetD8Async");
-        if (status.ok()) {
-            status = driver.check(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
-        }
-        driver.cuStreamDestroy(stream);
+    try {
+        driver.cuStreamCreate(&stream, kStreamNonBlocking);
+        driver.cuMemsetD8Async(memory, 0, bytes, stream);
+        driver.cuStreamSynchronize(stream);
+    } catch (...) {
+        if (stream != nullptr) driver.cuStreamDestroy.call(stream);
+        driver.cuMemFree.call(memory);
+        throw;
     }
-    if (!status.ok()) driver.cuMemFree(*memory);
-    return status;
+    driver.cuStreamDestroy.call(stream);
+    return memory;
 }
 
 }  // namespace
 
-Status CounterSlots::of_stream(const Driver& driver, CUstream stream, CUdeviceptr* slot_address) {
+CUdeviceptr CounterSlots::of_stream(const Driver& driver, CUstream stream) {
     // Handles are used again once a stream is destroyed, whose work may still be under way.
     unsigned long long number = 0;
-    Status status = driver.check(driver.cuStreamGetId(stream, &number), "cuStreamGetId");
-    if (!status.ok()) return status;
+    driver.cuStreamGetId(stream, &number);
     const std::uint64_t owner = number + 1;
     Hint& hint = hints[owner % kHints];
     if (hint.slots != this || hint.owner != owner || !take(hint.index, owner)) {
         const std::lock_guard<std::mutex> lock(mutex_);
-        std::size_t index = 0;
         const auto found = indices_.find(owner);
-        if (found != indices_.end()) {
-            index = found->second;
-        } else {
-            status = assign(driver, owner, &index);
-            if (!status.ok()) return status;
-        }
+        const std::size_t index = found != indices_.end() ? found->second : assign(driver, owner);
         (void)take(index, owner);
         hint = {this, owner, index};
     }
-    *slot_address = address(hint.index);
-    return {};
+    return address(hint.index);
 }
 
 // Either this sees that the slot is another's now, or take_over sees that it is in use.
@@ -71,31 +65,28 @@ bool CounterSlots::take(std::size_t index, std::uint64_t owner) {
     return taken.owner.load(std::memory_order_seq_cst) == owner;
 }
 
-Status CounterSlots::assign(const Driver& driver, std::uint64_t owner, std::size_t* index) {
+std::size_t CounterSlots::assign(const Driver& driver, std::uint64_t owner) {
     streams_.fetch_add(1, std::memory_order_relaxed);
     const bool full = assigned_ % kBlockSlots == 0;  // all blocks that there are
-    if (!full || !take_over(index)) {
-        if (full) {
-            Status status = add_block(driver);
-            if (!status.ok()) return status;
-        }
-        *index = assigned_++;
+    std::size_t index = 0;
+    if (!full || !take_over(&index)) {
+        if (full) add_block(driver);
+        index = assigned_++;
     }
-    slot(*index).owner.store(owner);
-    indices_[owner] = *index;
-    return {};
+    slot(index).owner.store(owner);
+    indices_[owner] = index;
+    return index;
 }
 
-Status CounterSlots::add_block(const Driver& driver) {
+void CounterSlots::add_block(const Driver& driver) {
     const std::size_t number = assigned_ / kBlockSlots;
     if (number == kMaxBlocks) {
-        return failure(FA_TUNE_DRIVER_ERROR, "launches on more than %zu streams at a time",
-                       kMaxBlocks * kBlockSlots);
+        fail(FA_TUNE_DRIVER_ERROR, "launches on more than %zu streams at a time",
+             kMaxBlocks * kBlockSlots);
     }
     auto block = std::make_unique<Block>();
-    Status status = zeros(driver, kBlockSlots * kSlotBytes, &block->memory);
-    if (status.ok()) blocks_[number].store(block.release(), std::memory_order_release);
-    return status;
+    block->memory = zeros(driver, kBlockSlots * kSlotBytes);
+    blocks_[number].store(block.release(), std::memory_order_release);
 }
 
 // The slot of a stream that has launched nothing for long.
@@ -117,17 +108,14 @@ bool CounterSlots::take_over(std::size_t* index) {
     return false;
 }
 
-Status CounterSlots::of_captured_launch(const Driver& driver, CUdeviceptr* slot_address) {
+CUdeviceptr CounterSlots::of_captured_launch(const Driver& driver) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (captured_left_ == 0) {
-        Status status = zeros(driver, kBlockSlots * kSlotBytes, &captured_);
-        if (!status.ok()) return status;
+        captured_ = zeros(driver, kBlockSlots * kSlotBytes);
         captured_left_ = kBlockSlots;
     }
-    *slot_address = captured_;
-    captured_ += kSlotBytes;
     --captured_left_;
-    return {};
+    return std::exchange(captured_, captured_ + kSlotBytes);
 }
 
 }  // namespace fa_tune::core

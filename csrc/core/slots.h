@@ -27,10 +27,10 @@ class CounterSlots {
 
     // The slot of a stream of the current context.  Takes no lock but for a new stream, or one that
     // this thread has not used lately.
-    Status of_stream(const Driver& driver, CUstream stream, CUdeviceptr* slot);
+    CUdeviceptr of_stream(const Driver& driver, CUstream stream);
 
     // A slot that nobody else gets.
-    Status of_captured_launch(const Driver& driver, CUdeviceptr* slot);
+    CUdeviceptr of_captured_launch(const Driver& driver);
 
   private:
     struct Slot {
@@ -52,8 +52,8 @@ class CounterSlots {
                index % kBlockSlots * kSlotBytes;
     }
     bool take(std::size_t index, std::uint64_t owner);
-    Status assign(const Driver& driver, std::uint64_t owner, std::size_t* index);
-    Status add_block(const Driver& driver);
+    std::size_t assign(const Driver& driver, std::uint64_t owner);
+    void add_block(const Driver& driver);
     bool take_over(std::size_t* index);
 
     std::mutex mutex_;

@@ -1,32 +1,49 @@
-// Errors as values: a status and one line of text.
+// Failures: a status and one line of text, thrown within the core; the C ABI gives the status.
 #pragma once
 
 #include <cstdarg>
-#include <cstdint>
 #include <cstdio>
+#include <initializer_list>
+#include <stdexcept>
 #include <string>
-#include <utility>
 
 #include "fa_tune.h"
 
 namespace fa_tune::core {
 
-struct [[nodiscard]] Status {
-    fa_tune_status code = FA_TUNE_OK;
-    std::string text;
+struct Failure : std::runtime_error {
+    Failure(fa_tune_status status, const std::string& text)
+        : std::runtime_error(text), code(status) {}
 
-    bool ok() const { return code == FA_TUNE_OK; }
+    fa_tune_status code;
 };
 
-// A failure with a text in the manner of printf.
-__attribute__((format(printf, 2, 3))) inline Status failure(fa_tune_status code, const char* format,
-                                                            ...) {
+inline long long wide(long long value) { return value; }  // for printf
+
+// Throws a failure with a text in the manner of printf.
+[[noreturn]] __attribute__((format(printf, 2, 3))) inline void fail(fa_tune_status code,
+                                                                    const char* format, ...) {
     char text[1024];
     std::va_list values;
     va_start(values, format);
     std::vsnprintf(text, sizeof text, format, values);
     va_end(values);
-    return {code, text};
+    throw Failure(code, text);
+}
+
+struct Range {
+    const char* name;
+    int value, least, most;
+};
+
+// Refuses what is out of its range, of a plan.
+inline void check_ranges(const char* plan, std::initializer_list<Range> ranges) {
+    for (const auto& [name, value, least, most] : ranges) {
+        if (value < least || value > most) {
+            fail(FA_TUNE_INVALID, "%s of a %s must be between %d and %d, not %d", name, plan, least,
+                 most, value);
+        }
+    }
 }
 
 }  // namespace fa_tune::core

@@ -134,6 +134,15 @@ std::size_t hash_of(const fa_tune_problem& problem, int device) {
     return static_cast<std::size_t>(hash);
 }
 
+// Words in order, each once; `none` for lack of any.
+std::string listed(std::vector<std::string> words, const char* none) {
+    std::sort(words.begin(), words.end());
+    words.erase(std::unique(words.begin(), words.end()), words.end());
+    std::string text;
+    for (const std::string& word : words) text += (text.empty() ? "" : "; ") + word;
+    return text.empty() ? none : text;
+}
+
 // Of two kernels of a config that compute a problem, the one to take: compiled for more of the
 // device, and for no more lengths than it needs.
 bool better(const fa_tune_plan& a, const fa_tune_plan& b) {
@@ -154,86 +163,61 @@ bool suits(const fa_tune_kernel& kernel, const fa_tune_problem& problem) {
 
 }  // namespace
 
-Status fa_tune_table::create(const fa_tune_table_info& info,
-                             std::unique_ptr<fa_tune_table>* table) {
-    std::unique_ptr<fa_tune_table> made(new fa_tune_table);
-    Status status = made->add(info);
-    if (status.ok()) *table = std::move(made);
-    return status;
-}
-
 fa_tune_table::~fa_tune_table() {
     for (auto& found : found_) delete found.load(std::memory_order_acquire);
 }
 
-Status fa_tune_table::add(const fa_tune_table_info& info) {
+fa_tune_table::fa_tune_table(const fa_tune_table_info& info) {
     for (const auto& [name, count, there] :
          {std::tuple("kernels", info.kernel_count, info.kernels != nullptr),
           std::tuple("entries", info.entry_count, info.entries != nullptr),
           std::tuple("defaults", info.default_count, info.defaults != nullptr),
           std::tuple("sized_defaults", info.sized_default_count, info.sized_defaults != nullptr)}) {
         if (count > 0 && !there) {
-            return failure(FA_TUNE_INVALID, "%s of a table is NULL, but there are %zu", name,
-                           count);
+            fail(FA_TUNE_INVALID, "%s of a table is NULL, but there are %zu", name, count);
         }
     }
     for (std::size_t i = 0; i < info.kernel_count; ++i) {
-        std::unique_ptr<fa_tune_kernel> kernel;
-        Status status = fa_tune_kernel::create(info.kernels[i], &kernel);
-        if (!status.ok()) return status;
-        by_config_[kernel->config()].push_back(kernel.get());
-        kernels_.push_back(std::move(kernel));
+        kernels_.push_back(fa_tune_kernel::create(info.kernels[i]));
+        by_config_[kernels_.back()->config()].push_back(kernels_.back().get());
     }
     for (std::size_t i = 0; i < info.entry_count; ++i) {
         const fa_tune_entry& entry = info.entries[i];
-        Status status = check_problem(entry.problem);
-        if (status.ok()) status = check_config(entry.config, "an entry");
-        if (!status.ok()) return status;
-        if (entry.gpu == nullptr) return failure(FA_TUNE_INVALID, "an entry has no GPU");
-        entries_.push_back(
-            {entry.gpu, reduced(entry.problem), sizes_of(entry.problem), entry.config});
+        check_problem(entry.problem);
+        const char* config = config_of(entry.config, "an entry");
+        if (entry.gpu == nullptr) fail(FA_TUNE_INVALID, "an entry has no GPU");
+        entries_.push_back({entry.gpu, reduced(entry.problem), sizes_of(entry.problem), config});
     }
     for (std::size_t i = 0; i < info.default_count; ++i) {
-        Status status = check_config(info.defaults[i], "a default");
-        if (!status.ok()) return status;
-        defaults_.emplace_back(info.defaults[i]);
+        defaults_.emplace_back(config_of(info.defaults[i], "a default"));
     }
     for (std::size_t i = 0; i < info.sized_default_count; ++i) {
-        Status status = add(info.sized_defaults[i]);
-        if (!status.ok()) return status;
+        const fa_tune_sized_default& given = info.sized_defaults[i];
+        check_problem(given.problem);
+        const char* config = config_of(given.config, "a sized default");
+        const Sizes sizes = sizes_of(given.problem);
+        if (!sizes.decode_shape) {
+            fail(FA_TUNE_INVALID, "a sized default is for %s, which is not of few queries",
+                 key_of(given.problem).c_str());
+        }
+        sized_defaults_.push_back(
+            {given.compute_capability, reduced(given.problem), sizes, config});
     }
-    return {};
 }
 
-Status fa_tune_table::add(const fa_tune_sized_default& given) {
-    Status status = check_problem(given.problem);
-    if (status.ok()) status = check_config(given.config, "a sized default");
-    if (!status.ok()) return status;
-    const Sizes sizes = sizes_of(given.problem);
-    if (!sizes.decode_shape) {
-        return failure(FA_TUNE_INVALID, "a sized default is for %s, which is not of few queries",
-                       key_of(given.problem).c_str());
-    }
-    sized_defaults_.push_back(
-        {given.compute_capability, reduced(given.problem), sizes, given.config});
-    return {};
+const char* fa_tune_table::config_of(const char* config, const char* where) const {
+    if (config == nullptr) fail(FA_TUNE_INVALID, "%s has no config", where);
+    if (by_config_.count(config) != 0) return config;
+    fail(FA_TUNE_INVALID, "%s names %s, which has no kernel", where, config);
 }
 
-Status fa_tune_table::check_config(const char* config, const char* where) const {
-    if (config == nullptr) return failure(FA_TUNE_INVALID, "%s has no config", where);
-    if (by_config_.count(config) != 0) return {};
-    return failure(FA_TUNE_INVALID, "%s names %s, which has no kernel", where, config);
-}
-
-Status fa_tune_table::find(const fa_tune_problem& problem, const Device& device,
-                           fa_tune_kernel** kernel, std::string* why) const {
-    Status status = check_problem(problem);
-    if (!status.ok()) return status;
-    *kernel = look_up(reduced(problem), device, why);
-    if (*kernel != nullptr) return {};
-    return {FA_TUNE_NOT_FOUND, "no kernel computes " + key_of(problem) + " on " + device.name +
-                                   ", sm_" + std::to_string(device.compute_capability) +
-                                   "; there is: " + kinds(nullptr)};
+fa_tune_kernel* fa_tune_table::find(const fa_tune_problem& problem, const Device& device,
+                                    std::string* why) const {
+    check_problem(problem);
+    if (fa_tune_kernel* kernel = look_up(reduced(problem), device, why)) return kernel;
+    throw Failure(FA_TUNE_NOT_FOUND,
+                  "no kernel computes " + key_of(problem) + " on " + device.name + ", sm_" +
+                      std::to_string(device.compute_capability) + "; there is: " + kinds(nullptr));
 }
 
 fa_tune_kernel* fa_tune_table::look_up(const fa_tune_problem& asked, const Device& device,
@@ -358,32 +342,25 @@ fa_tune_kernel* fa_tune_table::kernel_of(const std::string& config, const fa_tun
     return best;
 }
 
-Status fa_tune_table::find_config(const char* config, const fa_tune_problem& problem,
-                                  const Device& device, fa_tune_kernel** kernel) const {
-    Status status = check_problem(problem);
-    if (!status.ok()) return status;
+fa_tune_kernel* fa_tune_table::find_config(const char* config, const fa_tune_problem& problem,
+                                           const Device& device) const {
+    check_problem(problem);
     if (by_config_.count(config) == 0) {
-        std::string text = std::string("there is no ") + config + "; there is: ";
         std::vector<std::string> names;
         for (const auto& [name, kernels] : by_config_) names.push_back(name);
-        std::sort(names.begin(), names.end());
-        for (const std::string& name : names) text += (name == names.front() ? "" : "; ") + name;
-        return {FA_TUNE_NOT_FOUND, names.empty() ? text + "none" : text};
+        throw Failure(FA_TUNE_NOT_FOUND, std::string("there is no ") + config +
+                                             "; there is: " + listed(std::move(names), "none"));
     }
-    *kernel = kernel_of(config, problem, device);
-    if (*kernel != nullptr) return {};
-    return {FA_TUNE_NOT_FOUND, std::string(config) + " has no kernel for " + key_of(problem) +
-                                   " on sm_" + std::to_string(device.compute_capability) +
-                                   "; it has: " + kinds(config)};
+    if (fa_tune_kernel* kernel = kernel_of(config, problem, device)) return kernel;
+    throw Failure(FA_TUNE_NOT_FOUND, std::string(config) + " has no kernel for " + key_of(problem) +
+                                         " on sm_" + std::to_string(device.compute_capability) +
+                                         "; it has: " + kinds(config));
 }
 
-Status fa_tune_table::prepare(const Device& device) const {
+void fa_tune_table::prepare(const Device& device) const {
     for (const auto& kernel : kernels_) {
-        if (!runs_on(kernel->plan(), device.compute_capability)) continue;
-        Status status = kernel->prepare(device.ordinal);
-        if (!status.ok()) return status;
+        if (runs_on(kernel->plan(), device.compute_capability)) kernel->prepare(device.ordinal);
     }
-    return {};
 }
 
 // What there is of a config, or of all, each kind once.
@@ -393,9 +370,5 @@ std::string fa_tune_table::kinds(const char* config) const {
         if (config == nullptr || kernel->config() == config)
             found.push_back(kind_of(kernel->plan()));
     }
-    std::sort(found.begin(), found.end());
-    found.erase(std::unique(found.begin(), found.end()), found.end());
-    std::string text;
-    for (const std::string& kind : found) text += (text.empty() ? "" : "; ") + kind;
-    return text.empty() ? "nothing" : text;
+    return listed(std::move(found), "nothing");
 }

@@ -32,21 +32,19 @@ struct Sizes {
 // The C ABI's opaque type.
 struct fa_tune_table {
   public:
-    using Status = fa_tune::core::Status;
-
-    static Status create(const fa_tune_table_info& info, std::unique_ptr<fa_tune_table>* table);
+    explicit fa_tune_table(const fa_tune_table_info& info);
     fa_tune_table(const fa_tune_table&) = delete;
     fa_tune_table& operator=(const fa_tune_table&) = delete;
     ~fa_tune_table();
 
     // `why`, if not null, is told.
-    Status find(const fa_tune_problem& problem, const fa_tune::core::Device& device,
-                fa_tune_kernel** kernel, std::string* why) const;
-    Status find_config(const char* config, const fa_tune_problem& problem,
-                       const fa_tune::core::Device& device, fa_tune_kernel** kernel) const;
+    fa_tune_kernel* find(const fa_tune_problem& problem, const fa_tune::core::Device& device,
+                         std::string* why) const;
+    fa_tune_kernel* find_config(const char* config, const fa_tune_problem& problem,
+                                const fa_tune::core::Device& device) const;
 
     // Loads every kernel that runs on a device.
-    Status prepare(const fa_tune::core::Device& device) const;
+    void prepare(const fa_tune::core::Device& device) const;
 
   private:
     struct Entry {
@@ -69,11 +67,8 @@ struct fa_tune_table {
     };
     static constexpr std::size_t kRemembered = 4096;
 
-    fa_tune_table() = default;
-
-    Status add(const fa_tune_table_info& info);
-    Status add(const fa_tune_sized_default& given);
-    Status check_config(const char* config, const char* where) const;
+    // The name of a config that has a kernel; refuses others.
+    const char* config_of(const char* config, const char* where) const;
     // Of a reduced problem; remembered.  Null: nothing computes it.
     fa_tune_kernel* look_up(const fa_tune_problem& asked, const fa_tune::core::Device& device,
                             std::string* why) const;

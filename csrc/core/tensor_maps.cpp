@@ -84,21 +84,20 @@ CUresult make(const Driver& driver, const fa_tune_tensor_map& request, CUtensorM
     const std::uint32_t box[kMostDimensions] = {kPanelColumns, request.box_rows, 1, 1, 1};
     const std::uint32_t steps[kMostDimensions] = {1, 1, 1, 1, 1};
     void* const address = reinterpret_cast<void*>(static_cast<std::uintptr_t>(request.address));
-    return driver.cuTensorMapEncodeTiled(&map, static_cast<int>(request.data_type), request.rank,
-                                         address, request.dimensions, request.strides, box, steps,
-                                         kInterleaveNone, kSwizzle128B, kPromotion128B, kFillZeros);
+    return driver.cuTensorMapEncodeTiled.call(
+        &map, static_cast<int>(request.data_type), request.rank, address, request.dimensions,
+        request.strides, box, steps, kInterleaveNone, kSwizzle128B, kPromotion128B, kFillZeros);
 }
 
-Status refused(CUresult result, const fa_tune_tensor_map& request) {
+[[noreturn]] void refuse(CUresult result, const fa_tune_tensor_map& request) {
     const auto wide = [](std::uint64_t value) { return static_cast<long long>(value); };
     const auto& size = request.dimensions;
     const auto& stride = request.strides;
-    return failure(
-        FA_TUNE_INVALID,
-        "the driver made no tensor map (error %d) of dimensions (%lld, %lld, %lld, "
-        "%lld, %lld) with strides of (%lld, %lld, %lld, %lld) bytes and boxes of %u rows",
-        result, wide(size[0]), wide(size[1]), wide(size[2]), wide(size[3]), wide(size[4]),
-        wide(stride[0]), wide(stride[1]), wide(stride[2]), wide(stride[3]), request.box_rows);
+    fail(FA_TUNE_INVALID,
+         "the driver made no tensor map (error %d) of dimensions (%lld, %lld, %lld, "
+         "%lld, %lld) with strides of (%lld, %lld, %lld, %lld) bytes and boxes of %u rows",
+         result, wide(size[0]), wide(size[1]), wide(size[2]), wide(size[3]), wide(size[4]),
+         wide(stride[0]), wide(stride[1]), wide(stride[2]), wide(stride[3]), request.box_rows);
 }
 
 }  // namespace
@@ -117,25 +116,23 @@ fa_tune_tensor_map map_of(const fa_tune_problem& problem, const ElementType& typ
     return map;
 }
 
-Status check_map(const fa_tune_tensor_map& request) {
+void check_map(const fa_tune_tensor_map& request) {
     constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 40;
     for (std::uint32_t i = 0; i + 1 < request.rank; ++i) {
         const std::uint64_t stride = request.strides[i];
-        if (stride % kChunkBytes != 0 || stride >= kMostBytes) return refused(1, request);
+        if (stride % kChunkBytes != 0 || stride >= kMostBytes) refuse(1, request);
     }
-    return {};
 }
 
-Status encode_map(const Driver& driver, const fa_tune_tensor_map& request, CUtensorMap& map) {
+void encode_map(const Driver& driver, const fa_tune_tensor_map& request, CUtensorMap& map) {
     thread_local KeptMaps kept_maps;
     KeptMaps::Kept& kept = kept_maps.place_of(request);
     if (!equal(kept.request, request)) {
         const CUresult result = make(driver, request, kept.map);
         kept.request = result == kCudaSuccess ? request : fa_tune_tensor_map{};
-        if (result != kCudaSuccess) return refused(result, request);
+        if (result != kCudaSuccess) refuse(result, request);
     }
     map = kept.map;
-    return {};
 }
 
 }  // namespace fa_tune::core

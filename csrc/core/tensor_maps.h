@@ -26,10 +26,10 @@ fa_tune_tensor_map map_of(const fa_tune_problem& problem, const ElementType& typ
                           const fa_tune_tensor& tensor, const MapShape& shape);
 
 // Whether the driver would make the map.
-Status check_map(const fa_tune_tensor_map& request);
+void check_map(const fa_tune_tensor_map& request);
 
 // A thread keeps the maps that it has used last: programs come back to the same memory, and four
 // maps are half of what a launch costs beside the driver's own launch.
-Status encode_map(const Driver& driver, const fa_tune_tensor_map& request, CUtensorMap& map);
+void encode_map(const Driver& driver, const fa_tune_tensor_map& request, CUtensorMap& map);
 
 }  // namespace fa_tune::core

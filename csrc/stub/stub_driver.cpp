@@ -60,15 +60,7 @@ int called(const char* function) {
     return fail_error[function];
 }
 
-#define CALLED                                                \
-    do {                                                      \
-        if (const int error = called(__func__)) return error; \
-    } while (false)
-
-int cuInit(unsigned) {
-    CALLED;
-    return 0;
-}
+int cuInit(unsigned) { return 0; }
 
 int cuGetErrorName(int error, const char** name) {
     *name = error == kInvalidValue  ? "CUDA_ERROR_INVALID_VALUE"
@@ -79,20 +71,17 @@ int cuGetErrorName(int error, const char** name) {
 }
 
 int cuDeviceGet(int* device, int ordinal) {
-    CALLED;
     if (ordinal < 0 || ordinal >= kDevices) return 101;
     *device = ordinal;
     return 0;
 }
 
 int cuDeviceGetName(char* name, int size, int) {
-    CALLED;
     std::strncpy(name, attributes.name.c_str(), static_cast<std::size_t>(size) - 1);
     return 0;
 }
 
 int cuDeviceGetAttribute(int* value, int attribute, int) {
-    CALLED;
     switch (attribute) {
         case 16:
             *value = attributes.multiprocessors;
@@ -112,32 +101,27 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
 }
 
 int cuDevicePrimaryCtxRetain(Context** context, int device) {
-    CALLED;
     *context = &contexts[device];
     return 0;
 }
 
 int cuCtxGetCurrent(Context** context) {
-    CALLED;
     *context = stack.empty() ? nullptr : stack.back();
     return 0;
 }
 
 int cuCtxGetDevice(int* device) {
-    CALLED;
     if (stack.empty()) return kInvalidContext;
     *device = stack.back()->device;
     return 0;
 }
 
 int cuCtxPushCurrent(Context* context) {
-    CALLED;
     stack.push_back(context);
     return 0;
 }
 
 int cuCtxPopCurrent(Context** context) {
-    CALLED;
     if (stack.empty()) return kInvalidContext;
     *context = stack.back();
     stack.pop_back();
@@ -146,7 +130,6 @@ int cuCtxPopCurrent(Context** context) {
 
 int cuLibraryLoadData(Library** library, const void* code, int*, void**, unsigned, int*, void**,
                       unsigned) {
-    CALLED;
     auto made = std::make_unique<Library>(static_cast<const char*>(code));
     const std::lock_guard<std::mutex> lock(mutex);
     *library = made.get();
@@ -154,20 +137,15 @@ int cuLibraryLoadData(Library** library, const void* code, int*, void**, unsigne
     return 0;
 }
 
-int cuLibraryUnload(Library*) {
-    CALLED;
-    return 0;
-}
+int cuLibraryUnload(Library*) { return 0; }
 
 int cuLibraryGetKernel(Kernel** kernel, Library* library, const char* name) {
-    CALLED;
     const std::lock_guard<std::mutex> lock(mutex);
     *kernel = library->find(name);
     return *kernel == nullptr ? kNotFound : 0;
 }
 
 int cuKernelSetAttribute(int attribute, int value, Kernel* kernel, int device) {
-    CALLED;
     if (attribute != 8) return kInvalidValue;
     const std::lock_guard<std::mutex> lock(mutex);
     kernel->shared_limit[device] = value;
@@ -175,16 +153,12 @@ int cuKernelSetAttribute(int attribute, int value, Kernel* kernel, int device) {
 }
 
 int cuKernelGetFunction(Kernel** function, Kernel* kernel) {
-    CALLED;
     if (stack.empty()) return kInvalidContext;
     *function = kernel;
     return 0;
 }
 
-int cuFuncLoad(Kernel*) {
-    CALLED;
-    return 0;
-}
+int cuFuncLoad(Kernel*) { return 0; }
 
 struct Shape {
     std::uint32_t cluster[3] = {1, 1, 1};
@@ -224,7 +198,6 @@ int launch(Kernel* kernel, const std::uint32_t (&grid)[3], const std::uint32_t (
 int cuLaunchKernel(Kernel* kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                    unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                    Stream* stream, void** params, void**) {
-    CALLED;
     return launch(kernel, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, {}, shared_bytes,
                   stream, params);
 }
@@ -246,7 +219,6 @@ struct LaunchConfig {
 };
 
 int cuLaunchKernelEx(const LaunchConfig* config, Kernel* kernel, void** params, void**) {
-    CALLED;
     Shape shape;
     for (unsigned i = 0; i < config->attribute_count; ++i) {
         const auto& attribute = config->attributes[i];
@@ -267,7 +239,6 @@ int cuTensorMapEncodeTiled(void* map, int data_type, unsigned rank, void* addres
                            const std::uint64_t* dimensions, const std::uint64_t* strides,
                            const std::uint32_t* box, const std::uint32_t* element_strides,
                            int interleave, int swizzle, int promotion, int fill) {
-    CALLED;
     const auto start = reinterpret_cast<std::uintptr_t>(address);
     if (reinterpret_cast<std::uintptr_t>(map) % 64 != 0 || start % 16 != 0 ||
         (rank != 4 && rank != 5)) {
@@ -290,7 +261,6 @@ int cuTensorMapEncodeTiled(void* map, int data_type, unsigned rank, void* addres
 }
 
 int cuMemAlloc(unsigned long long* address, std::size_t bytes) {
-    CALLED;
     if (capture_mode != 2) return kUnsupported;  // as if any thread captured
     void* made = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
     if (made == nullptr) return 2;
@@ -302,7 +272,6 @@ int cuMemAlloc(unsigned long long* address, std::size_t bytes) {
 }
 
 int cuMemFree(unsigned long long address) {
-    CALLED;
     const std::lock_guard<std::mutex> lock(mutex);
     if (memory.erase(address) == 0) return kInvalidValue;
     std::free(reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)));
@@ -310,7 +279,6 @@ int cuMemFree(unsigned long long address) {
 }
 
 int cuMemsetD8Async(unsigned long long address, unsigned char value, std::size_t count, Stream*) {
-    CALLED;
     std::memset(reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)), value, count);
     return 0;
 }
@@ -325,40 +293,46 @@ Stream* new_stream(bool capturing) {
 }
 
 int cuStreamCreate(Stream** stream, unsigned) {
-    CALLED;
     *stream = new_stream(false);
     return 0;
 }
 
-int cuStreamDestroy(Stream*) {
-    CALLED;
-    return 0;
-}
+int cuStreamDestroy(Stream*) { return 0; }
 
-int cuStreamSynchronize(Stream*) {
-    CALLED;
-    return capture_mode == 2 ? 0 : kUnsupported;
-}
+int cuStreamSynchronize(Stream*) { return capture_mode == 2 ? 0 : kUnsupported; }
 
 int cuStreamIsCapturing(Stream* stream, int* status) {
-    CALLED;
     *status = stream != nullptr && stream->capturing ? 1 : 0;
     return 0;
 }
 
 int cuStreamGetId(Stream* stream, unsigned long long* id) {
-    CALLED;
     *id = stream == nullptr ? 1 : stream->id.load();
     return 0;
 }
 
 int cuThreadExchangeStreamCaptureMode(int* mode) {
-    CALLED;
     std::swap(*mode, capture_mode);
     return 0;
 }
 
-#define FUNCTION(name) {#name, reinterpret_cast<void*>(name)}
+// A function that counts its calls, and gives the error that it shall give.
+template <auto kFunction>
+struct Counted;
+template <class... Parameters, int (*kFunction)(Parameters...)>
+struct Counted<kFunction> {
+    static inline const char* name = nullptr;
+    static int call(Parameters... given) {
+        const int error = called(name);
+        return error != 0 ? error : kFunction(given...);
+    }
+    static void* as(const char* known) {
+        name = known;
+        return reinterpret_cast<void*>(call);
+    }
+};
+
+#define FUNCTION(name) {#name, Counted<name>::as(#name)}
 const std::map<std::string, void*> kFunctions = {
     FUNCTION(cuInit),
     FUNCTION(cuGetErrorName),
@@ -403,20 +377,6 @@ EXPORT int cuGetProcAddress_v2(const char* name, void** function, int version, s
     *function = found->second;
     *status = 0;
     return 0;
-}
-
-// Called by its name, without cuGetProcAddress.
-EXPORT int stub_encode(void* map, int data_type, unsigned rank, void* address,
-                       const std::uint64_t* dimensions, const std::uint64_t* strides,
-                       const std::uint32_t* box, const std::uint32_t* element_strides,
-                       int interleave, int swizzle, int promotion,
-                       int fill) __asm__("cuTensorMapEncodeTiled");
-EXPORT int stub_encode(void* map, int data_type, unsigned rank, void* address,
-                       const std::uint64_t* dimensions, const std::uint64_t* strides,
-                       const std::uint32_t* box, const std::uint32_t* element_strides,
-                       int interleave, int swizzle, int promotion, int fill) {
-    return cuTensorMapEncodeTiled(map, data_type, rank, address, dimensions, strides, box,
-                                  element_strides, interleave, swizzle, promotion, fill);
 }
 
 EXPORT void stub_reset(void) {

@@ -81,34 +81,20 @@ int nearest_log2_of_queries(const fa_tune_problem& p) {
     return counts_as_few ? nearest + 1 : nearest;
 }
 
-// Of few rows, of which tiles and queries are those of all of a bucket.
-Key bucket_key_of_few(const fa_tune_problem& p, int device) {
-    return {kind_of(p, device),
-            p.d_head_v,
-            p.heads / p.kv_heads,
-            std::min(p.batch * p.kv_heads, kMaxSize),
-            p.seq_len_q,
-            nearest_log2(p.seq_len_kv),
-            -2,
-            p.window_left,
-            p.window_right,
-            bits_of(p.softcap),
-            -1,
-            -1};
-}
-
-// Of a problem whose mask is settled.  In the place of what only a packed batch has stands -1, or
-// -2 with few rows, where an exact key has a size.
+// Of a problem whose mask is settled; of few rows, tiles and queries are those of all of a bucket.
+// In the place of what only a packed batch has stands -1, or -2 with few rows, where an exact key
+// has a size.
 Key bucket_key(const fa_tune_problem& p, int device) {
-    const std::int64_t rows = p.seq_len_q * (p.heads / p.kv_heads);
-    if (p.packed == 0 && rows <= fa_tune::core::kFewRows) return bucket_key_of_few(p, device);
+    const std::int64_t group = p.heads / p.kv_heads;
+    const bool few = p.packed == 0 && p.seq_len_q * group <= fa_tune::core::kFewRows;
     Key key = {kind_of(p, device),
                p.d_head_v,
-               p.heads / p.kv_heads,
-               nearest_log2_of_product(p.batch, p.packed != 0 ? 1 : p.heads),
-               nearest_log2_of_queries(p),
+               group,
+               few ? std::min(p.batch * p.kv_heads, kMaxSize)
+                   : nearest_log2_of_product(p.batch, p.packed != 0 ? 1 : p.heads),
+               few ? p.seq_len_q : nearest_log2_of_queries(p),
                nearest_log2(p.seq_len_kv),
-               -1,
+               few ? -2 : -1,
                p.window_left,
                p.window_right,
                bits_of(p.softcap),
@@ -231,8 +217,7 @@ void check_refusal() {
 
 Choice& choice_of(const fa_tune_problem& problem, int device) {
     if (!last.is(problem, device)) {
-        const fa_tune::core::Status status = fa_tune::core::check_problem(problem);
-        if (!status.ok()) refuse(status.text);
+        fa_tune::core::check_problem(problem);
         const std::uint64_t now = generation.load(std::memory_order_acquire);
         last = {now, problem, device, {kernel_for(problem, device)}};
     }

@@ -45,7 +45,7 @@ struct Choice {
 // Fails with what `fa_tune_torch_forget` was told.
 void check_refusal();
 
-// This thread's until its next call.  Refuses what is no problem.
+// This thread's until its next call.  The core refuses what is no problem.
 Choice& choice_of(const fa_tune_problem& problem, int device);
 
 }  // namespace fa_tune::op

@@ -42,23 +42,21 @@ namespace {
 
 fa_tune_torch_stream stream_of = nullptr;
 
-void check(fa_tune_status status, const char* text) {
-    if (status == FA_TUNE_OK) return;
-    const char* kind = status == FA_TUNE_INVALID     ? "InvalidConfig: "
-                       : status == FA_TUNE_NOT_FOUND ? "NoUsableVariant: "
-                       : status == FA_TUNE_NO_DRIVER ? "ToolMissing: "
-                                                     : "DriverError: ";
-    fail(std::string(kind) + text);
+const char* kind_of(fa_tune_status status) {
+    return status == FA_TUNE_INVALID     ? "InvalidConfig: "
+           : status == FA_TUNE_NOT_FOUND ? "NoUsableVariant: "
+           : status == FA_TUNE_NO_DRIVER ? "ToolMissing: "
+                                         : "DriverError: ";
 }
 
-void launch(const fa_tune_problem& problem, fa_tune_tensors& tensors, const View& q) {
+void launch(const fa_tune_problem& problem, fa_tune_tensors& tensors, const View& q) try {
     void* stream = nullptr;
     if (stream_of != nullptr) TORCH_ERROR_CODE_CHECK(stream_of(q.device, &stream));
     Choice& chosen = choice_of(problem, q.device);
     if (!chosen.has_run) {
         const fa_tune_status status =
             fa_tune_workspace_bytes(chosen.kernel, &problem, q.device, &chosen.workspace_bytes);
-        check(status, fa_tune_last_error());  // the text is of the call before
+        if (status != FA_TUNE_OK) throw core::Failure(status, fa_tune_last_error());
     }
     Owned workspace;  // torch gives its memory to later work of this stream alone
     if (chosen.workspace_bytes > 0) {
@@ -67,10 +65,10 @@ void launch(const fa_tune_problem& problem, fa_tune_tensors& tensors, const View
         tensors.workspace = workspace.address();
     }
     const auto run = chosen.has_run ? &fa_tune_kernel::launch_again : &fa_tune_kernel::launch;
-    const core::Status done =
-        (chosen.kernel->*run)(problem, tensors, q.device, static_cast<core::CUstream>(stream));
-    check(done.code, done.text.c_str());
+    (chosen.kernel->*run)(problem, tensors, q.device, static_cast<core::CUstream>(stream));
     chosen.has_run = true;
+} catch (const core::Failure& failure) {
+    fail(std::string(kind_of(failure.code)) + failure.what());
 }
 
 // What torch gives an operator, one by one.

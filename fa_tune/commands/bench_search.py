@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import click
 
-from fa_tune.commands.shared.documents import Count
+from fa_tune.commands.shared.documents import write_document
 from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.option_groups import Output, shared_options
 from fa_tune.commands.shared.options import flag, gathered, option, refuse_same_file
-from fa_tune.commands.shared.output import say, tell, write_json, write_table_csv
-from fa_tune.commands.shared.parameters import WORKLOAD, NamedPath, WholeNumber, names, output_file
+from fa_tune.commands.shared.output import say, tell, write_table_csv
+from fa_tune.commands.shared.parameters import (
+    STRATEGIES_LIST,
+    WORKLOAD,
+    NamedPath,
+    WholeNumber,
+    output_file,
+)
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.paths import profiles_dir
 from fa_tune.core.workload import Workload
 from fa_tune.lab.kernel_tuner import PREFIX, all_strategies, require
 from fa_tune.lab.replay import LEVELS, MEDIAN, UNLUCKY, Score
-from fa_tune.lab.scores import document, read
+from fa_tune.lab.scores import BenchSearch, document, read
 from fa_tune.lab.space_table import RecordedWorkload, find, load, recorded
 from fa_tune.lab.strategies import (
     Comparison,
@@ -35,7 +40,7 @@ from fa_tune.lab.strategies import (
 )
 from fa_tune.report.page import picture
 from fa_tune.report.page.figures import Records
-from fa_tune.search.strategies import FORMER, STRATEGIES
+from fa_tune.search.strategies import STRATEGIES
 
 SEEDS = WholeNumber(1, 10_000)
 OTHERS = "Kernel Tuner"  # of one colour in a picture
@@ -47,51 +52,12 @@ _CSV_HEADINGS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Needed:
-    """Measurements until a share of the best was reached, of half and of nine tenths of the runs;
-    null where so many did not get there."""
-
-    median: int | None
-    p90: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScoreObject:
-    """One strategy on one space."""
-
-    strategy: str
-    seeds: Count
-    needed: Mapping[str, Needed]
-    behind_random_at: tuple[int, ...]
-    share_of_best: Mapping[str, tuple[float, ...]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scored:
-    """One space."""
-
-    space: str
-    workload: str
-    configs: Count
-    scores: tuple[ScoreObject, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchSearch:
-    """`fa-tune bench-search --json`"""
-
-    schema: Literal["fa-tune-bench-search-1"]
-    plan: Comparison
-    spaces: tuple[Scored, ...]
-
-
 @click.command("bench-search")
 @click.argument("paths", nargs=-1, type=NamedPath(readable=False), metavar="[PATH]…")
 @option(
     "--strategy",
     "strategies",
-    type=names(tuple(STRATEGIES), alone="none", former=FORMER),
+    type=STRATEGIES_LIST,
     default="learned",
     metavar="NAME,…",
     help=f"Strategies to compare: {', '.join(STRATEGIES)}, or none.",
@@ -217,7 +183,7 @@ def command(
 
         picture.save(plot, charts.curves(_records([scores for _, scores in scored]), OTHERS))
     if output.as_json:
-        write_json(document(plan, scored))
+        write_document(BenchSearch, document(plan, scored))
         return
     if output.csv is not None:
         rows = [

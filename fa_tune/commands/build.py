@@ -21,7 +21,7 @@ from fa_tune.commands.shared.option_groups import Output, shared_options
 from fa_tune.commands.shared.output import one_line, say, write_table_csv
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core.errors import NoUsableVariant
-from fa_tune.core.model import Outcome, Resources
+from fa_tune.core.model import Outcome
 from fa_tune.core.options import SearchOptions
 from fa_tune.tune import single
 from fa_tune.tune.results import BuildReport
@@ -114,10 +114,13 @@ def command(options: SearchOptions, output: Output, quiet: bool) -> None:
 
 def _show(report: BuildReport) -> None:
     built = [r.artifact for r in report.results if r.artifact is not None]
-    rows = [
-        [artifact.variant.config, *_cells(artifact.resources), f"{artifact.compile_s:.2f}"]
-        for artifact in built
-    ]
+    rows = []
+    for artifact in built:
+        used = artifact.resources
+        smem_kib = (used.static_smem_bytes + used.dynamic_smem_bytes) / 1024
+        in_memory = (used.spill_store_bytes, used.spill_load_bytes, used.stack_bytes)
+        figures = (used.registers, *in_memory, f"{smem_kib:g}", used.ctas_per_sm)
+        rows.append([artifact.variant.config, *map(str, figures), f"{artifact.compile_s:.2f}"])
     if rows:
         say(fitted_table(_HEADINGS, rows, {"Kernel Name"}, configs="Kernel Name"))
     cached = sum(r.cached for r in report.results if r.artifact is not None)
@@ -134,11 +137,3 @@ def _show(report: BuildReport) -> None:
         say(f"failed: {result.request.variant.config}: {how}")
     for variant, why in report.rejected:
         say(f"rejected: {variant.config}: {why.constraint}: {why.reason}")
-
-
-def _cells(used: Resources) -> list[str]:
-    smem_kib = (used.static_smem_bytes + used.dynamic_smem_bytes) / 1024
-    return [
-        *map(str, (used.registers, used.spill_store_bytes, used.spill_load_bytes)),
-        *(str(used.stack_bytes), f"{smem_kib:g}", str(used.ctas_per_sm)),
-    ]

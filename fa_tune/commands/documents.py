@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from fa_tune.commands.bench_between import BenchBetween
 from fa_tune.commands.bench_decisions import BenchDecisions
-from fa_tune.commands.bench_search import BenchSearch
 from fa_tune.commands.build import Build
 from fa_tune.commands.doctor import Doctor
 from fa_tune.commands.explain import Explain
@@ -21,6 +20,7 @@ from fa_tune.commands.views.default_check import RegistryCheck
 from fa_tune.commands.views.registry_table import Best
 from fa_tune.commands.views.search import Search
 from fa_tune.commands.views.timings import Bench
+from fa_tune.lab.scores import BenchSearch
 from fa_tune.store.registry.schema import Registry
 
 _PRINTED: tuple[type, ...] = (

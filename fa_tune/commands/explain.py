@@ -97,10 +97,10 @@ def command(
     with watching(quiet) as progress:
         found, whose = _measurements(subjects, sources, options, progress)
     found = _of_workloads(found, options.workloads)
-    explained = [
-        explanation for key in dict.fromkeys(m.workload for m in found)
-        for explanation in _explained([m for m in found if m.workload == key], subjects)
-    ]  # fmt: skip
+    by_workload: dict[str, list[Measurement]] = {}
+    for measurement in found:
+        by_workload.setdefault(measurement.workload, []).append(measurement)
+    explained = [e for members in by_workload.values() for e in _explained(members, subjects)]
     if not explained:
         raise NoUsableVariant(_nothing_to_compare(found, subjects))
     if output.as_json:
@@ -113,9 +113,8 @@ def command(
         for sentence in others:
             tell(sentence, indent="  ")
         say()
-    for text in _correlations(found):
-        say(text)
-        say()
+    for members in by_workload.values():
+        _show_correlations([m for m in members if not is_reference(m.subject)])
     tell(f"Measurements: {whose}.")
 
 
@@ -182,17 +181,6 @@ def _defaults(config: str, machine: MachineOptions) -> list[str]:
     return [families.variant(c).config for c in defaults if c != parsed]
 
 
-def _default_subjects(found: Sequence[Measurement]) -> set[str]:
-    """The default configs of all families for the workloads of these measurements."""
-    workloads = [Workload.from_key(key) for key in dict.fromkeys(m.workload for m in found)]
-    return {
-        families.variant_of(f, families.default_for(f, w)).key
-        for w in workloads
-        for f in families.all_families()
-        if f.operation == w.op
-    }
-
-
 def _explained(found: Sequence[Measurement], subjects: Sequence[str]) -> list[Explanation]:
     """The comparisons that were asked for, on one workload; none where one is missing."""
     by_subject = {m.subject: m for m in found}
@@ -208,9 +196,11 @@ def _explained(found: Sequence[Measurement], subjects: Sequence[str]) -> list[Ex
         others = others or [s for s in references if s != subjects[0]]
         pairs = [(subjects[0], other) for other in others]
     elif ours:
-        winner = ours[0].subject
+        winner, w = ours[0].subject, Workload.from_key(ours[0].workload)
+        able = [f for f in families.all_families() if f.operation == w.op]
+        defaults = {families.variant_of(f, families.default_for(f, w)).key for f in able}
         others = [m.subject for m in ours[1:2]]
-        others += [s for s in by_subject if s in _default_subjects(found) and s != winner]
+        others += [s for s in by_subject if s in defaults and s != winner]
         pairs = [(winner, other) for other in dict.fromkeys(others + references)]
     return [
         explain_pair(by_subject[a], by_subject[b], names)
@@ -228,18 +218,14 @@ def _nothing_to_compare(found: Sequence[Measurement], subjects: Sequence[str]) -
     return f"no two kernels to compare on one workload; there is {names}"
 
 
-def _correlations(found: Sequence[Measurement]) -> list[str]:
-    """Per workload with enough configs: the counters whose ranks go with time."""
-    texts = []
-    for key in dict.fromkeys(m.workload for m in found):
-        ours = [m for m in found if m.workload == key and not is_reference(m.subject)]
-        if len(ours) < ENOUGH:
-            continue
+def _show_correlations(ours: Sequence[Measurement]) -> None:
+    """The counters whose ranks go with time, of enough configs on one workload."""
+    if len(ours) >= ENOUGH:
         strongest = list(rank_correlations(ours).items())[:CORRELATED]
         rows = [[label(name), f"{rho:+.2f}"] for name, rho in strongest]
-        title = f"Rank correlation with time over these {len(ours)} configs (+ goes with slower):"
-        texts.append(title + "\n" + text_table(["metric", "rho"], rows, {"metric"}))
-    return texts
+        say(f"Rank correlation with time over these {len(ours)} configs (+ goes with slower):")
+        say(text_table(["metric", "rho"], rows, {"metric"}))
+        say()
 
 
 def _subject(text: str) -> str:

@@ -124,7 +124,7 @@ def command(
             written_at=datetime.now(UTC).isoformat(timespec="seconds"),
             rows=row_objects(rows),
             measurements=[Measured.of(attempt) for attempt in result.attempts],
-            stages_s=progress.times.by_stage(),
+            stages_s=progress.stages_s(),
         )
     elif output.csv != STDOUT:
         legend = show_rows(rows, output.limit, wide=output.wide, summed_up=False)

@@ -193,17 +193,9 @@ def best(
     options: SearchOptions,
     gpu: str | None,
     workload: Workload | None,
-    seq_len: int | None,
-    seq_len_kv: int | None,
-    d_head: int,
-    dtype: DType,
-    batch: int | None,
-    heads: int,
-    kv_heads: int | None,
-    causal: bool,
     method: str | None,
     output: Output,
-    **unusual: Any,
+    **parts: Any,
 ) -> None:
     """Print the config to use for a workload on a GPU, for scripts.
 
@@ -218,20 +210,13 @@ def best(
     """
     if workload is not None:
         _refuse_beside_key()
+    elif (seq_len := parts.pop("seq_len")) is None:
+        raise click.UsageError("name the workload: --seq-len N, or --workload KEY")
     else:
-        if seq_len is None:
-            raise click.UsageError("name the workload: --seq-len N, or --workload KEY")
-        workload = Workload(
-            batch=batch or benchmark_batch(max(seq_len, seq_len_kv or 1)),
-            heads=heads,
-            kv_heads=kv_heads or heads,
-            seq_len_q=seq_len,
-            seq_len_kv=seq_len_kv or seq_len,
-            d_head=d_head,
-            dtype=dtype,
-            causal=causal,
-            **unusual,
-        )
+        seq_len_kv = parts.pop("seq_len_kv") or seq_len
+        parts["batch"] = parts["batch"] or benchmark_batch(max(seq_len, seq_len_kv))
+        parts["kv_heads"] = parts["kv_heads"] or parts["heads"]
+        workload = Workload(seq_len_q=seq_len, seq_len_kv=seq_len_kv, **parts)
     kept, path = _kept(options)
     found = find_match(kept, target_of(kept, gpu, workload, method), workload)
     if isinstance(found, NoEntry):

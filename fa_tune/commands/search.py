@@ -15,13 +15,7 @@ from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.option_groups import Output, shared_options
 from fa_tune.commands.shared.options import flag, folder, option, refuse_same_file
 from fa_tune.commands.shared.output import say, write_rows_csv, write_table_csv
-from fa_tune.commands.shared.parameters import (
-    BUDGET,
-    STDOUT,
-    NamedPath,
-    StrategyName,
-    WholeNumber,
-)
+from fa_tune.commands.shared.parameters import BUDGET, STDOUT, STRATEGY, NamedPath, WholeNumber
 from fa_tune.commands.shared.progress import watching
 from fa_tune.commands.views.search import all_rows, page_source, show_search, write_search
 from fa_tune.commands.views.verdicts import check_users
@@ -51,7 +45,7 @@ class Stale:
 @click.command("search", cls=GroupedCommand)
 @option(
     "--strategy",
-    type=StrategyName(tuple(STRATEGIES)),
+    type=STRATEGY,
     default=DEFAULT,
     metavar="NAME",
     help="What to measure, if not everything: "
@@ -175,7 +169,7 @@ def command(
         write_page(html, [page_source(result)])
         progress.note(f"The page is {html}.")
     if output.as_json:
-        write_search(result, progress.times.by_stage())
+        write_search(result, progress.stages_s())
     elif output.csv == STDOUT:
         write_rows_csv(all_rows(result), STDOUT)
     else:

@@ -92,7 +92,7 @@ def command(options: SearchOptions, explain: bool, output: Output) -> None:
         write_document(
             Space,
             arch=limits.arch,
-            kept=[_short_form(config) for config in pruned.kept],
+            kept=[variant(config).config for config in pruned.kept],
             rejected=_named(pruned.rejected),
             not_in_tune=_named(of_tune),
             counts=Counts(len(pruned.kept), _counts(pruned.rejected), _counts(of_tune)),
@@ -125,10 +125,6 @@ def _left_out_of(chosen: Sequence[Config]) -> list[tuple[Config, Rejected]]:
     return left_out
 
 
-def _short_form(config: Config) -> str:
-    return variant(config).config
-
-
 def _say(text: str, indent: str = "") -> None:
     say(folded(text, terminal_width(), indent=indent))
 
@@ -136,9 +132,8 @@ def _say(text: str, indent: str = "") -> None:
 def _show(
     arch: str, kept: Sequence[Config], rejected: Explained, of_tune: Explained, explain: bool
 ) -> None:
-    say_config = _say if explain or sys.stdout.isatty() else say  # a program gets them whole
-    for config in kept:
-        say_config(_short_form(config))
+    for config in kept:  # a program gets them whole
+        (_say if explain or sys.stdout.isatty() else say)(variant(config).config)
     total = len(kept) + len(rejected)
     say(f"\n{len(kept)} of {total} {'config' if total == 1 else 'configs'} can run on {arch}.")
     if rejected:
@@ -154,7 +149,7 @@ def _show_reasons(title: str, explained: Explained, each: bool) -> None:
         same = len({reason for _, reason in members}) == 1  # no figures that differ
         _say(f"{n:6}  {name}: {members[0][1]}" + ("" if same else ", …"))
         for config, reason in members if each else ():
-            _say(_short_form(config) + ("" if same else f": {reason}"), indent=" " * 8)
+            _say(variant(config).config + ("" if same else f": {reason}"), indent=" " * 8)
 
 
 def _counts(explained: Explained) -> dict[str, int]:
@@ -164,5 +159,5 @@ def _counts(explained: Explained) -> dict[str, int]:
 
 def _named(explained: Explained) -> tuple[Named, ...]:
     return tuple(
-        Named(_short_form(config), why.constraint, why.reason) for config, why in explained
+        Named(variant(config).config, why.constraint, why.reason) for config, why in explained
     )

@@ -12,7 +12,7 @@
     ├── ProfileFormatError      5   a profiler file is malformed
     │   └── UnknownUnit         5
     ├── RegistryError           5   a registry does not fit its schema
-    └── JournalError            5   a journal is damaged beyond its last line
+    └── JournalError            5   a journal is damaged, or is none
 
 Exit status 2 is click's own for usage errors; a bug keeps its traceback.
 """
@@ -98,6 +98,6 @@ class RegistryError(FaTuneError):
 
 
 class JournalError(FaTuneError):
-    """A journal whose finished lines cannot be read."""
+    """A journal that cannot be read, or another file in its place."""
 
     exit_status = 5

@@ -20,12 +20,7 @@ from fa_tune import families
 from fa_tune.core.errors import FaTuneError, StorageError
 from fa_tune.core.files import replace_files
 from fa_tune.core.workload import DType
-from fa_tune.export.types_header import (
-    DTYPES_HEADER,
-    TYPES_HEADER,
-    dtypes_header,
-    types_header,
-)
+from fa_tune.export.types_header import DTYPES_HEADER, TYPES_HEADER, dtypes_header, types_header
 from fa_tune.families.fields import cpp_literal, cpp_type, python_type
 from fa_tune.families.template import TemplateFamily
 
@@ -72,7 +67,6 @@ class Header:
 
 # How a header includes DType, by the folder that both are in.
 DTYPE_INCLUDES = {"kernels": "common/dtype.cuh", "csrc": "dtype.h"}
-DTYPE_FILES = tuple(f"{folder}/{name}" for folder, name in DTYPE_INCLUDES.items())
 
 
 def headers() -> tuple[Header, ...]:
@@ -88,16 +82,6 @@ def headers() -> tuple[Header, ...]:
     return tuple(found)
 
 
-def generated_files() -> tuple[str, ...]:
-    """The files that are generated in a checkout."""
-    return (
-        *DTYPE_FILES,
-        *(name for header in headers() for name in header.files),
-        TYPES_HEADER,
-        DTYPES_HEADER,
-    )
-
-
 def dtype_header() -> str:
     """The text of the header of `DType`, which all families share."""
     return f"{_DTYPE}{_enum(DType)}}}  // namespace fa_tune\n"
@@ -111,21 +95,22 @@ def struct_header(family: str, config_class: type[Any], dtype: str = DTYPE_INCLU
     fields = dataclasses.fields(config_class)
     enums = dict.fromkeys(t for f in fields if issubclass(t := python_type(f), Enum))
     enums.pop(DType, None)
-    parts = [
-        _HEAD.replace("{family}", family).replace("{dtype}", dtype),
-        *(_enum(kind) for kind in enums),
-        f"struct {name} {{\n",
-        *(_member(f) for f in fields),
-        config_class.CPP_METHODS,
-        f"    constexpr bool operator==(const {name}& other) const = default;\n",
-        f"    FA_HOST_DEVICE constexpr bool operator<(const {name}& other) const {{\n",
-        *_less_than([f.name for f in fields]),
-        "    }\n",
-        "};\n",
-        "\n}  // namespace fa_tune\n",
-        "\n#undef FA_HOST_DEVICE\n",
-    ]
-    return "".join(parts)
+    return f"""\
+{_HEAD.replace("{family}", family).replace("{dtype}", dtype)}\
+{"".join(map(_enum, enums))}\
+struct {name} {{
+{"".join(map(_member, fields))}\
+{config_class.CPP_METHODS}\
+    constexpr bool operator==(const {name}& other) const = default;
+    FA_HOST_DEVICE constexpr bool operator<(const {name}& other) const {{
+{"".join(_less_than([f.name for f in fields]))}\
+    }}
+}};
+
+}}  // namespace fa_tune
+
+#undef FA_HOST_DEVICE
+"""
 
 
 def _enum(kind: type[Enum]) -> str:
@@ -155,7 +140,7 @@ def _less_than(names: list[str]) -> Iterator[str]:
 
 def generated_texts() -> dict[str, str]:
     """File name -> text of every generated header."""
-    texts = dict.fromkeys(DTYPE_FILES, dtype_header())
+    texts = {f"{folder}/{name}": dtype_header() for folder, name in DTYPE_INCLUDES.items()}
     for header in headers():
         for name in header.files:
             include = DTYPE_INCLUDES[name.partition("/")[0]]

@@ -10,6 +10,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,13 +33,7 @@ from fa_tune.core.model import Variant
 from fa_tune.core.options import MachineOptions, Progress
 from fa_tune.core.workload import DType, Workload
 from fa_tune.export import table_source as source
-from fa_tune.export.selection import (
-    PTX_ARCH,
-    ExportOptions,
-    Selection,
-    kernel_computes,
-    select,
-)
+from fa_tune.export.selection import PTX_ARCH, ExportOptions, Selection, kernel_computes, select
 from fa_tune.export.sizes import SizedDefault, as_number, nearest
 from fa_tune.families.plan import Portability, compiled_for
 from fa_tune.store.registry import file as registry_file
@@ -218,19 +213,14 @@ def _sha256(data: bytes) -> str:
 
 def _fixed() -> dict[str, str]:
     """What every export has alike: csrc/export, and the stub of the driver for its tests."""
-    folder = paths.csrc_dir()
-    named = {
-        str(path.relative_to(folder / "export")): path
-        for path in sorted((folder / "export").rglob("*"))
-        if path.is_file()
-    }
-    named |= {f"tests/{path.name}": path for path in sorted((folder / "stub").iterdir())}
-    moved = {
-        name.replace("include/", "include/fa_tune/", 1) if name.startswith("include/") else name: p
-        for name, p in named.items()
-    }
+    own, stub = paths.csrc_dir() / "export", paths.csrc_dir() / "stub"
+    named = {str(p.relative_to(own)): p for p in sorted(own.rglob("*")) if p.is_file()}
+    named |= {f"tests/{path.name}": path for path in sorted(stub.iterdir())}
     try:
-        return {name: path.read_text(encoding="utf-8") for name, path in moved.items()}
+        return {
+            re.sub("^include/", "include/fa_tune/", name): path.read_text(encoding="utf-8")
+            for name, path in named.items()
+        }
     except OSError as error:
         raise ToolMissing(
             f"the source {error.filename} of exports cannot be read: {error.strerror}"
@@ -287,12 +277,8 @@ def _cmake(made: Export, name: str, gpus: int) -> str:
 
 
 def _numeric_version() -> str:
-    numbers = []
-    for word in fa_tune.__version__.split("."):
-        if not word.isdigit():
-            break
-        numbers.append(word)
-    return ".".join(numbers) or "0"
+    found = re.match(r"\d+(\.\d+)*(?![^.])", fa_tune.__version__)
+    return found[0] if found else "0"
 
 
 def _manifest(made: Export, core: Mapping[str, str]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from fa_tune.families.selection import choose_configs
 from fa_tune.operations.traits import Traits
 from fa_tune.store.registry.between import filled
 from fa_tune.store.registry.lookup import Target, alike, in_order, matches
-from fa_tune.store.registry.schema import Entry, Registry
+from fa_tune.store.registry.schema import Entry, EntryKey, Registry
 
 DEFAULT_D_HEADS = (64, 128)  # without an entry and without a wish
 PTX_ARCH, PTX_CAPABILITY = "compute_80", (8, 0)
@@ -99,8 +99,7 @@ def select(registry: Registry, options: ExportOptions) -> Selection:
     found.entries = in_order(_serving(legal, options.workloads, found))
     lse = (False, True) if options.lse or any(e.workload.lse for e in found.entries) else (False,)
     for entry in found.entries:
-        arch = _arch_for(entry.gpu.compute_capability, archs)
-        if arch is not None:
+        if arch := _arch_for(entry.gpu.compute_capability, archs):
             _add(found, configs[entry.key], arch, lse, like=(entry.workload,))
     extra = list(_extra(options, archs, found))
     for config, arch in extra:
@@ -153,28 +152,23 @@ def _arch_for(capability: tuple[int, int], archs: Sequence[ArchLimits]) -> ArchL
 
 def _usable(entry: Entry, archs: Sequence[ArchLimits], found: Selection) -> Config | None:
     """The config of an entry; None, and a sentence, where it cannot be exported."""
-    about = f"{entry.workload.key} on {entry.gpu.name}: {entry.chosen.config}"
     arch = _arch_for(entry.gpu.compute_capability, archs)
-    if arch is None:
-        major_minor = "{}{}".format(*entry.gpu.compute_capability)
-        found.left_out.append(f"{about}: no architecture that is exported runs on sm_{major_minor}")
-        return None
-    if entry.workload.op != FORWARD:
-        found.left_out.append(f"{about}: {ONLY_FORWARD}")
-        return None
-    if entry.workload.score_hook is not None:
-        found.left_out.append(f"{about}: C++ launches no kernels with a score hook")
-        return None
     try:
+        if arch is None:
+            major_minor = "{}{}".format(*entry.gpu.compute_capability)
+            raise InvalidConfig(f"no architecture that is exported runs on sm_{major_minor}")
+        if entry.workload.op != FORWARD:
+            raise InvalidConfig(ONLY_FORWARD)
+        if entry.workload.score_hook is not None:
+            raise InvalidConfig("C++ launches no kernels with a score hook")
         config = families.config_of(entry.chosen)
         family = families.of(config)
         family.plan(config, str(Traits()), family.compile_arch(arch))
-        rejected = families.constraints(config, arch)
+        if rejected := families.constraints(config, arch):
+            raise InvalidConfig(rejected.reason)
     except InvalidConfig as error:
+        about = f"{entry.workload.key} on {entry.gpu.name}: {entry.chosen.config}"
         found.left_out.append(f"{about}: {error}")
-        return None
-    if rejected is not None:
-        found.left_out.append(f"{about}: {rejected.reason}")
         return None
     return config
 
@@ -187,14 +181,12 @@ def _serving(
     if not workloads:
         yield from usable.entries
         return
-    kept = {}
+    kept: dict[EntryKey, Entry] = {}
+    gpus = sorted({e.gpu.name for e in usable.entries})
     for workload in workloads:
-        served = False
-        for gpu in sorted({e.gpu.name for e in usable.entries}):
-            for match in alike(matches(usable, Target(gpu), workload), workload)[:1]:
-                kept[match.entry.key] = match.entry
-                served = True
-        if not served:
+        nearest = [alike(matches(usable, Target(gpu), workload), workload)[:1] for gpu in gpus]
+        kept |= {match.entry.key: match.entry for some in nearest for match in some}
+        if not any(nearest):
             found.left_out.append(f"{workload.key}: no entry serves it; a default will")
     yield from kept.values()
 
@@ -205,19 +197,17 @@ def _extra(
     """The configs of `--kernels` that run on an architecture.  Raises InvalidConfig as `select`."""
     if options.kernels is None:
         return
+    wanted = options.kernels, options.dtypes, options.d_heads or DEFAULT_D_HEADS
     for arch in archs:
-        d_heads, able = options.d_heads or DEFAULT_D_HEADS, families.runnable(arch)
-        for config in choose_configs(
-            options.kernels, options.dtypes, d_heads, able, d_head_v=options.d_head_v
-        ):
+        able = families.runnable(arch)
+        for config in choose_configs(*wanted, able, d_head_v=options.d_head_v):
             if families.of(config).operation != FORWARD:
                 raise InvalidConfig(f"{config}: {ONLY_FORWARD}")
-            rejected = families.constraints(config, arch)
-            if rejected is None:
-                yield config, arch
-            else:
+            if rejected := families.constraints(config, arch):
                 about = families.variant(config).config
                 found.left_out.append(f"{about} on {arch.arch}: {rejected.reason}")
+            else:
+                yield config, arch
 
 
 PLAIN = (Traits(), Traits(causal=True))

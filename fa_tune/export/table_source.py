@@ -14,7 +14,7 @@ from fa_tune.build.native.call import problem_of
 from fa_tune.build.native.core import KernelImage
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import Workload
-from fa_tune.export.config_headers import Header, dtype_header, headers, struct_header
+from fa_tune.export.config_headers import dtype_header, headers, struct_header
 from fa_tune.export.short_form import cpp_short_form
 from fa_tune.export.sizes import SizedDefault
 from fa_tune.store.registry.schema import Entry
@@ -118,19 +118,15 @@ def flash_kernels(variants: Iterable[Variant]) -> str:
         parts.append("};\n\n")
     parts.append(_KERNELS_NAMES)
     for h in known:
-        parts += [cpp_short_form(h.config_class), *_of_class(h), "\n"]
+        takes = f"(const {h.config_class.__name__}&)"
+        parts += [
+            cpp_short_form(h.config_class),
+            f"inline const auto& kernels_of{takes} {{ return {h.family}_kernels; }}\n",
+            f"inline const char* family_of{takes} {{ return {quoted(h.family)}; }}\n\n",
+        ]
     parts.append("template <class Visit>\nvoid for_each_name(const Visit& visit) {\n")
     parts += [f"    for (const auto& [c, name] : {h.family}_kernels) visit(name);\n" for h in known]
     return "".join([*parts, "}\n\n", _KERNELS_TAIL])
-
-
-def _of_class(h: Header) -> Iterator[str]:
-    """What the templates ask of a config class."""
-    for result, name, value in (
-        ("const auto&", "kernels_of", f"{h.family}_kernels"),
-        ("const char*", "family_of", quoted(h.family)),
-    ):
-        yield f"inline {result} {name}(const {h.config_class.__name__}&) {{ return {value}; }}\n"
 
 
 def sorted_by_class(variants: Iterable[Variant]) -> dict[type[Any], list[tuple[Any, Variant]]]:
@@ -158,14 +154,13 @@ def export_header(name: str) -> str:
 
 def image_symbols(name: str, files: Sequence[str]) -> str:
     """`images.S` of an export: each file under a symbol `fa_tune_image_<name>_<i>`."""
-    parts = [GENERATED, "    .section .rodata\n"]
-    for i, file in enumerate(files):
-        symbol = f"fa_tune_image_{name}_{i}"
-        parts.append(
-            f"    .globl {symbol}\n    .hidden {symbol}\n    .balign 64\n"
-            f'{symbol}:\n    .incbin "{file}"\n'
-        )
-    return "".join([*parts, '    .section .note.GNU-stack, "", %progbits\n'])
+    images = "".join(
+        f"    .globl {symbol}\n    .hidden {symbol}\n    .balign 64\n"
+        f'{symbol}:\n    .incbin "{file}"\n'
+        for symbol, file in ((f"fa_tune_image_{name}_{i}", file) for i, file in enumerate(files))
+    )
+    head, end = "    .section .rodata\n", '    .section .note.GNU-stack, "", %progbits\n'
+    return f"{GENERATED}{head}{images}{end}"
 
 
 def table_header(
@@ -217,17 +212,24 @@ def choices_header(gpus: Sequence[tuple[str, int]], choices: Sequence[Choice]) -
     """`choices.h` of the tests: (name, compute capability) of GPUs, and what is chosen there."""
     names = [f"{{{quoted(name)}, {capability}}}" for name, capability in gpus]
     rows = [f"{{{c.gpu}, {problem(c.workload)}, {quoted(c.config)}}}" for c in choices]
-    return "".join(
-        [
-            GENERATED,
-            '#pragma once\n\n#include "fa_tune/fa_tune.h"\n\n',
-            "struct Gpu {\n    const char* name;\n    int compute_capability;\n};\n\n",
-            "struct Choice {\n    int gpu;\n    fa_tune_problem problem;\n"
-            "    const char* config;\n};\n\n",
-            *_array("const Gpu", "gpus", names),
-            *_array("const Choice", "choices", rows),
-        ]
-    )
+    arrays = [*_array("const Gpu", "gpus", names), *_array("const Choice", "choices", rows)]
+    return f"""{GENERATED}\
+#pragma once
+
+#include "fa_tune/fa_tune.h"
+
+struct Gpu {{
+    const char* name;
+    int compute_capability;
+}};
+
+struct Choice {{
+    int gpu;
+    fa_tune_problem problem;
+    const char* config;
+}};
+
+{"".join(arrays)}"""
 
 
 def problem(workload: Workload) -> str:

@@ -2,38 +2,76 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from fa_tune.core.codec import NOT_NEGATIVE
 from fa_tune.core.errors import ProfileFormatError
 from fa_tune.core.files import read_json
 from fa_tune.lab.replay import MEDIAN, UNLUCKY, Score
 from fa_tune.lab.space_table import RecordedWorkload
 from fa_tune.lab.strategies import Comparison
 
-SCHEMA = "fa-tune-bench-search-1"
+SCHEMA: Literal["fa-tune-bench-search-1"] = "fa-tune-bench-search-1"
 _DIGITS = 5  # of a share of the best
+Count = Annotated[int, NOT_NEGATIVE]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needed:
+    """Measurements until a share of the best was reached, of half and of nine tenths of the runs;
+    null where so many did not get there."""
+
+    median: int | None
+    p90: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreObject:
+    """One strategy on one space."""
+
+    strategy: str
+    seeds: Count
+    needed: Mapping[str, Needed]
+    behind_random_at: tuple[int, ...]
+    share_of_best: Mapping[str, tuple[float, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """One space."""
+
+    space: str
+    workload: str
+    configs: Count
+    scores: tuple[ScoreObject, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchSearch:
+    """`fa-tune bench-search --json`"""
+
+    schema: Literal["fa-tune-bench-search-1"]
+    plan: Comparison
+    spaces: tuple[Scored, ...]
 
 
 def document(
     plan: Comparison, scored: Sequence[tuple[RecordedWorkload, Sequence[Score]]]
-) -> dict[str, Any]:
+) -> BenchSearch:
     """Everything that was compared."""
-    return {
-        "schema": SCHEMA,
-        "plan": dataclasses.asdict(plan),
-        "spaces": [
-            {
-                "space": space.name,
-                "workload": space.rows[0].workload,
-                "configs": len(space.rows),
-                "scores": [_object(score) for score in scores],
-            }
-            for space, scores in scored
-        ],
-    }
+    spaces = (
+        Scored(
+            space=space.name,
+            workload=space.rows[0].workload,
+            configs=len(space.rows),
+            scores=tuple(map(_object, scores)),
+        )
+        for space, scores in scored
+    )
+    return BenchSearch(schema=SCHEMA, plan=plan, spaces=tuple(spaces))
 
 
 def read(path: Path, limit: int) -> dict[str, list[Score]]:
@@ -56,19 +94,17 @@ def read(path: Path, limit: int) -> dict[str, list[Score]]:
         raise ProfileFormatError(f"{path} is not a result of bench-search --json: {what}") from None
 
 
-def _object(score: Score) -> dict[str, Any]:
-    return {
-        "strategy": score.strategy,
-        "seeds": score.n_seeds,
-        "needed": {
-            f"{100 * k:.0f}%": {"median": a, "p90": b} for k, (a, b) in score.needed.items()
-        },
-        "behind_random_at": list(score.behind),
-        "share_of_best": {
-            f"p{100 * q:.0f}": [round(share, _DIGITS) for share in c]
+def _object(score: Score) -> ScoreObject:
+    return ScoreObject(
+        strategy=score.strategy,
+        seeds=score.n_seeds,
+        needed={f"{100 * k:.0f}%": Needed(median=a, p90=b) for k, (a, b) in score.needed.items()},
+        behind_random_at=tuple(score.behind),
+        share_of_best={
+            f"p{100 * q:.0f}": tuple(round(share, _DIGITS) for share in c)
             for q, c in score.curve.items()
         },
-    }
+    )
 
 
 def _score(space: Mapping[str, Any], entry: Mapping[str, Any], limit: int) -> Score:

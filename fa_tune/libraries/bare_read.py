@@ -50,13 +50,13 @@ def rows_read(workload: Workload) -> int:
 def forward(problem: Problem) -> Launch:
     """A launch that reads as many rows of K and V as some query sees, from their beginnings; each
     thread has eight loads of 16 bytes under way."""
-    import cupy
     import torch
 
     rows = rows_read(problem.workload)
     first, second = problem.inputs["k"], problem.inputs["v"]
     counts = [rows * t.shape[-1] * t.element_size() // LOAD_BYTES for t in (first, second)]
-    kernel, multiprocessors = _kernel(), _multiprocessors(cupy.cuda.Device().id)
+    kernel = _kernel()
+    multiprocessors = torch.cuda.get_device_properties(first.device).multi_processor_count
     grid = max(1, min(CTAS_PER_SM * multiprocessors, -(-sum(counts) // THREADS)))
     never = torch.empty(1, dtype=torch.int32, device=first.device)
 
@@ -73,13 +73,6 @@ def _kernel() -> Any:
     import cupy
 
     return cupy.RawKernel(_SOURCE, "bare_read")
-
-
-@cache
-def _multiprocessors(index: int) -> int:
-    import cupy
-
-    return int(cupy.cuda.Device(index).attributes["MultiProcessorCount"])
 
 
 LIBRARY = Library(

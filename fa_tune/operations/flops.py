@@ -9,16 +9,7 @@ from __future__ import annotations
 
 from fa_tune import operations
 from fa_tune.core.workload import Workload
-
-
-def unmasked_pairs(workload: Workload) -> int:
-    """Query–key pairs of one head that attend."""
-    return operations.get(workload.op).unmasked_pairs(workload)
-
-
-def visited_tiles(workload: Workload, B_r: int, B_c: int) -> int:
-    """B_r×B_c tiles of one head that a kernel computes, each of them whole."""
-    return operations.get(workload.op).visited_tiles(workload, B_r, B_c)
+from fa_tune.operations.base import TensorSpec
 
 
 def matmul_flop(workload: Workload) -> int:
@@ -39,21 +30,22 @@ def total_flop(workload: Workload, B_r: int, B_c: int) -> int:
 
 def input_bytes(workload: Workload) -> int:
     """Bytes of all tensors that are read."""
-    tensors = operations.get(workload.op).tensors(workload)
-    return sum(tensor.size_bytes for tensor in tensors if not tensor.output)
+    return sum(tensor.size_bytes for tensor in _tensors(workload) if not tensor.output)
 
 
 def read_bytes(workload: Workload) -> int:
     """Bytes of these that some query needs."""
-    tensors = operations.get(workload.op).tensors(workload)
-    return sum(tensor.size_bytes - tensor.unread_bytes for tensor in tensors if not tensor.output)
+    return sum(t.size_bytes - t.unread_bytes for t in _tensors(workload) if not t.output)
 
 
 def moved_bytes(workload: Workload) -> int:
     """Bytes between memory and the chip if everything that is needed crosses once: the least there
     is."""
-    tensors = operations.get(workload.op).tensors(workload)
-    return sum(tensor.size_bytes - tensor.unread_bytes for tensor in tensors)
+    return sum(tensor.size_bytes - tensor.unread_bytes for tensor in _tensors(workload))
+
+
+def _tensors(workload: Workload) -> tuple[TensorSpec, ...]:
+    return operations.get(workload.op).tensors(workload)
 
 
 def tflops(flop: int, duration_s: float) -> float:

@@ -44,11 +44,8 @@ class Legend:
         of_family: dict[str, dict[int, str]] = {}
         for subject, number in list(self._numbers.items())[after:]:
             of_family.setdefault(subject.partition(":")[0], {})[number] = _config(subject)
-        others = of_family.pop("", {})
-        return [
-            *(_family_part(name, numbered) for name, numbered in of_family.items()),
-            *([FamilyPart("", (), {n: (c, ()) for n, c in others.items()})] if others else []),
-        ]
+        named = sorted(of_family.items(), key=lambda item: not item[0])
+        return [_family_part(name, numbered) for name, numbered in named]
 
     def lines(self, width: int, after: int = 0) -> list[str]:
         """The same in lines that fit."""
@@ -80,6 +77,8 @@ def _config(subject: str) -> str:
 
 
 def _family_part(name: str, numbered: Mapping[int, str]) -> FamilyPart:
+    if not name:
+        return FamilyPart("", (), {n: (config, ()) for n, config in numbered.items()})
     parted = {n: _parted(config) for n, config in numbered.items()}
     words = [words for _, words in parted.values()]
     shared = [w for w in words[0] if all(w in others for others in words)] if words[1:] else []

@@ -84,7 +84,7 @@ def _rows_of_one_gpu(
         alone = bool(named[launch.kernel_name].family and shapes[kind].missing)
         single = (launch.process_id, launch.launch_id) if alone else None
         groups.setdefault((kind, launch.block, single), []).append(launch)
-    cycles = cycle_metric(_cycles(launch) for launch in launches)
+    cycles = cycle_metric([n for n in CYCLES if m.quantity(n) is not None] for m in launches)
     rows = [
         _row(named[m.kernel_name], shapes[m.kernel_name, m.grid], members, cycles)
         for members in groups.values()
@@ -207,10 +207,6 @@ def _lacks(
     if not identity.family:
         return UNKNOWN_KERNEL
     return f"unknown {', '.join(shape.missing)}: no rates" if shape.missing else ""
-
-
-def _cycles(launch: Launch) -> list[str]:
-    return [name for name in CYCLES if launch.quantity(name) is not None]
 
 
 def _mean(members: Sequence[Launch], metric: str) -> float | None:

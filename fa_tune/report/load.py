@@ -17,9 +17,6 @@ from fa_tune.store.table.partial_workload import PartialWorkload
 from fa_tune.store.table.read_csv import looks_like_ours, parse_rows, text_of
 from fa_tune.store.table.rows import Row, completed, ordered
 
-Stated = PartialWorkload
-"""What the user says about the workload; a part left None is inferred."""
-
 Note = Callable[[str], None]
 START_BYTES = 4096  # in which the heading lies
 MOST_VALUES = 10  # of a column that a note names
@@ -27,7 +24,7 @@ MOST_VALUES = 10  # of a column that a note names
 
 def load_report_source(
     path: str | Path,
-    stated: Stated | None = None,
+    stated: PartialWorkload | None = None,
     *,
     decimal: str | None = None,
     on_note: Note | None = None,
@@ -95,7 +92,7 @@ def _folders_with_csv(folder: Path) -> Iterator[Path]:
 def parse_report_source(
     data: bytes,
     path: Path,
-    stated: Stated | None = None,
+    stated: PartialWorkload | None = None,
     *,
     decimal: str | None = None,
     on_note: Note | None = None,
@@ -103,7 +100,7 @@ def parse_report_source(
     """The rows of a file whose bytes are at hand; `path` is its name in messages.  Else as
     `load_report_source`; raises ProfileFormatError."""
     _refuse_other_formats(path, data)
-    note, stated = on_note or (lambda _: None), stated or Stated()
+    note, stated = on_note or (lambda _: None), stated or PartialWorkload()
     # ncu's own files may be in other encodings.
     if looks_like_ours(data[:START_BYTES].decode("utf-8-sig", errors="replace")):
         return _rows_of_ours(text_of(data, path), path, stated, note)
@@ -118,7 +115,7 @@ def parse_report_source(
         raise type(error)(f"{path}: {error}") from None
 
 
-def _rows_of_ours(text: str, path: Path, stated: Stated, note: Note) -> list[Row]:
+def _rows_of_ours(text: str, path: Path, stated: PartialWorkload, note: Note) -> list[Row]:
     parsed = parse_rows(text, str(path), on_note=note)
     for row in parsed:
         if wrong := implausible(row):
@@ -129,7 +126,7 @@ def _rows_of_ours(text: str, path: Path, stated: Stated, note: Note) -> list[Row
     return completed(_stated(PartialWorkload.of(row), stated).apply_to(row) for row in rows)
 
 
-def _stated(parts: PartialWorkload, given: Stated) -> PartialWorkload:
+def _stated(parts: PartialWorkload, given: PartialWorkload) -> PartialWorkload:
     """A row's workload with what the options say of parts that it lacks.  Where it says all sizes
     it lacks none, and the options have selected it."""
     if parts.workload is not None:
@@ -137,7 +134,7 @@ def _stated(parts: PartialWorkload, given: Stated) -> PartialWorkload:
     return parts.merge(given).fill_defaults().settled()
 
 
-def _is_of(given: Stated, parts: PartialWorkload) -> bool:
+def _is_of(given: PartialWorkload, parts: PartialWorkload) -> bool:
     """Whether a row says nothing else than the options, by whatever name.  Where it says all sizes
     it says everything, since a column that no row needs is left out."""
     workload = parts.workload
@@ -146,7 +143,7 @@ def _is_of(given: Stated, parts: PartialWorkload) -> bool:
     return given.merge(parts).workload == workload
 
 
-def _none_selected(given: Stated, held: Sequence[PartialWorkload]) -> str:
+def _none_selected(given: PartialWorkload, held: Sequence[PartialWorkload]) -> str:
     """Which options select none of the rows, and what the rows have: `no row has batch 3 (they have
     4, 8)`."""
     asked = {name: value for name in PARTS if (value := getattr(given, name)) is not None}
@@ -154,7 +151,7 @@ def _none_selected(given: Stated, held: Sequence[PartialWorkload]) -> str:
     without = [
         name
         for name, value in asked.items()
-        if not any(_is_of(Stated(**{name: value}), parts) for parts in held)
+        if not any(_is_of(PartialWorkload(**{name: value}), parts) for parts in held)
     ]
     if not without:
         return f"no row has {' and '.join(shown.values())} together"

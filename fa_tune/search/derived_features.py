@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fa_tune import operations
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import Workload
-from fa_tune.operations.flops import unmasked_pairs, visited_tiles
 from fa_tune.operations.memory import memory_rate
 from fa_tune.search.strategies.base import Knob
 
@@ -39,8 +39,10 @@ def with_derived(
     if workload is None or rows is None or columns is None:
         return found
     found["scores_per_cta"] = rows * columns
-    if pairs := unmasked_pairs(workload):
-        found["computed_pairs"] = visited_tiles(workload, rows, columns) * rows * columns / pairs
+    operation = operations.get(workload.op)
+    if pairs := operation.unmasked_pairs(workload):
+        tiles = operation.visited_tiles(workload, rows, columns)
+        found["computed_pairs"] = tiles * rows * columns / pairs
     if facts.get("threads"):
         found["rows_per_thread"] = rows / facts["threads"]
     if facts.get("ctas_per_sm"):

@@ -8,7 +8,6 @@ Written by `fa-tune search --record`, read by replay and the tests, never edited
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import io
@@ -173,7 +172,7 @@ def _with_table(path: Path, meta: Meta, only: Collection[tuple[str, str]] = ()) 
             raise ProfileFormatError(f"{path}: {named(row, wrong)}")
         attempts.append(_attempt(row, meta))
     try:
-        decided = {Workload.from_key(k).key: _canonical(d) for k, d in meta.decided.items()}
+        decided = {key: _canonical(found) for key, found in meta.decided.items()}
     except InvalidConfig as error:
         raise ProfileFormatError(f"{path.with_suffix(META_SUFFIX)}: decided: {error}") from None
     meta = dataclasses.replace(meta, decided=decided)
@@ -285,11 +284,19 @@ def _contradiction(meta: Meta) -> str | None:
         return f"provenance.gpu is {p.gpu!r}, but device.name {meta.device.name!r}"
     if p.method not in METHODS:
         return f"provenance.method is {p.method!r}, not {' or '.join(METHODS)}"
-    with contextlib.suppress(ValueError):
+    try:
         parse_time(p.recorded_at)
-        if datetime.fromisoformat(p.recorded_at).tzinfo is not None:
-            return None
-    return f"provenance.recorded_at is not an ISO 8601 time with a zone: {p.recorded_at!r}"
+        has_zone = datetime.fromisoformat(p.recorded_at).tzinfo is not None
+    except ValueError:
+        has_zone = False
+    if not has_zone:
+        return f"provenance.recorded_at is not an ISO 8601 time with a zone: {p.recorded_at!r}"
+    try:
+        for key in meta.decided:
+            Workload.from_key(key)
+    except InvalidConfig as error:
+        return f"decided: {error}"
+    return None
 
 
 def families_in(recording: Recording) -> tuple[str, ...]:

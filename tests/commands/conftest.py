@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from fa_tune.build.cache import ArtifactStore
 from tests.commands.console import Console
-from tests.commands.fakes import Stub
+from tests.commands.fakes import Put, Stub
 from tests.conftest import lend_kernels
 
 VARIABLES = ("FA_TUNE_REGISTRY", "FA_TUNE_NCU", "FA_TUNE_RECORDINGS", "KERNELS")
@@ -38,7 +37,7 @@ def known_kernels(artifacts: ArtifactStore, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def stub(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Any], Stub]:
+def stub(monkeypatch: pytest.MonkeyPatch) -> Put:
     """Puts a `Stub` that returns a result in the place of a function."""
 
     def put(place: str, result: Any) -> Stub:

@@ -5,6 +5,8 @@ Whatever JSON a command prints, in any test, has to fit its published schema.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import pty
@@ -15,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -32,6 +35,16 @@ class Done:
     status: int
     out: str
     err: str
+
+    @property
+    def json(self) -> Any:
+        """The document that stood on stdout."""
+        return json.loads(self.out)
+
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        """The rows of the CSV that stood on stdout."""
+        return list(csv.DictReader(io.StringIO(self.out)))
 
     @property
     def lines(self) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,9 @@ class Stub:
     def options(self) -> list[SearchOptions]:
         """Those of each call."""
         return [a for call in self.calls for a in call if isinstance(a, SearchOptions)]
+
+
+Put = Callable[[str, Any], Stub]  # the fixture `stub`
 
 
 def key(config: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -29,7 +28,7 @@ def test_the_command_says_what_each_loses(folder: Path, console: Console) -> Non
     assert done.status == 0, done.err
     assert all(len(line) <= 80 for line in done.out.splitlines())
     assert "more than 3 % on 0 of 3" in " ".join(done.out.split())
-    told = json.loads(console("bench-between", "--recordings", str(folder), "--json").out)
+    told = console("bench-between", "--recordings", str(folder), "--json").json
     assert [loss["workload"] for loss in told["losses"]] == [
         decode(keys).key for keys in (1024, 4096, 16384)
     ]

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import csv
-import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +11,7 @@ from fa_tune.core import devices
 from fa_tune.lab import repeatability
 from fa_tune.lab.repeatability import RecordedTunings
 from tests.commands.console import Console
-from tests.commands.fakes import H200, Stub
+from tests.commands.fakes import H200, Put
 from tests.lab.test_repeatability import CROWDED, tuning
 
 pytestmark = pytest.mark.usefixtures("wide_terminal")
@@ -48,7 +45,7 @@ def test_recorded_tunings_are_decided_again(console: Console, ten: Path) -> None
 def test_tunings_can_be_simulated(console: Console, ten: Path) -> None:
     simulate = ("bench-decisions", "--from", str(ten), "--simulate", "--tunings")
     done = console(*simulate, "200", "--json")
-    document = json.loads(done.out)
+    document = done.json
     (one,) = document["workloads"]
     assert one["tunings"] == 200
     assert one["flips"] <= 2 < one["flips_lowest_median"]
@@ -71,7 +68,7 @@ def test_csv_has_a_row_for_each_tuning(console: Console, ten: Path, tmp_path: Pa
 def test_on_a_gpu_what_was_asked_for_is_tuned(
     console: Console,
     monkeypatch: pytest.MonkeyPatch,
-    stub: Callable[[str, Any], Stub],
+    stub: Put,
     tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(devices, "find_device", lambda index=0: H200)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from pathlib import Path
 
 import pytest
@@ -53,8 +50,8 @@ def test_the_table_has_random_search_and_every_strategy(console: Console, folder
 def test_csv_and_json_hold_the_same_numbers(console: Console, folder: Path) -> None:
     arguments = ["bench-search", str(folder), "--seeds", "2", "--strategy", "random", "-j", "1"]
     arguments += ["--workload", WORKLOADS[1]]
-    table = list(csv.DictReader(io.StringIO(console(*arguments, "--csv", "-").out)))
-    document = json.loads(console(*arguments, "--json").out)
+    table = console(*arguments, "--csv", "-").rows
+    document = console(*arguments, "--json").json
     (space,) = document["spaces"]
     assert [s["strategy"] for s in space["scores"]] == ["random (calculated)", "random"]
     assert [r["strategy"] for r in table] == ["random (calculated)", "random"]
@@ -93,7 +90,7 @@ def test_external_strategies_have_a_number_of_runs_of_their_own(
     search = ("bench-search", str(folder), "--strategy", "none", "--json")
     done = console(*search, "--external-seeds", "2")
     assert done.status == 0, done.err
-    assert json.loads(done.out)["plan"]["external_seeds"] == 2
+    assert done.json["plan"]["external_seeds"] == 2
     none = console(*search, "--workload", "b1_h1_kv1_q8_k8_d64_bf16_causal")
     assert (none.status, none.lines[-1][:38]) == (4, "error: no recorded space has b1_h1_kv1")
 

@@ -2,22 +2,19 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.commands import fakes
 from tests.commands.console import Console
-from tests.commands.fakes import Stub
+from tests.commands.fakes import Put, Stub
 
 pytestmark = pytest.mark.usefixtures("wide_terminal")
 
 
 @pytest.fixture
-def build(stub: Callable[[str, Any], Stub]) -> Stub:
+def build(stub: Put) -> Stub:
     results = (
         fakes.build_result(fakes.FAST),
         fakes.build_result(fakes.SLOW, cached=True),
@@ -45,7 +42,7 @@ def test_table_diagnostics_and_failures(console: Console, build: Stub) -> None:
 def test_json_and_csv_hold_failures_without_figures(
     console: Console, build: Stub, tmp_path: Path
 ) -> None:
-    document = json.loads(console("build", "--json", "--csv", "facts.csv").out)
+    document = console("build", "--json", "--csv", "facts.csv").json
     assert [b["outcome"] for b in document["builds"]] == ["ok", "ok", "compile_failed"]
     assert document["builds"][2]["registers"] is None
     rows = list(csv.DictReader(io.StringIO((tmp_path / "facts.csv").read_text())))

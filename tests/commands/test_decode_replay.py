@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from fa_tune.core.workload import Workload
 from fa_tune.store.table.read_csv import parse_rows
 from tests.commands.console import Console
+from tests.commands.test_page import page_document
 from tests.project_files import ROOT
 
 FOLDER = ROOT / "tests" / "data" / "decode"
@@ -41,13 +41,12 @@ def test_the_keys_are_those_of_the_drawn_lengths() -> None:
 
 
 def test_a_replay_chooses_and_says_how_near_the_memory_is(console: Console, tmp_path: Path) -> None:
-    registry = tmp_path / "r.json"
     # Beside the default only the next fastest: two kernels to compile.
     other = ("--kernels", "decode(BF16, 128, 16, 32, 2): ctas_4+aligned")
     search = ("search", *other, *OPTIONS, "--recordings", str(FOLDER), "--ref", "read")
-    done = console(*search, "--registry", str(registry), "--json")
+    done = console(*search, "--json")
     assert done.status == 0, done.err
-    (found,) = json.loads(done.out)["workloads"]
+    (found,) = done.json["workloads"]
     chosen = "decode(BF16, 128, 16, 64, 4): ctas_2+aligned"
     assert found["workload"] == KEY
     assert found["decision"]["chosen"]["subject"] == f"decode:{chosen}"
@@ -57,11 +56,11 @@ def test_a_replay_chooses_and_says_how_near_the_memory_is(console: Console, tmp_
     assert found["memory"]["of_read"] == pytest.approx(
         seconds("bare read") / seconds(chosen), rel=0.01
     )
-    shown = console("registry", "show", "--registry", str(registry))
+    shown = console("registry", "show")
     assert f"{rate / 1e9:.0f}" in shown.out
-    assert all(len(line) <= 80 for line in shown.out.splitlines() if str(registry) not in line)
-    best = console("registry", "best", "--registry", str(registry), "--workload", KEY, "--json")
-    assert json.loads(best.out)["config"] == chosen
+    assert all(len(line) <= 80 for line in shown.out.splitlines() if str(tmp_path) not in line)
+    best = console("registry", "best", "--workload", KEY, "--json")
+    assert best.json["config"] == chosen
 
 
 def test_the_report_and_the_page_have_gigabytes_of_every_kernel(
@@ -69,14 +68,12 @@ def test_the_report_and_the_page_have_gigabytes_of_every_kernel(
 ) -> None:
     page = tmp_path / "page.html"
     done = console("report", str(RECORDED), "--html", str(page), "-f", "json")
-    every = {row["kernel"]: row for row in json.loads(done.out)["rows"]}
+    every = {row["kernel"]: row for row in done.json["rows"]}
     assert "bytes_per_s" not in every["FA2"], "which refused the cache"
     rows = {kernel: row for kernel, row in every.items() if row["outcome"] == "ok"}
     for kernel, row in rows.items():
         assert row["bytes_per_s"] == pytest.approx(MOVED / seconds(kernel)), kernel
-    text = page.read_text()
-    document = json.loads(text.partition('id="fa-tune-page">')[2].partition("</script>")[0])
-    shown = {row["kernel"]: row for row in document["sections"]["results"]}
+    shown = {row["kernel"]: row for row in page_document(page)["sections"]["results"]}
     assert shown.keys() == every.keys()
     for kernel in rows:
         row = shown[kernel]

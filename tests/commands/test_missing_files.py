@@ -92,7 +92,9 @@ def test_json_that_python_does_not_read_is_5(
     assert len(done.lines) == 1
 
 
-@pytest.mark.parametrize("arguments", JSON_READS, ids=lambda a: " ".join(a[:2]))
+@pytest.mark.parametrize(
+    "arguments", [*JSON_READS, ("report", "FILE.json")], ids=lambda a: " ".join(a[:2])
+)
 def test_what_has_no_end_is_3(
     console: Console, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
@@ -110,30 +112,6 @@ def test_a_score_hook_that_is_not_there_or_has_no_end_is_3(
         done = console("search", "--score-hook", name)
         assert done.status == 3, done.err
         assert name in done.err
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("search", "--cache-dir", ""),
-        ("search", "--record", ""),
-        ("search", "--recordings", ""),
-        ("search", "--registry", ""),
-        ("search", "--csv", ""),
-        ("report", ""),
-        ("export", "--to", ""),
-        ("spaces", "show", ""),
-    ],
-    ids=lambda a: " ".join(a[:2]),
-)
-def test_an_empty_path_is_not_the_folder_one_is_in(
-    console: Console, tmp_path: Path, arguments: tuple[str, ...]
-) -> None:
-    before = set(tmp_path.iterdir())
-    done = console(*arguments)
-    assert done.status == 2, done.err
-    assert set(tmp_path.iterdir()) == before
-    assert "empty" in done.err
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,14 @@ import pytest
 
 from tests.commands import fakes
 from tests.commands.console import Console
-from tests.commands.fakes import Stub
+from tests.commands.fakes import Put
 from tests.project_files import ROOT
 
 H200 = ROOT / "profiles" / "nvidia_h200"
 RECORDED = H200 / "fast_ncu.csv"
 
 
-def _document(path: Path) -> dict[str, Any]:
+def page_document(path: Path) -> dict[str, Any]:
     text = re.search(
         r'<script type="application/json" id="fa-tune-page">(.*?)</script>', path.read_text()
     )
@@ -32,8 +31,8 @@ def test_the_page_has_the_rows_of_the_report(console: Console, tmp_path: Path) -
     page = tmp_path / "page.html"
     done = console("report", str(RECORDED), "--html", str(page), "-f", "json")
     assert done.status == 0
-    rows = json.loads(done.out)["rows"]
-    shown = _document(page)["sections"]["results"]
+    rows = done.json["rows"]
+    shown = page_document(page)["sections"]["results"]
     assert [r["kernel"] for r in shown] == [row["kernel"] for row in rows]
     assert [r["median_ms"] for r in shown] == pytest.approx([1e3 * r["median_s"] for r in rows])
     fastest = [r for r in shown if r["chosen"]]
@@ -44,7 +43,7 @@ def test_against_itself_nothing_differs(console: Console, tmp_path: Path) -> Non
     page = tmp_path / "page.html"
     done = console("report", str(RECORDED), "--html", str(page), "--against", str(RECORDED))
     assert done.status == 0
-    compared = _document(page)["sections"]["differences"]
+    compared = page_document(page)["sections"]["differences"]
     assert compared
     assert {r["ratio"] for r in compared} == {1.0}
 
@@ -53,7 +52,7 @@ def test_counters_explain_the_runner_up(console: Console, tmp_path: Path) -> Non
     page = tmp_path / "page.html"
     explained = H200 / "ladder_explain.json"
     assert console("report", str(explained), "--html", str(page)).status == 0
-    told = _document(page)["sections"]["explained"]
+    told = page_document(page)["sections"]["explained"]
     assert told
     assert all(r["winner"] != r["runner_up"] for r in told)
     assert told[0]["sentences"]
@@ -75,7 +74,7 @@ def test_names_cannot_break_out_of_the_page(console: Console, tmp_path: Path) ->
     page = tmp_path / "page.html"
     console("report", str(table), "--html", str(page))
     assert hostile not in page.read_text()
-    assert _document(page)["sections"]["results"][0]["kernel"] == hostile
+    assert page_document(page)["sections"]["results"][0]["kernel"] == hostile
 
 
 def test_wrong_uses_are_refused(console: Console, tmp_path: Path) -> None:
@@ -85,13 +84,11 @@ def test_wrong_uses_are_refused(console: Console, tmp_path: Path) -> None:
     assert console("report", str(H200 / "ladder_explain.json")).status == 5
 
 
-def test_a_search_writes_its_page(
-    console: Console, stub: Callable[[str, Any], Stub], tmp_path: Path
-) -> None:
+def test_a_search_writes_its_page(console: Console, stub: Put, tmp_path: Path) -> None:
     stub("fa_tune.tune.flow.search", fakes.search_result())
     page = tmp_path / "page.html"
     assert console("search", "--html", str(page)).status == 0
-    document = _document(page)
+    document = page_document(page)
     result = fakes.search_result().results[0]
     assert result.decision is not None
     chosen = {f"{r['family']}:{r['kernel']}" for r in document["sections"]["answers"]}

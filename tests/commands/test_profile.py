@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from fa_tune.core.paths import profiles_dir
 from fa_tune.profile.ncu.metrics import INSTRUCTIONS, L2_HIT_RATE, TENSOR_PIPE
 from tests.commands import fakes
 from tests.commands.console import Console
-from tests.commands.fakes import Stub
+from tests.commands.fakes import Put, Stub
 
 COUNTERS = {
     TENSOR_PIPE: Quantity(61.26, "%"),
@@ -24,7 +23,7 @@ COUNTERS = {
 
 
 @pytest.fixture
-def profile(stub: Callable[[str, Any], Stub]) -> Stub:
+def profile(stub: Put) -> Stub:
     found = (
         fakes.attempt(fakes.key(fakes.FAST), (5.0,), counters=COUNTERS),
         fakes.attempt(fakes.key(fakes.SLOW), (9.0,), counters={L2_HIT_RATE: Quantity(91, "%")}),
@@ -75,7 +74,7 @@ def test_counters_stand_side_by_side(console: Console, profile: Stub) -> None:
 
 def test_json_has_samples_and_counters(console: Console, profile: Stub) -> None:
     done = console("profile", fakes.FAST, "--json")
-    document: dict[str, Any] = json.loads(done.out)
+    document: dict[str, Any] = done.json
     first = document["measurements"][0]
     assert first["samples_s"] == [0.005]
     assert first["counters"][TENSOR_PIPE] == {"value": 61.26, "unit": "%"}
@@ -104,7 +103,7 @@ def test_counters_recorded_apart_from_the_times_are_found(console: Console, prof
     """What `explain` knows of a kernel, `profile --metrics explain` shows too."""
     names = fakes.SLOW, fakes.SLOW.replace("async+", "async+swizzled+")
     profile.result = fakes.profile_result([fakes.attempt(fakes.key(n), (9.0,)) for n in names])
-    shown = json.loads(console("profile", "--metrics", "explain", "--json", *names).out)
+    shown = console("profile", "--metrics", "explain", "--json", *names).json
     known = json.loads((profiles_dir() / "nvidia_h200/ladder_explain.json").read_text())
     counters = {m["subject"]: m["counters"] for m in known["measurements"]}
     assert [m["counters"] for m in shown["measurements"]] == [

@@ -126,7 +126,7 @@ def test_stages_are_timed_and_those_of_one_name_together(monkeypatch: pytest.Mon
     now = 107.0
     lane.stage("measure", 1)
     now = 110.0
-    assert progress.times.by_stage() == {
+    assert progress.stages_s() == {
         "start": 1.0,
         "compile": 4.5,
         "verify": 0.5,

@@ -4,7 +4,6 @@ documents fit is seen wherever a test has a command print one (`tests.commands.c
 from __future__ import annotations
 
 import ast
-import json
 import re
 
 import pytest
@@ -55,7 +54,7 @@ def test_a_schema_is_printed_by_its_name(console: Console) -> None:
     for name in ("fa-tune-doctor-1", "doctor"):
         printed = console("schema", name)
         assert printed.status == 0
-        Draft202012Validator(json.loads(printed.out)).validate(
+        Draft202012Validator(printed.json).validate(
             {"schema": "fa-tune-doctor-1", "ok": True, "checks": []}
         )
     assert console("schema", "registry").out == (ROOT / "docs/registry.schema.json").read_text()

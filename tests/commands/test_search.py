@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +13,11 @@ from fa_tune.core.workload import DType
 from fa_tune.tune.results import WorkloadResult
 from tests.commands import fakes
 from tests.commands.console import Console, words
-from tests.commands.fakes import Stub
+from tests.commands.fakes import Put, Stub
 
 
 @pytest.fixture
-def search(stub: Callable[[str, Any], Stub]) -> Stub:
+def search(stub: Put) -> Stub:
     return stub("fa_tune.tune.flow.search", fakes.search_result())
 
 
@@ -51,10 +49,12 @@ def test_the_search_is_told_what_was_typed(
     console: Console, search: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FA_TUNE_NCU", "/opt/ncu")
-    assert console("search", "--runs", "3", "--seed", "0", "--device", "0").status == 0
+    given = ("--runs", "3", "--seed", "0", "--device", "0", "--ref", "none")
+    assert console("search", *given).status == 0
     assert console("search", "--seed", "0", "--strategy", "random").status == 0
     first, second = search.options
-    assert first.measure.typed == {"runs", "seed"}
+    assert (first.measure.references, len(second.measure.references)) == ((), 2)
+    assert first.measure.typed == {"runs", "references", "seed"}
     assert first.machine.typed == {"device"}
     assert second.measure.typed == set(), "a strategy draws by the seed in a replay too"
 
@@ -86,21 +86,12 @@ def test_option_over_environment_over_default(
     assert [str(o.registry) for o in search.options[:2]] == ["env.json", "given.json"]
 
 
-def test_references_can_be_left_out(console: Console, search: Stub) -> None:
-    console("search", "--ref", "none")
-    assert search.options[0].measure.references == ()
-
-
-def test_says_whose_measurements_first_and_last(console: Console, search: Stub) -> None:
-    done = console("search", "--wide")
-    assert done.lines[0] == fakes.WHOSE
-    assert done.out.splitlines()[-1] == f"Measurements: {fakes.WHOSE}."
-
-
 def test_summary_names_winner_ratios_failures_and_place(console: Console, search: Stub) -> None:
     search.result = fakes.search_result([fakes.workload_result(n) for n in (1024, 4096)])
     done = console("search", "--wide")
     lines = done.out.splitlines()
+    assert done.lines[0] == fakes.WHOSE
+    assert lines[-1] == f"Measurements: {fakes.WHOSE}."
     title = "seq_len 4096, d_head 128, FP16, full, batch 16, 16 heads; ncu"
     assert title in lines
     (line,) = [x for x in lines if x.startswith(f"{title}: ")]
@@ -117,7 +108,7 @@ def test_summary_names_winner_ratios_failures_and_place(console: Console, search
 
 def test_json_is_all_that_stdout_gets(console: Console, search: Stub) -> None:
     done = console("search", "--json")
-    document: dict[str, Any] = json.loads(done.out)
+    document: dict[str, Any] = done.json
     assert document["schema"] == "fa-tune-search-1"
     assert document["whose"] == fakes.WHOSE
     assert document["rejected"][0]["constraint"] == "smem_fits"
@@ -132,7 +123,7 @@ def test_json_is_all_that_stdout_gets(console: Console, search: Stub) -> None:
 
 def test_csv_on_stdout_is_all_that_stdout_gets(console: Console, search: Stub) -> None:
     done = console("search", "--csv", "-")
-    rows = list(csv.DictReader(io.StringIO(done.out)))
+    rows = done.rows
     assert len(rows) == 5
     assert {r["Kernel Name"] for r in rows} >= {"FA2", "cuDNN", fakes.FAST}
     assert search.options[0].csv is None
@@ -175,14 +166,6 @@ def test_limit_cuts_the_tables_not_the_csv(console: Console, search: Stub, limit
     assert len(rows) == 5
     ours = [row for row in rows if row["family"] != "ref"]
     assert f"… {len(ours) - limit} more" in table
-
-
-def test_an_option_given_twice_is_refused(console: Console, search: Stub) -> None:
-    done = console("search", "--seq-lens", "1024", "--seq-lens", "4096")
-    assert done.status == 2
-    assert "--seq-lens is given twice" in done.err
-    assert not search.options
-    assert console("search", "--axis", "n_warps=4", "--axis", "B_r=64").status == 0
 
 
 def test_a_registry_that_cannot_be_written_does_not_lose_the_table(

@@ -3,9 +3,7 @@ on recordings."""
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +15,7 @@ from fa_tune.search.strategies.audit import judge
 from fa_tune.tune.results import Exploration
 from tests.commands import fakes
 from tests.commands.console import Console
-from tests.commands.fakes import Stub
+from tests.commands.fakes import Put, Stub
 from tests.project_files import ROOT
 from tests.tune.fakes import FakeCompiler
 
@@ -26,7 +24,7 @@ EXPLORATION = Exploration("learned", 7, "10 measurements", 40, 10, 1, 4, AUDIT)
 
 
 @pytest.fixture
-def search(stub: Callable[[str, Any], Stub]) -> Stub:
+def search(stub: Put) -> Stub:
     explored = replace(fakes.workload_result(), exploration=EXPLORATION)
     return stub("fa_tune.tune.flow.search", fakes.search_result([explored]))
 
@@ -41,13 +39,8 @@ def test_strategy_budget_and_audit_reach_the_search(console: Console, search: St
     assert (options.strategy, options.measurements, options.seconds) == ("learned", 60, 300.0)
     assert (options.audit, options.measure.seed, options.axes) == (8, 5, ("n_warps=4,8",))
     assert {config.n_warps for config in search.calls[0][2]} == {4, 8}
-
-
-def test_by_default_everything_is_measured(console: Console, search: Stub) -> None:
     assert console("search").status == 0
-    (options,) = search.options
-    assert not options.explores
-    assert search.calls[0][2] is None
+    assert (search.options[1].explores, search.calls[1][2]) == (False, None), "all is measured"
 
 
 def test_the_summary_tells_what_was_skipped(console: Console, search: Stub) -> None:
@@ -60,7 +53,7 @@ def test_the_summary_tells_what_was_skipped(console: Console, search: Stub) -> N
 
 
 def test_json_has_the_exploration(console: Console, search: Stub) -> None:
-    document = json.loads(console("search", "--json").out)
+    document = console("search", "--json").json
     found = document["workloads"][0]["exploration"]
     assert (found["strategy"], found["scouted"], found["audit"]["faster"]) == ("learned", 10, 1)
 
@@ -81,9 +74,9 @@ def test_a_search_of_recordings_needs_few_of_them(
         arguments = ["--dtype", "fp16", "--seq-lens", "4096", "--profiler", "replay", "--json"]
         arguments += ["--kernels", "tune", "--family", "sm80"]
         arguments += ["--recordings", str(recorded.parent)]
-        done = console("search", *arguments, "--registry", str(tmp_path / "r.json"), *more)
+        done = console("search", *arguments, *more)
         assert done.status == 0, done.err
-        (one,) = json.loads(done.out)["workloads"]
+        (one,) = done.json["workloads"]
         found: dict[str, Any] = one
         return found
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -15,10 +14,10 @@ CONFIG = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles"
 pytestmark = pytest.mark.usefixtures("only_sm80")  # whose configs are counted
 
 
-def _space(console: Console, *arguments: str) -> dict[str, Any]:
+def space(console: Console, *arguments: str) -> dict[str, Any]:
     done = console("space", "--json", *arguments)
     assert done.status in (0, 4), done.err
-    document: dict[str, Any] = json.loads(done.out)
+    document: dict[str, Any] = done.json
     return document
 
 
@@ -32,7 +31,7 @@ def test_lists_the_fast_set_by_default(console: Console) -> None:
 
 
 def test_before_9_0_turns_are_rejected_with_the_reason(console: Console) -> None:
-    document = _space(console, "--arch", "sm_86", "--dtype", "fp16", "--explain")
+    document = space(console, "--arch", "sm_86", "--dtype", "fp16", "--explain")
     assert document["counts"]["rejected"] == {"ping_pong_needs_9_0": 2}
     assert {entry["reason"] for entry in document["rejected"]} == {
         "ping_pong needs bulk tensor copies, sm_90 or later; the device is sm_86"
@@ -45,7 +44,7 @@ def test_before_9_0_turns_are_rejected_with_the_reason(console: Console) -> None
 
 
 def test_explain_says_what_the_tune_rules_leave_out(console: Console) -> None:
-    document = _space(console, "--kernels", "tune", "--explain", "--arch", "sm_90")
+    document = space(console, "--kernels", "tune", "--explain", "--arch", "sm_90")
     left_out = {entry["config"] for entry in document["not_in_tune"]}
     assert not left_out & set(document["kept"])
     # The axes of the set: blocks 2 x 2, k-tiles 2 x 2 x 2, two flags, two dtypes.
@@ -56,7 +55,7 @@ def test_explain_says_what_the_tune_rules_leave_out(console: Console) -> None:
 
 
 def test_axes_expand_around_the_default_config(console: Console) -> None:
-    document = _space(
+    document = space(
         console,
         *words("--axis B_r=64,128 --axis n_warps=4,8 --dtype fp16 --arch sm_90"),
     )
@@ -75,13 +74,13 @@ def test_an_explanation_fits_in_80_columns_in_a_file(
     done = console(*words("space --axis B_r=64,128 --axis n_warps=4,8 --arch sm_90 --explain"))
     assert done.status == 0
     assert max(map(len, done.out.splitlines())) <= 80
-    kept = _space(console, *words("--axis B_r=64,128 --axis n_warps=4,8 --arch sm_90"))["kept"]
+    kept = space(console, *words("--axis B_r=64,128 --axis n_warps=4,8 --arch sm_90"))["kept"]
     assert kept
     assert all("".join(config.split()) in "".join(done.out.split()) for config in kept)
 
 
 def test_axes_expand_around_a_named_config(console: Console) -> None:
-    document = _space(
+    document = space(
         console, "--kernels", fakes.SLOW, "--axis", "swizzled=off,on", "--axis", "dtype=bf16"
     )
     configs = [parse_short_form(text) for text in document["kept"]]
@@ -91,7 +90,7 @@ def test_axes_expand_around_a_named_config(console: Console) -> None:
 
 
 def test_small_devices_reject_by_shared_memory(console: Console) -> None:
-    document = _space(console, "--axis", "B_c=64,256", "--arch", "sm_86", "--dtype", "fp16")
+    document = space(console, "--axis", "B_c=64,256", "--arch", "sm_86", "--dtype", "fp16")
     assert document["counts"]["rejected"] == {"smem_fits": 1}
     assert "sm_86 allows 99 KiB" in document["rejected"][0]["reason"]
 
@@ -104,7 +103,7 @@ def test_nothing_left_is_status_4_with_the_first_reason(console: Console) -> Non
 
 def test_values_of_another_head_dimension(console: Console) -> None:
     arguments = ("space", "--arch", "sm_90", "--d-head", "192", "--d-head-v")
-    document = _space(console, *arguments[1:], "128", "--kernels", "fast")
+    document = space(console, *arguments[1:], "128", "--kernels", "fast")
     assert document["kept"]
     assert all(text.endswith("d_head_v_128") for text in document["kept"])
     refused = console(*arguments, "24")

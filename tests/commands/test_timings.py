@@ -1,13 +1,8 @@
 from __future__ import annotations
 
-import csv
-import io
-import json
 import statistics
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,11 +12,11 @@ from fa_tune.core.model import Rejected, Variant
 from fa_tune.tune.results import VerifyReport
 from tests.commands import fakes
 from tests.commands.console import Console
-from tests.commands.fakes import Stub
+from tests.commands.fakes import Put, Stub
 
 
 @pytest.fixture
-def bench(stub: Callable[[str, Any], Stub]) -> Stub:
+def bench(stub: Put) -> Stub:
     return stub("fa_tune.tune.single.bench", fakes.profile_result())
 
 
@@ -31,8 +26,10 @@ def _cells(out: str, kernel: str) -> list[str]:
 
 
 def test_bench_shows_the_five_figures_of_the_samples(console: Console, bench: Stub) -> None:
-    done = console("bench", "--kernels", "prog", "--runs", "3", "--wide")
+    given = ("--kernels", "prog", "--runs", "3", "--regime", "sustained", "--record", "here")
+    done = console("bench", *given, "--wide")
     assert done.status == 0
+    assert (bench.options[0].measure.regime, bench.options[0].record) == ("sustained", Path("here"))
     assert (bench.options[0].kernels, bench.options[0].measure.runs) == ("prog", 3)
     assert bench.calls[0][2] == (TRAINED,)
     samples = (5.0, 5.1, 4.9)
@@ -46,21 +43,14 @@ def test_bench_shows_the_five_figures_of_the_samples(console: Console, bench: St
     assert done.out.rstrip().endswith(f"Measurements: {fakes.WHOSE}.")
 
 
-def test_bench_passes_the_regime_on(console: Console, bench: Stub, tmp_path: Path) -> None:
-    console("bench", "--regime", "sustained", "--record", str(tmp_path))
-    console("bench")
-    assert [one.measure.regime for one in bench.options] == ["sustained", "isolated"]
-    assert [one.record for one in bench.options] == [tmp_path, None]
-
-
 def test_bench_for_programs(console: Console, bench: Stub) -> None:
-    timings = json.loads(console("bench", "--json").out)["timings"]
+    timings = console("bench", "--json").json["timings"]
     fast = next(t for t in timings if t["kernel"] == fakes.FAST)
     assert fast["samples_s"] == pytest.approx([0.005, 0.0051, 0.0049])
     assert fast["sd_s"] == pytest.approx(1e-4)
     crashed = next(t for t in timings if t["outcome"] == "crashed")
     assert crashed["mean_s"] is None
-    rows = list(csv.DictReader(io.StringIO(console("bench", "--csv", "-").out)))
+    rows = console("bench", "--csv", "-").rows
     assert len(rows) == 5
 
 
@@ -68,13 +58,13 @@ def test_one_sample_has_no_deviation(console: Console, bench: Stub) -> None:
     found = fakes.attempt(fakes.key(fakes.FAST), (5.0,)), fakes.attempt("ref:fa2", (5.0, 7.0))
     bench.result = fakes.profile_result(found)
     assert _cells(console("bench", "--wide").out, fakes.FAST)[5] == ""
-    deviations = [t["sd_s"] for t in json.loads(console("bench", "--json").out)["timings"]]
+    deviations = [t["sd_s"] for t in console("bench", "--json").json["timings"]]
     assert deviations == [None, pytest.approx(2**0.5 * 1e-3)]
     assert gigabytes(4.89e12) == "4890"
 
 
 @pytest.fixture
-def run(stub: Callable[[str, Any], Stub]) -> Stub:
+def run(stub: Put) -> Stub:
     return stub("fa_tune.tune.single.run", (fakes.profile_result(), fakes.verify_report()))
 
 
@@ -98,7 +88,7 @@ def test_run_of_a_wrong_config_is_status_4_without_times(console: Console, run: 
 
 
 def test_run_as_json_is_one_document(console: Console, run: Stub) -> None:
-    document = json.loads(console("run", fakes.FAST, "--json").out)
+    document = console("run", fakes.FAST, "--json").json
     assert document["schema"] == "fa-tune-run-1"
     assert document["verdicts"][0]["correct"]
     assert len(document["timings"]) == 5
@@ -128,7 +118,7 @@ def test_a_table_for_each_kind_of_inputs(console: Console, bench: Stub) -> None:
     assert [t.rpartition(", ")[2].removesuffix(" inputs; ncu") for t in titles] == [
         *("trained", "sink", "peaked:3")
     ]
-    told = json.loads(console("bench", "--json").out)["timings"]
-    rows = list(csv.DictReader(io.StringIO(console("bench", "--csv", "-").out)))
+    told = console("bench", "--json").json["timings"]
+    rows = console("bench", "--csv", "-").rows
     for shown in (told, rows):
         assert {row["inputs"] for row in shown} == {"trained", "sink", "peaked:3"}

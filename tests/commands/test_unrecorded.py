@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
 from tests.commands.console import Console
 
 
 def test_a_search_is_refused_without_compiling(
-    console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
     def never(*arguments: object, **settings: object) -> None:
@@ -20,7 +17,6 @@ def test_a_search_is_refused_without_compiling(
     monkeypatch.setattr("fa_tune.tune.build.build", never)
     done = console(
         *("search", "--seq-lens", "1024", "--kv-heads", "4", "--dtype", "fp16"),
-        *("--registry", str(tmp_path / "r.json")),
     )
     assert done.status == 4
     assert "--kv-heads 16" in done.err
@@ -28,30 +24,22 @@ def test_a_search_is_refused_without_compiling(
 
 
 @pytest.mark.usefixtures("known_kernels")
-def test_the_method_does_not_hang_on_the_dtype(console: Console, tmp_path: Path) -> None:
-    search = ("search", "--seq-lens", "4096", "--json", "--registry", str(tmp_path / "r.json"))
+def test_the_method_does_not_hang_on_the_dtype(console: Console) -> None:
+    search = ("search", "--seq-lens", "4096", "--json")
     both = console(*search)
     one = console(*search, "--dtype", "bf16")
     assert both.status == one.status == 0
-    assert json.loads(both.out)["method"] == json.loads(one.out)["method"]
+    assert both.json["method"] == one.json["method"]
 
 
-def test_the_nearest_is_of_any_method_and_told_by_options(console: Console, tmp_path: Path) -> None:
+def test_the_nearest_is_of_any_method_and_told_by_options(console: Console) -> None:
     """Decoding is recorded by events, prompts by ncu too."""
     done = console(
         *("search", "--seq-lens", "1", "--seq-lens-kv", "8192", "--batch", "64", "--dtype", "bf16"),
         *("--heads", "64", "--kv-heads", "8", "--softcap", "50"),
-        *("--registry", str(tmp_path / "r.json")),
     )
     assert done.status == 4
     assert "has no --softcap: " in done.err
-
-
-def test_lengths_are_near_by_their_ratio(console: Console, tmp_path: Path) -> None:
-    """2048 is 952 from 3000, and further in doublings than 4096 is."""
-    done = console("search", "--seq-lens", "3000", "--registry", str(tmp_path / "r.json"))
-    assert done.status == 4
-    assert "--seq-lens 4096" in done.err
 
 
 def test_a_config_that_cannot_run_is_not_called_unrecorded(console: Console) -> None:
@@ -60,26 +48,23 @@ def test_a_config_that_cannot_run_is_not_called_unrecorded(console: Console) -> 
     assert "recorded" not in done.err
 
 
-def test_a_config_is_looked_for_by_its_own_dtype_and_head_dimension(
-    console: Console, tmp_path: Path
-) -> None:
+def test_a_config_is_looked_for_by_its_own_dtype_and_head_dimension(console: Console) -> None:
     """Recordings of d_head 64 are by events alone, those of the usual 128 by ncu too."""
     config = "sm90(BF16, 64, 256x64): stages_2+q_stages_2+pingpong+overlap+cross_tile_overlap"
     config += "+stale_max+dynamic+longest_first+adaptive_max"
     for asked in (
         ("profile", config, "--ref", "none"),
-        ("search", "--kernels", config, "--registry", str(tmp_path / "r.json")),
+        ("search", "--kernels", config),
     ):
         done = console(*asked)
         assert done.status == 0, done.err
         assert "d_head 64, BF16" in done.out
 
 
-def test_other_inputs_that_are_recorded_are_named(console: Console, tmp_path: Path) -> None:
+def test_other_inputs_that_are_recorded_are_named(console: Console) -> None:
     done = console(
         *("search", "--seq-lens", "1", "--seq-lens-kv", "8192", "--batch", "64", "--dtype", "bf16"),
         *("--heads", "64", "--kv-heads", "8", "--inputs", "normal"),
-        *("--registry", str(tmp_path / "r.json")),
     )
     assert done.status == 4
     assert "on normal inputs holds" in done.err
@@ -93,11 +78,3 @@ def test_a_config_that_is_not_recorded_is_refused_with_what_to_do(console: Conso
     assert ".csv" not in line, "no list of files"
     advice = line.partition("fa-tune ")[2].partition(";")[0].split()
     assert console(*advice).status == 0
-
-
-def test_a_replay_is_not_recorded_as_measured_now(console: Console, tmp_path: Path) -> None:
-    """Its date and kernel sources would be those of today, whatever was replayed."""
-    done = console("search", "--record", str(tmp_path / "to"))
-    assert done.status == 3
-    assert "--record" in done.err
-    assert not (tmp_path / "to").exists()

@@ -1,11 +1,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +14,7 @@ from fa_tune.core.model import Outcome, Rejected, Variant, Verdict
 from fa_tune.tune.results import VerifyReport
 from tests.commands import fakes
 from tests.commands.console import Console
-from tests.commands.fakes import Stub
+from tests.commands.fakes import Put, Stub
 from tests.project_files import ROOT
 
 pytestmark = pytest.mark.usefixtures("wide_terminal")
@@ -26,7 +23,7 @@ REJECTED = ((Variant("sm80", fakes.BROKEN), Rejected("smem_fits", "needs 246 KiB
 
 
 @pytest.fixture
-def verify(stub: Callable[[str, Any], Stub]) -> Stub:
+def verify(stub: Put) -> Stub:
     return stub("fa_tune.tune.single.verify", fakes.verify_report())
 
 
@@ -69,7 +66,7 @@ def test_the_root_mean_square_is_shown_with_its_limit(console: Console, verify: 
     case = dataclasses.replace(case, rms_error=1e-4, reference_rms_error=1e-4, rms_limit=1.2e-4)
     verify.result = VerifyReport({fakes.key(fakes.FAST): Verdict(True, (case,))}, (), ())
     assert "1.00e-04 |  1.20e-04 |      1.00e-03 | 2.00e-03 |     83 %" in console("verify").out
-    shown = json.loads(console("verify", "--json").out)["verdicts"][0]["cases"][0]
+    shown = console("verify", "--json").json["verdicts"][0]["cases"][0]
     assert (shown["rms_error"], shown["rms_limit"], shown["inputs"]) == (1e-4, 1.2e-4, "normal")
 
 
@@ -103,7 +100,7 @@ def test_json_has_names_for_what_json_lacks(console: Console, verify: Stub) -> N
     verify.result = VerifyReport({fakes.key(fakes.SLOW): wrong}, (), REJECTED)
     done = console("verify", "--json")
     assert done.status == 4
-    document = json.loads(done.out)
+    document = done.json
     assert document["verdicts"][0]["cases"][0]["max_abs_error"] == "nan"
     assert document["rejected"][0]["constraint"] == "smem_fits"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -15,31 +14,26 @@ from fa_tune.build.native.core import KernelImage
 from fa_tune.build.native.library import host_compiler
 from fa_tune.build.native.sources import core_sources
 from fa_tune.core import paths
+from fa_tune.export.table_source import image_symbols, table_header
 
 
-def plan_text(image: KernelImage) -> str:
-    """A plan of one launch, as the program reads it."""
-    (launch,) = image.call.launches
-    rows = [map(_word, dataclasses.astuple(part)) for part in (image.call.plan, launch)]
-    return "\n".join([*(" ".join(map(str, row)) for row in rows), *image.symbols, ""])
-
-
-def _word(value: int | str) -> int | str:
-    return value if isinstance(value, str) else int(value)
-
-
-def build_host_cost(folder: Path) -> Path:
-    """The program; everything it is made of goes to `folder`."""
-    for name, text in core_sources().items():
+def build_host_cost(folder: Path, image: KernelImage) -> Path:
+    """The program for a kernel; everything it is made of goes to `folder`."""
+    texts = {
+        **core_sources(),
+        "exported_table.h": table_header("bench", [image], [], [image.config], []),
+        "images.S": image_symbols("bench", ["kernel.cubin"]),
+    }
+    for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
+    (folder / "kernel.cubin").write_bytes(image.image)
     source = paths.csrc_dir() / "bench" / "host_cost.cpp"
-    units = sorted(folder.rglob("*.cpp"))
+    units = map(str, [source, "images.S", *sorted(folder.rglob("*.cpp"))])
     options = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{folder}", "-pthread"]
     program = folder / "host_cost"
-    subprocess.run(
-        [host_compiler(), *options, source, *units, "-o", program, "-ldl"], check=True, text=True
-    )
+    command = [host_compiler(), *options, *units, "-o", str(program), "-ldl"]
+    subprocess.run(command, check=True, cwd=folder)
     return program
 
 
@@ -48,12 +42,8 @@ def host_cost(
 ) -> Any:
     """What the program prints."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        program = build_host_cost(folder)
-        (folder / "plan.txt").write_text(plan_text(image))
-        (folder / "kernel.cubin").write_bytes(image.image)
         done = subprocess.run(
-            [program, folder / "plan.txt", folder / "kernel.cubin", str(rounds)],
+            [build_host_cost(Path(name), image), str(rounds)],
             env={**os.environ, **(environment or {})},
             capture_output=True,
             text=True,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,20 +10,7 @@ import pytest
 from fa_tune.build.native.library import host_compiler
 from fa_tune.core.errors import ToolMissing
 from tests.csrc.conftest import HERE
-
-
-def tool(name: str) -> str:
-    """A program of this environment, else of the machine."""
-    beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.is_file() else shutil.which(name)
-    if found is None:
-        pytest.skip(f"{name} is not installed")
-    return found
-
-
-def run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+from tests.export.conftest import run, tool
 
 
 @pytest.fixture(params=["address,undefined", "thread"])

@@ -54,7 +54,7 @@ def tool(name: str) -> str:
 
 
 def run(*command: str, env: Mapping[str, str] | None = None) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=env)
     assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
     return done.stdout
 

@@ -287,25 +287,21 @@ FA_PACKED_LENGTHS = (97, 128, 200, 384, 768, 1024, 1025, 2048)
 FA_PACKED_HEADS = 9
 
 
-def fa_forward_cases(family: KernelFamily, limits: ArchLimits) -> tuple[list[Case], dict[int, str]]:
+def fa_forward_cases(family: KernelFamily, limits: ArchLimits) -> list[Case]:
     """Every combination of its lengths, types, masks (bottom-right), kinds of heads and head
-    dimensions, on the default configs, and the reason why a head dimension is not among them.
+    dimensions, on the default configs that run.
 
     Its dropout, ALiBi, windows and soft caps are other functions than this project computes;
     a workload has no place to ask for them.
     """
-    refused: dict[int, str] = {}
-    found: list[Case] = []
     seeds = itertools.count()
-    for d_head, dtype in itertools.product(FA_D_HEADS, DType):
-        config = family.default_config(d_head, dtype)
-        if (why := family.constraints(config, limits)) is not None:
-            refused[d_head] = why.reason
-            continue
-        variant = families.variant_of(family, config)
-        for workload, layout in _fa_problems(d_head, dtype):
-            found.append(Case(variant, workload, layout, next(seeds), strict=True))
-    return found, refused
+    return [
+        Case(families.variant(config), workload, layout, next(seeds), strict=True)
+        for d_head, dtype in itertools.product(FA_D_HEADS, DType)
+        for config in (family.default_config(d_head, dtype),)
+        if family.constraints(config, limits) is None
+        for workload, layout in _fa_problems(d_head, dtype)
+    ]
 
 
 def _fa_problems(d_head: int, dtype: DType) -> Iterator[tuple[Workload, str]]:

@@ -34,24 +34,22 @@ def enqueue(kernel: CompiledKernel, workload: Workload, tensors: Tensors) -> Non
     kernel.bind(Problem(workload, tensors, {}))()
 
 
-def check_kernels(
-    shared: Mapping[str, Any],
-    items: Mapping[str, Any],
-    report: Report,
-    check: Callable[[CompiledKernel, Mapping[str, Any]], Any],
-) -> None:
-    """Report what `check(kernel, item)` finds for every item, on GPU `shared["device"]`."""
+Handler = Callable[[Mapping[str, Any], Mapping[str, Any], Report], None]
 
-    def check_runner(runner: Runner, name: str) -> Any:
-        assert isinstance(runner, CompiledKernel)
-        return check(runner, items[name])
 
-    check_runners(
-        int(shared["device"]),
-        {name: kernel_item(item) for name, item in items.items()},
-        report,
-        check_runner,
-    )
+def handler(check: Callable[[CompiledKernel, Mapping[str, Any]], Any]) -> Handler:
+    """A worker that reports what `check(kernel, item)` finds for every item, on GPU
+    `shared["device"]`."""
+
+    def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
+        def check_runner(runner: Runner, name: str) -> Any:
+            assert isinstance(runner, CompiledKernel)
+            return check(runner, items[name])
+
+        kernels = {name: kernel_item(item) for name, item in items.items()}
+        check_runners(int(shared["device"]), kernels, report, check_runner)
+
+    return handle
 
 
 def results(kernel: CompiledKernel, workload: Workload, inputs: Tensors) -> list[torch.Tensor]:

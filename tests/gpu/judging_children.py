@@ -17,26 +17,15 @@ from fa_tune.core.workload import Workload
 from fa_tune.gpu.launch import CompiledKernel
 from fa_tune.operations.base import Tensors
 from fa_tune.operations.forward.torch_side import inputs as make_inputs
-from fa_tune.workers.main import Report
 from tests.gpu import any_bits, growing, oracle, poison, wide
 from tests.gpu.cases import Case
-from tests.gpu.items import check_kernels, enqueue, load, results
+from tests.gpu.items import Handler, enqueue, handler, load, results
 from tests.gpu.offsets import check_lse, check_strides
 from tests.libraries.calls import run
 from tests.tensors import qkv
 
-Handler = Callable[[Mapping[str, Any], Mapping[str, Any], Report], None]
 STREAM_ROUNDS = 50
 GATE_CYCLES = 4_000_000  # about 2 ms
-
-
-def handler(check: Callable[[CompiledKernel, Mapping[str, Any]], Any]) -> Handler:
-    """A worker that reports `check(kernel, item)`."""
-
-    def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
-        check_kernels(shared, items, report, check)
-
-    return handle
 
 
 def call_of(kernel: CompiledKernel) -> oracle.KernelCall:

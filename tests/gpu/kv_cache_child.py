@@ -20,7 +20,7 @@ from fa_tune.op import flash_attn_with_kvcache, state
 from fa_tune.op.kv_cache import E4M3, Cache, attend
 from fa_tune.op.traits import Traits
 from tests.gpu.cases import compiled, request
-from tests.gpu.op_checks import draw, main, reference
+from tests.gpu.op_checks import draw, int32, main, reference
 from tests.gpu.oracle import same_bits
 
 PROBLEMS, FEW_PROBLEMS = 72, 24
@@ -246,7 +246,7 @@ def combined_beside_other_kernels() -> None:
     for queries, kv_heads in ((1, 1), (4, 1), (4, 2)):
         q = draw(1, queries, 8 * kv_heads, 128, dtype=torch.bfloat16)
         k, v = (draw(1, 32768, kv_heads, 128, dtype=torch.bfloat16) for _ in range(2))
-        lengths = torch.tensor([32768], dtype=torch.int32, device="cuda")
+        lengths = int32(32768)
         call = partial(attend, q, Cache(k, v, lengths, None, None, None), Traits(), return_lse=True)
         alone, _ = call()
         torch.cuda.synchronize()

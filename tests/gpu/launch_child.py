@@ -18,42 +18,26 @@ from fa_tune.gpu.launch import CompiledKernel
 from fa_tune.operations.base import CheckCase, Tensors
 from fa_tune.operations.forward.torch_side import inputs as make_inputs
 from fa_tune.operations.torch_side import outputs_of
-from fa_tune.workers.main import Report
 from tests.gpu.cases import few_heads, small_caches, small_workloads
-from tests.gpu.items import check_kernels, enqueue, kernel_item
+from tests.gpu.items import enqueue, handler, kernel_item
 from tests.gpu.oracle import grown
 
 MULTIPROCESSORS = 2  # what persistent grids are told, so that a few tiles are several for each CTA
 GROWTH = 10.0  # of the scores: new maxima in each block, or after the first one none
 
 
-def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
-    """Items: subject, traits, cubin, symbol.  Value: how many launches there were."""
-    check_kernels(shared, items, report, launch_all)
+def judged(kernel: CompiledKernel, item: Mapping[str, Any]) -> dict[str, Any]:
+    """The product's own verdict after the same launches."""
+    launch_all(kernel, item)
+    return codec.dump(check_all(kernel, tuple(map(CheckCase, of_item(item))), seed=0))
 
 
-def judge(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
-    """The same items; the results are looked at as well.  Value: the product's own verdict."""
-
-    def judged(kernel: CompiledKernel, item: Mapping[str, Any]) -> dict[str, Any]:
-        launch_all(kernel, item)
-        cases = tuple(map(CheckCase, of_item(item)))
-        return codec.dump(check_all(kernel, cases, seed=0))
-
-    check_kernels(shared, items, report, judged)
-
-
-def handle_few_heads(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
-    """Decode kernels whose CTAs combine together, with parts enough for that, all of a GPU's
-    multiprocessors at work.  Value: how many launches there were."""
-
-    def launched(kernel: CompiledKernel, item: Mapping[str, Any]) -> int:
-        variant = Variant.from_key(item["subject"])
-        config = families.parse(variant.config)
-        assert isinstance(config, DecodeConfig)
-        return launch_each(kernel, few_heads(config, item["traits"]))
-
-    check_kernels(shared, items, report, launched)
+def launch_few_heads(kernel: CompiledKernel, item: Mapping[str, Any]) -> int:
+    """How many launches there were of decode kernels whose CTAs combine together, with parts enough
+    for that, all of a GPU's multiprocessors at work."""
+    config = families.parse(Variant.from_key(item["subject"]).config)
+    assert isinstance(config, DecodeConfig)
+    return launch_each(kernel, few_heads(config, item["traits"]))
 
 
 def of_item(item: Mapping[str, Any]) -> tuple[Workload, ...]:
@@ -91,3 +75,8 @@ def launch_each(kernel: CompiledKernel, workloads: Sequence[Workload]) -> int:
             torch.cuda.synchronize()
             launches += 1
     return launches
+
+
+handle = handler(launch_all)
+judge = handler(judged)
+handle_few_heads = handler(launch_few_heads)

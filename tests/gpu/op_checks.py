@@ -35,6 +35,18 @@ def draw(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
     return torch.randn(*shape, device="cuda", dtype=dtype)
 
 
+def captured(call: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """A graph of a call, and what its replays write."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = call()
+    return graph, found
+
+
+def int32(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32, device="cuda")
+
+
 def reference(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -81,7 +93,7 @@ def reference(
 def packed_lengths() -> Lengths:
     """Of 200 queries and 140 keys; a sequence has neither, one no query."""
     cum_q, cum_kv = [0, 100, 100, 100, 200], [0, 70, 70, 75, 140]
-    cums = (torch.tensor(c, dtype=torch.int32, device="cuda") for c in (cum_q, cum_kv))
+    cums = (int32(*c) for c in (cum_q, cum_kv))
     return Lengths(*cums, 100, 70)
 
 

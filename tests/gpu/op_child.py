@@ -31,7 +31,9 @@ from fa_tune.operations.torch_side import outputs_of
 from tests.csrc.host_cost import host_cost as cost_of_core
 from tests.gpu.items import by_cupy
 from tests.gpu.op_checks import (
+    captured,
     draw,
+    int32,
     main,
     packed_lengths,
     problem_of,
@@ -159,21 +161,19 @@ def graphs_on_two_streams() -> None:
     q, other = draw(3, 512, 16, 128), draw(3, 512, 16, 128)
     prepare(like=(q, q, q))
     expected = attention(other, other, other)
-    captured = []
-    for _ in range(2):
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            out = attention(attention(q, q, q) * 0 + q, q, q)
-        captured.append((graph, out, torch.cuda.Stream()))
+    graphs = [
+        (*captured(lambda: attention(attention(q, q, q) * 0 + q, q, q)), torch.cuda.Stream())
+        for _ in range(2)
+    ]
     q.copy_(other)
     torch.cuda.synchronize()
     for _ in range(100):
-        for graph, _, side in captured:
+        for graph, _, side in graphs:
             with torch.cuda.stream(side):
                 graph.replay()
         plain = attention(q, q, q)
     torch.cuda.synchronize()
-    assert same_bits([plain, *(out for _, out, _ in captured)], [expected] * 3)
+    assert same_bits([plain, *(out for _, out, _ in graphs)], [expected] * 3)
 
 
 def miss_in_capture() -> None:
@@ -186,9 +186,7 @@ def miss_in_capture() -> None:
             refused = str(error)
     assert "prepare()" in refused, refused
     prepare(like=(q, q, q))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = attention(q, q, q)
+    graph, out = captured(lambda: attention(q, q, q))
     graph.replay()
     assert same_bits([out], [attention(q, q, q)])
 
@@ -196,12 +194,14 @@ def miss_in_capture() -> None:
 def threads() -> None:
     wrong = []
 
-    def work(seed: int) -> None:
+    def drawn(seed: int) -> torch.Tensor:
         generator = torch.Generator("cuda").manual_seed(seed)
+        shape = (2, 700, 8, 128)
+        return torch.randn(shape, generator=generator, device="cuda", dtype=torch.float16)
+
+    def work(seed: int) -> None:
         with torch.cuda.stream(torch.cuda.Stream()):
-            q = torch.randn(
-                (2, 700, 8, 128), generator=generator, device="cuda", dtype=torch.float16
-            )
+            q = drawn(seed)
             first = attention(q, q, q)
             for _ in range(LAUNCHES):
                 if not same_bits([attention(q, q, q)], [first]):
@@ -209,11 +209,7 @@ def threads() -> None:
             if not same_bits([first], [expected[seed]]):
                 wrong.append(seed)
 
-    expected = {}
-    for seed in range(THREADS):
-        generator = torch.Generator("cuda").manual_seed(seed)
-        q = torch.randn((2, 700, 8, 128), generator=generator, device="cuda", dtype=torch.float16)
-        expected[seed] = attention(q, q, q)
+    expected = [attention(q, q, q) for q in map(drawn, range(THREADS))]
     torch.cuda.synchronize()
     running = [threading.Thread(target=work, args=(seed,)) for seed in range(THREADS)]
     for thread in running:
@@ -304,7 +300,7 @@ def host_cost() -> str:
     op_of_torch = nothing()
     sink, row, out_row = torch.zeros(1, device="cuda"), q[0], out[0]
     masked, scored_out = Traits(True, window_left=50, sink=sink), ops.scored_fwd_out.default
-    ends = torch.tensor([0, 60, 128], dtype=torch.int32, device="cuda")
+    ends = int32(0, 60, 128)
     lengths, packed_out = Lengths(ends, ends, 68, 68), ops.packed_fwd_out.default
     calls: dict[str, Callable[[], Any]] = {
         "fwd_out_ns": lambda: fwd_out(q, q, q, out, None, False, False, None),

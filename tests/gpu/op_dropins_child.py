@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from fa_tune.op import (
     register_transformers,
 )
 from fa_tune.op.traits import Traits
-from tests.gpu.op_checks import draw, grads, main, reference
+from tests.gpu.op_checks import captured, draw, grads, int32, main, reference
 from tests.gpu.oracle import same_bits
 
 
@@ -100,9 +101,7 @@ def packed_in_longer_buffers() -> None:
             bounds = torch.tensor(several[0], dtype=torch.int32, device="cuda")
             given = (q, k, v, bounds, bounds, rows, rows)
             flash_attn_varlen_func(*given, causal=True)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                captured = flash_attn_varlen_func(*given, causal=True)
+            graph, replayed = captured(partial(flash_attn_varlen_func, *given, causal=True))
             for ends in several:
                 bounds.copy_(torch.tensor(ends, dtype=torch.int32))
                 inside = slice(ends[0], ends[-1])
@@ -115,14 +114,14 @@ def packed_in_longer_buffers() -> None:
                 for begin, end in itertools.pairwise(ends):
                     own = slice(begin, end)
                     alone = flash_attn_func(q[None, own], k[None, own], v[None, own], causal=True)
-                    for found in (out, captured):
+                    for found in (out, replayed):
                         assert begin == end or (found[own] - alone[0]).abs().max() < 4e-2, ends
 
 
 def no_heads_are_refused() -> None:
     """Torch's FlashAttention 2 divides by their number."""
     q = draw(2, 96, 4, 64)
-    bounds = torch.tensor([0, 96, 192], dtype=torch.int32, device="cuda")
+    bounds = int32(0, 96, 192)
     dense = (q, q[:, :, :0], q[:, :, :0])
     packed = [t.flatten(0, 1) for t in dense]
     for call in (
@@ -156,9 +155,7 @@ def a_cache_in_a_graph() -> None:
     step()
     lengths.zero_()
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = step()
+    graph, out = captured(step)
     keys, values = [], []
     for _ in range(100):
         q.copy_(draw(*q.shape))
@@ -188,7 +185,7 @@ def compiled_caches() -> None:
         compiled = torch.compile(step, fullgraph=True, mode=mode)
         mine = [draw(3, 256, 2, 128) for _ in "kv"]
         theirs = [t.clone() for t in mine]
-        lengths = torch.tensor([0, 3, 70], dtype=torch.int32, device="cuda")
+        lengths = int32(0, 3, 70)
         for number in range(20):
             q, *new = draw(3, 1, 8, 128), *(draw(3, 1, 2, 128) for _ in "kv")
             with torch._dynamo.config.patch(error_on_recompile=number > 0):
@@ -224,9 +221,7 @@ def a_static_cache_in_a_graph() -> str:
 
     step()
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        logits = step()
+    graph, logits = captured(step)
     for number in range(3, tokens.shape[1]):
         token.copy_(tokens[:, number : number + 1])
         position.fill_(number)
@@ -250,8 +245,7 @@ def launches_that_overlap() -> None:
         for k, v in caches:
             expected = attention(expected, k, v)
             torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph := torch.cuda.CUDAGraph()):
             out = q
             for k, v in caches:
                 out = attention(out, k, v)

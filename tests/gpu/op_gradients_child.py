@@ -15,8 +15,10 @@ from fa_tune.op.operands import Lengths
 from fa_tune.op.packed import packed_attention
 from fa_tune.op.traits import Traits
 from tests.gpu.op_checks import (
+    captured,
     draw,
     grads,
+    int32,
     main,
     options_of,
     packed_lengths,
@@ -155,9 +157,8 @@ def score_hooks() -> None:
     right = plain(*(t.double() for t in (q, k, v)))
     assert (ours(q, k, v) - right).abs().max() <= 2 * (plain(q, k, v) - right).abs().max() + 1e-4
     check_gradients((q, k, v), plain, ours, seed, "hook")
-    expected, graph = ours(q, k, v), torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = ours(q, k, v)
+    expected = ours(q, k, v)
+    graph, out = captured(lambda: ours(q, k, v))
     graph.replay()
     assert same_bits([out], [expected])
 
@@ -178,9 +179,7 @@ def packed_score_hooks() -> None:
             assert (found - right).abs().max() <= limit, (d_head, traits)
             same = flash_attn_varlen_func(q, k, v, *lengths, causal=causal, score_hook=hook)
             assert same_bits([same], [found])
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = ours(q, k, v)
+    graph, out = captured(lambda: ours(q, k, v))
     graph.replay()
     assert same_bits([out], [ours(q, k, v)])
 
@@ -251,7 +250,7 @@ def derivatives() -> None:
 
 def rows_of_no_sequence() -> None:
     """Zeros, of results and of gradients, in memory that had other numbers."""
-    ends = torch.tensor([3, 100, 180], dtype=torch.int32, device="cuda")
+    ends = int32(3, 100, 180)
     for d_head in (64, 128):
         for _ in range(3):
             three = [draw(500, h, d_head).requires_grad_() for h in (8, 2, 2)]

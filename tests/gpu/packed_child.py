@@ -18,9 +18,8 @@ from fa_tune.operations.forward.torch_side import expected
 from fa_tune.operations.forward.torch_side import inputs as make_inputs
 from fa_tune.operations.torch_side import judge, outputs_of
 from fa_tune.operations.traits import Traits
-from fa_tune.workers.main import Report
 from tests.gpu import score_hooks  # noqa: F401  (registers the hooks)
-from tests.gpu.items import check_kernels, enqueue
+from tests.gpu.items import enqueue, handler
 
 UNUSED = 7  # rows behind each sequence
 MEAN = 0.25  # off zero, so that a row that is lost or counted twice shows
@@ -31,13 +30,8 @@ RIGHTS = (1, 5, 33)
 SOFTCAPS = (5.0, 20.0, 50.0)
 
 
-def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
-    """Items: subject, cubin, symbol, traits.  Value: what is wrong."""
-    check_kernels(shared, items, report, check_all)
-
-
 def check_all(kernel: CompiledKernel, item: Mapping[str, Any]) -> list[str]:
-    """What is wrong with any of some random mixtures of lengths."""
+    """What is wrong with any of some random mixtures of lengths; items have traits."""
     dice = random.Random(str(item["subject"]))
     traits = Traits.parse(item["traits"])
     found = (mixture(dice, kernel, traits, number) for number in range(MIXTURES))
@@ -129,3 +123,6 @@ def among_nan(tensor: torch.Tensor, rows: torch.Tensor, total: int) -> torch.Ten
     whole = torch.full(shape, float("nan"), dtype=tensor.dtype, device="cuda")
     whole[:, rows] = tensor
     return whole
+
+
+handle = handler(check_all)

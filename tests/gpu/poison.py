@@ -113,19 +113,20 @@ def _check_place(
 
     of_v = kind in KINDS and KINDS[kind][0] == "v"
     # V's element is put into the expected result by hand: hidden keys are not there at all.
-    exact, exact_lse = attention({**inputs, "v": clean["v"]} if of_v else inputs, w, torch.float64)
-    same, _ = attention({**inputs, "v": clean["v"]} if of_v else inputs, w, inputs["q"].dtype)
+    known = {**inputs, "v": clean["v"]} if of_v else inputs
+    exact, exact_lse = attention(known, w, torch.float64)
+    same, _ = attention(known, w, inputs["q"].dtype)
     may_leak = torch.zeros_like(out, dtype=torch.bool)
     unseen = torch.zeros_like(out, dtype=torch.bool)
     heads = slice(head, head + group)
     if of_v:
-        sees = _sees(w, place, device)
+        sees = _sees(w, device)[:, place]
         exact[batch, sees, heads, COLUMN] = KINDS[kind][1]
         computes = _computes(one, place, device) & ~sees
         may_leak[batch, computes, heads, COLUMN] = True
         unseen[batch, ~sees, heads, COLUMN] = True
     # Where all that a row sees has score −inf, torch's own back ends disagree: 0 or NaN.
-    either = ((exact_lse == -INF) & _sees_something(w, device)).transpose(1, 2)[..., None]
+    either = ((exact_lse == -INF) & _sees(w, device).any(-1)).transpose(1, 2)[..., None]
     either = either.expand_as(out)
     if kind == ALL_MINUS_INF and not bool(either[batch, place, head].all()):
         raise AssertionError("the row was to have no score but -inf")
@@ -180,20 +181,12 @@ def _compare_lse(lse: torch.Tensor, exact: torch.Tensor, either: torch.Tensor) -
         yield "log-sum-exp is finite in rows that are not"
 
 
-def _sees(w: Workload, key: int, device: str) -> torch.Tensor:
-    """Which queries see the key, bool [seq_len_q]."""
+def _sees(w: Workload, device: str) -> torch.Tensor:
+    """Which queries see which keys, bool [seq_len_q, seq_len_kv]."""
     hidden = hidden_pairs(w, torch.device(device))
     if hidden is None:
-        return torch.ones(w.seq_len_q, dtype=torch.bool, device=device)
-    return ~hidden[:, key]
-
-
-def _sees_something(w: Workload, device: str) -> torch.Tensor:
-    """Which queries see a key at all, bool [seq_len_q]."""
-    hidden = hidden_pairs(w, torch.device(device))
-    if hidden is None:
-        return torch.ones(w.seq_len_q, dtype=torch.bool, device=device)
-    return ~hidden.all(-1)
+        return torch.ones(w.seq_len_q, w.seq_len_kv, dtype=torch.bool, device=device)
+    return ~hidden
 
 
 def _computes(one: Problem, key: int, device: str) -> torch.Tensor:

@@ -13,25 +13,20 @@ import torch
 from fa_tune.core import codec
 from fa_tune.gpu.launch import CompiledKernel
 from fa_tune.operations.torch_side import outputs_of
-from fa_tune.workers.main import Report
 from tests.gpu.cases import Case
-from tests.gpu.items import check_kernels, enqueue, load, results
+from tests.gpu.items import enqueue, handler, load, results
 from tests.gpu.oracle import bits, inputs_for
 from tests.gpu.stress import SLEEPS, sleeps_ns
 
 AT_ONCE = 100  # launches between two looks at the device
 
 
-def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
-    """Items: subject, cubin and symbols of the ordinary kernel, stressed_cubin, stressed_symbol,
-    case, repeats.  Value: launches, those that differed, and how many NaN the ordinary kernel's
-    result had."""
-    check_kernels(shared, items, report, stress)
-
-
 def stress(kernel: CompiledKernel, item: Mapping[str, Any]) -> dict[str, Any]:
-    """Launch back to back, each into an output filled with NaN and compared on the device: all
-    that belongs to a launch is one graph, so that the host has next to nothing to do."""
+    """Launches, those that differed, and how many NaN the ordinary kernel's result had.  Items:
+    stressed_cubin, stressed_symbol, case, repeats.
+
+    Launch back to back, each into an output filled with NaN and compared on the device: all that
+    belongs to a launch is one graph, so that the host has next to nothing to do."""
     case = codec.load(Case, item["case"])
     stressed = {"cubin": item["stressed_cubin"], "symbols": [item["stressed_symbol"]]}
     held_up = load({**item, **stressed})
@@ -80,3 +75,6 @@ def _limits_of(kernel: CompiledKernel) -> torch.Tensor:
     place = kernel._module.get_global(SLEEPS)
     n = len(sleeps_ns(0, 1)[0])
     return torch.from_dlpack(cupy.ndarray((n,), "i4", memptr=place))
+
+
+handle = handler(stress)

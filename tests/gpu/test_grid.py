@@ -51,7 +51,7 @@ def drawn(name: str, family: KernelFamily, limits: ArchLimits, seed: int) -> lis
         case "mixed":
             return mixed_grid(FIXED_SEED, COUNT, grid_configs(family, limits))
         case _:
-            return fa_forward_cases(family, limits)[0]
+            return fa_forward_cases(family, limits)
 
 
 @pytest.mark.gpu

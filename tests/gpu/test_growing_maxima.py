@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,7 +23,6 @@ if not TYPE_CHECKING:
 
 import torch
 
-from fa_tune.operations.base import Tensors
 from tests.gpu.growing import (
     GROWTHS,
     SLOPES,
@@ -33,6 +32,7 @@ from tests.gpu.growing import (
     growing_inputs,
 )
 from tests.gpu.oracle import attention
+from tests.gpu.tiled_kernel import TiledKernel
 
 HOPPER = limits((9, 0))
 D_HEADS = (64, 80, 96, 112, 128, 192, 256)
@@ -103,56 +103,17 @@ def test_growing_maxima_are_noticed(built: Built) -> None:
 
 
 SMALL = Workload(1, 2, 1, 96, 320, 64, DType.FP16, lse=True)
-Outgrown = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-def by_blocks(maximum: Outgrown) -> Any:
-    """Attention over blocks of keys from the last to the first; `maximum(m, scores)` is the new
-    m of a block."""
-
-    def call(w: Workload, inputs: Tensors, out: torch.Tensor, lse: torch.Tensor | None) -> None:
-        group = w.heads // w.kv_heads
-        q = inputs["q"].transpose(1, 2).float()
-        k, v = (
-            t.transpose(1, 2).repeat_interleave(group, 1).float()
-            for t in (inputs["k"], inputs["v"])
-        )
-        m = torch.full((*q.shape[:3], 1), -math.inf)
-        total, o = torch.zeros_like(m), torch.zeros_like(q)
-        for first in range((w.seq_len_kv - 1) // STEP * STEP, -1, -STEP):
-            s = q @ k[:, :, first : first + STEP].transpose(-1, -2) * w.scale
-            new = maximum(m, s) if m.isfinite().all() else s.amax(-1, keepdim=True)
-            p = torch.exp(s - new)
-            total = total * torch.exp(m - new) + p.sum(-1, keepdim=True)
-            rounded = p.to(inputs["q"].dtype).float()
-            o = o * torch.exp(m - new) + rounded @ v[:, :, first : first + STEP]
-            m = new
-        out.copy_((o / total).transpose(1, 2))
-        assert lse is not None
-        lse.copy_((m + torch.log(total)).squeeze(-1))
-
-    return call
-
-
-def trusting(threshold: float) -> Outgrown:
-    """A new maximum where the sum of a row's weights by the old one exceeds a threshold."""
-
-    def maximum(m: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
-        outgrown = torch.exp(s - m).sum(-1, keepdim=True) > threshold
-        return torch.where(outgrown, torch.maximum(m, s.amax(-1, keepdim=True)), m)
-
-    return maximum
 
 
 @pytest.mark.parametrize("growth", [*GROWTHS, *STEADY_GROWTHS])
 def test_a_kernel_that_looks_passes(growth: int) -> None:
-    assert check(growth, SMALL, by_blocks(trusting(2048.0)), "cpu") == []
+    assert check(growth, SMALL, TiledKernel(96, STEP, trusts=2048.0), "cpu") == []
 
 
 @pytest.mark.parametrize("growth", [5, 17, 200, -12])
 def test_a_kernel_that_trusts_too_much_is_found(growth: int) -> None:
     """2^16 overflows fp16, and later fp32."""
-    assert check(growth, SMALL, by_blocks(trusting(math.inf)), "cpu")
+    assert check(growth, SMALL, TiledKernel(96, STEP, trusts=math.inf), "cpu")
 
 
 def test_every_warp_has_every_slope_and_maxima_grow_as_named() -> None:

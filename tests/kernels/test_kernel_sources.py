@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from fa_tune import families
-from fa_tune.export.config_headers import generated_files
+from fa_tune.export.config_headers import generated_texts
 from tests.project_files import ROOT, project_files
 
 SUFFIXES = (".cu", ".cuh", ".h", ".hpp", ".cpp")
@@ -24,7 +24,7 @@ FAMILIES = {family.entry.partition("/")[0] for family in families.all_families()
 MAY_INCLUDE |= {folder: {folder, "mma_sync", "common", "ptx"} for folder in FAMILIES}
 
 # Included by name, written by the program: never a file of kernels/.
-GENERATED = set(generated_files())
+GENERATED = set(generated_texts())
 
 _COMMENT_OR_STRING = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"][^>"]+[>"])', re.MULTILINE)

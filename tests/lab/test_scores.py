@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fa_tune.core import codec
 from fa_tune.core.errors import ProfileFormatError, StorageError
 from fa_tune.core.model import Outcome
 from fa_tune.lab.scores import document, read
@@ -38,7 +39,7 @@ def test_scores_come_back_as_they_were(space: RecordedWorkload, tmp_path: Path) 
     plan = Comparison(("learned", "random"), seeds=3, limit=4)
     scores = compare(space, plan, Nobody())
     path = tmp_path / "a.json"
-    path.write_text(json.dumps(document(plan, [(space, scores)])))
+    path.write_text(json.dumps(codec.dump(document(plan, [(space, scores)]))))
     again = read(path, 4)[space.name]
     for before, after in zip(scores, again, strict=True):
         assert (after.strategy, after.n_seeds, after.needed, after.behind) == (

@@ -12,7 +12,7 @@ from fa_tune.core import dtypes
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType, Workload
 from fa_tune.operations import flops
-from fa_tune.operations.forward.spec import Forward, most_keys_seen
+from fa_tune.operations.forward.spec import OPERATION, Forward, most_keys_seen
 from fa_tune.operations.traits import Traits
 
 
@@ -74,13 +74,13 @@ def test_work_is_that_of_the_pairs(seed: int) -> None:
     w = drawn(dice, dice.choice(((1, 1), (rows, columns), (rows, 1), (1, columns))))
     seen, times = tables(w), 1 if w.uneven else w.batch
     pairs = sum(int(one.sum()) for one in seen)
-    assert flops.unmasked_pairs(w) * times == pairs
+    assert OPERATION.unmasked_pairs(w) * times == pairs
     assert flops.matmul_flop(w) == sum(2 * w.heads * pairs * d for d in (w.d_head, w.d_v))
     assert flops.attn_flop(w) == flops.matmul_flop(w) + 6 * w.heads * pairs
     for some in BLOCKS:
         tiles = sum(len(np.unique(np.argwhere(one) // some, axis=0)) for one in seen)
-        assert flops.visited_tiles(w, *some) * times == tiles
-    tiles = flops.visited_tiles(w, rows, columns) * times
+        assert OPERATION.visited_tiles(w, *some) * times == tiles
+    tiles = OPERATION.visited_tiles(w, rows, columns) * times
     full = [one.shape for one in seen if one.size]
     if any(q % rows or kv % columns for q, kv in full):
         with pytest.raises(InvalidConfig, match="do not divide"):

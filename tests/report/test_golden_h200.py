@@ -15,7 +15,8 @@ import pytest
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Outcome
 from fa_tune.core.workload import DType
-from fa_tune.report.load import Stated, load_report_source
+from fa_tune.report.load import load_report_source
+from fa_tune.store.table.partial_workload import PartialWorkload as Stated
 from fa_tune.store.table.rows import Row, best
 
 DATA = Path(__file__).parent / "data"

@@ -9,7 +9,8 @@ import pytest
 
 from fa_tune.core.errors import FaTuneError, ProfileFormatError, StorageError
 from fa_tune.core.workload import DType
-from fa_tune.report.load import Stated, load_report_source
+from fa_tune.report.load import load_report_source
+from fa_tune.store.table.partial_workload import PartialWorkload as Stated
 from fa_tune.store.table.rows import Row
 from fa_tune.store.table.write_csv import write_csv
 from tests.project_files import ROOT

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fa_tune.core.workload import Workload
-from fa_tune.operations.flops import unmasked_pairs
+from fa_tune.operations.forward.spec import OPERATION
 from fa_tune.search.derived_features import with_derived, workload_of
 
 FULL = Workload.from_key("b16_h16_kv16_q512_k512_d128_fp16_full")
@@ -47,7 +47,7 @@ def test_no_kernel_computes_less_than_it_is_asked_for(
     found = with_derived({"B_r": rows, "B_c": columns}, {}, workload)
     assert found["computed_pairs"] >= 1.0
     # No more than one block over at either edge.
-    most = (length + rows) * (length + columns) / unmasked_pairs(workload)
+    most = (length + rows) * (length + columns) / OPERATION.unmasked_pairs(workload)
     assert found["computed_pairs"] <= most
 
 

@@ -311,6 +311,7 @@ def test_a_provenance_that_is_no_json(path: Path, text: bytes, said: str) -> Non
     [
         ({"provenance": None}, "provenance: "),
         ({"device": {"name": "NVIDIA H200"}}, "device.compute_capability: "),
+        ({"decided": {"b16": {"margin": 0.01}}}, "decided: not a workload key: 'b16'"),
         ({"schema": "first"}, "schema first is not the one"),
         ({"schema": True}, "schema True is not the one"),
         ({"schema": recordings.SCHEMA + 1}, f"schema {recordings.SCHEMA + 1} is not the one"),

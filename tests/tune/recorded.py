@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fa_tune.build.compile import kernel_source_sha256
-from fa_tune.core.model import Attempt, DeviceInfo, Measurement, Outcome, Provenance
+from fa_tune.core.model import Attempt, DeviceInfo, Measurement, Outcome
 from fa_tune.core.workload import DType, Workload
 from fa_tune.core.workload import benchmark_workload as benchmark
 from fa_tune.store import recordings
 from fa_tune.store.recordings import Meta
+from tests.store.test_recordings import ORIGIN
 from tests.tune.fakes import H200
 
 WORKLOAD = benchmark(1024, 128, DType.FP16)
@@ -30,19 +32,14 @@ def record(
     workloads: Sequence[Workload] = (WORKLOAD,),
 ) -> None:
     """A recording of the subjects' `times` on each of `workloads`; `ours`: of these kernels."""
-    origin = Provenance(
+    origin = replace(
+        ORIGIN,
         gpu=device.name,
         driver=device.driver,
-        cuda="13.0",
-        nvrtc="13.0.88",
         method=method,
         profiler_version="2025.3.1" if method == "ncu" else "",
-        profiler_args=("--page", "raw"),
-        clock_policy="none",
-        cache_policy="flush all",
         kernel_source_sha256=kernel_source_sha256("sm80") if ours else "0" * 64,
         recorded_at=date,
-        fa_tune_version="0.1.0",
     )
     attempts = [
         Attempt(s, w.key, Outcome.OK, "", Measurement(s, w.key, method, (t,)))

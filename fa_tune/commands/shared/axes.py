@@ -43,7 +43,7 @@ def configs_of(options: SearchOptions, workloads: Sequence[Workload] = ()) -> li
     if families.is_config(kernels):
         bases = [stated_config(kernels, grid.d_heads)]
     else:
-        having = [f for f in chosen if words.keys() <= _fields(f).keys()]
+        having = [f for f in chosen if words.keys() <= {*_fields(f)}]
         if not having:
             raise _of_no_family(words, chosen)
         bases = [
@@ -93,6 +93,5 @@ def _of_no_family(words: Iterable[str], chosen: Sequence[KernelFamily]) -> Inval
     return InvalidConfig(f"no family has all of these fields: {'; '.join(having)}")
 
 
-def _fields(family: KernelFamily) -> dict[str, Any]:
-    """By name, in their order."""
-    return {f.name: f for f in dataclasses.fields(family.config_class)}
+def _fields(family: KernelFamily) -> list[str]:
+    return [field.name for field in dataclasses.fields(family.config_class)]

@@ -20,35 +20,20 @@ def fitted_table(
     if len(drawn.partition("\n")[0]) <= width:
         return drawn
     legend = Legend()
-    common = {
-        name: column[0] for name, *column in zip(headings, *rows, strict=True) if _one(column)
-    }
+    columns = {name: [*map(one_line, cells)] for name, *cells in zip(headings, *rows, strict=True)}
+    common = {name: cells[0] for name, cells in columns.items() if cells[1:] and len({*cells}) == 1}
     common.pop(configs, None)
-    if len(common) == len(headings):  # rows that nothing tells apart are still rows
+    if len(common) == len(columns):  # rows that nothing tells apart are still rows
         common = {}
-    cells_of_all = ((name, one_line(cell)) for name, cell in common.items() if cell)
-    said = "; ".join(f"{name}: {cell}" if name else cell for name, cell in cells_of_all)
-    rows = [
-        [cell for name, cell in zip(headings, row, strict=True) if name not in common]
-        for row in rows
-    ]
-    headings = [name for name in headings if name not in common]
-    cells = [
-        [
-            legend.number(subject_of(cell)) if name == configs and cell else one_line(cell)
-            for name, cell in zip(headings, row, strict=True)
-        ]
-        for row in rows
-    ]
-    shown = ["" if name == configs else name for name in headings]
-    lines = fitted(shown, cells, width, left={*left, ""}, fold=True)
+    said = "; ".join(f"{name}: {cell}" if name else cell for name, cell in common.items() if cell)
+    kept = {name: cells for name, cells in columns.items() if name not in common}
+    if configs in kept:
+        kept[configs] = [legend.number(subject_of(c)) if c else "" for c in kept[configs]]
+    shown = ["" if name == configs else name for name in kept]
+    beside = list(zip(*kept.values(), strict=True))
+    lines = fitted(shown, beside, width, left={*left, ""}, fold=True)
     first = [f"all: {said}"] if said else []
     return "\n".join([*(folded(line, width) for line in (*first, *lines)), *legend.lines(width)])
-
-
-def _one(column: Sequence[str]) -> bool:
-    """Whether several rows have the same there."""
-    return len(column) > 1 and len(set(column)) == 1
 
 
 def subject_of(config: str) -> str:

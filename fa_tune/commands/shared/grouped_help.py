@@ -28,18 +28,8 @@ HEADINGS: dict[str, tuple[str, ...]] = {
         "clock_control",
     ),
     "Machine and files": (
-        *(
-            "device",
-            "devices",
-            "ray",
-            "arch",
-            "archs",
-            "jobs",
-            "compile_timeout_s",
-            "ncu",
-            "recordings",
-        ),
-        *("registry", "cache_dir", "quiet", "help"),
+        *("device", "devices", "ray", "arch", "archs", "jobs", "compile_timeout_s", "ncu"),
+        *("recordings", "registry", "cache_dir", "quiet", "help"),
     ),
 }
 _HEADING = {name: heading for heading, names in HEADINGS.items() for name in names}

@@ -32,15 +32,7 @@ from fa_tune.commands.shared.options import (
     recordings_option,
     several,
 )
-from fa_tune.commands.shared.parameters import (
-    STDOUT,
-    NamedPath,
-    Number,
-    WholeNumber,
-    names,
-    output_file,
-    whole_numbers,
-)
+from fa_tune.commands.shared.parameters import NamedPath, WholeNumber
 from fa_tune.core.inputs import DEFAULT
 from fa_tune.core.model import user_subject
 from fa_tune.core.options import (
@@ -60,7 +52,7 @@ from fa_tune.core.workload import BACKWARD, BENCHMARK_HEADS, MASKS, USUAL, DType
 from fa_tune.libraries import LABELS, is_installed, user
 
 OF_BACKWARD = ("fa3",)  # references that a backward pass is measured beside where they are there
-SEQ_LENS = whole_numbers(1, MAX_TOKENS, "1024,4096")
+SEQ_LENS = parameters.whole_numbers(1, MAX_TOKENS, "1024,4096")
 
 _WORKLOAD: Mapping[str, Decorator[Any]] = {
     "seq_lens": option(
@@ -92,7 +84,7 @@ _WORKLOAD: Mapping[str, Decorator[Any]] = {
     "batches": option(
         "--batch",
         "batches",
-        type=whole_numbers(1, 65535, "1,16"),
+        type=parameters.whole_numbers(1, 65535, "1,16"),
         default=(),
         show_default="16 up to 4096, then 65536 / seq_len",
         metavar="N,N,…",
@@ -108,7 +100,7 @@ _WORKLOAD: Mapping[str, Decorator[Any]] = {
     "masks": option(
         "--mask",
         "masks",
-        type=names(MASKS),
+        type=parameters.names(MASKS),
         default="full",
         metavar="NAME,…",
         help="Masks: full (every query sees every key), causal (query i sees keys 0 to i), "
@@ -134,7 +126,7 @@ _MEASURE: Mapping[str, Decorator[Any]] = {
     "references": option(
         "--ref",
         "references",
-        type=names(tuple(LABELS), alone="none"),
+        type=parameters.names(tuple(LABELS), alone="none"),
         default=",".join(REFERENCES),
         metavar="NAME,…",
         help="Reference kernels to measure beside ours: fa2, cudnn, flex (torch's FlexAttention), "
@@ -206,7 +198,7 @@ _MACHINE: Mapping[str, Decorator[Any]] = {
     "compile_timeout_s": option(
         "--compile-timeout",
         "compile_timeout_s",
-        type=Number(1.0, 86_400.0),
+        type=parameters.Number(1.0, 86_400.0),
         default=COMPILE_TIMEOUT_S,
         metavar="SECONDS",
         help="Time limit for compiling one kernel; a kernel that takes longer is left out.",
@@ -300,7 +292,7 @@ _SEARCH: Mapping[str, Decorator[Any]] = {
 _OUTPUT: Mapping[str, Decorator[Any]] = {
     "csv": option(
         "--csv",
-        type=output_file(),
+        type=parameters.output_file(),
         metavar="FILE",
         help="Also write the whole table as CSV; with - write only that, to standard output.",
     ),
@@ -314,7 +306,7 @@ _OUTPUT: Mapping[str, Decorator[Any]] = {
 _OTHERS: Mapping[str, Decorator[Any]] = {
     "html": option(
         "--html",
-        type=output_file(stdout=False),
+        type=parameters.output_file(stdout=False),
         metavar="FILE",
         help="Also write a page of figures and tables: one file that needs no network.",
     ),
@@ -432,10 +424,10 @@ class Output:
     wide: bool = False
 
     def __post_init__(self) -> None:
-        if self.as_json and self.csv == STDOUT:
+        if self.as_json and self.csv == parameters.STDOUT:
             raise click.UsageError("--json and --csv - both want standard output; choose one")
 
     @property
     def is_table(self) -> bool:
         """Whether standard output is for people."""
-        return not self.as_json and self.csv != STDOUT
+        return not self.as_json and self.csv != parameters.STDOUT

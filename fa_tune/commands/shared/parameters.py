@@ -19,7 +19,7 @@ from fa_tune.core.errors import InvalidConfig, StorageError
 from fa_tune.core.inputs import BUILT_IN, NAMES, InputSpec, Kind
 from fa_tune.core.workload import DType, FieldSpec, Workload
 from fa_tune.families import family_names
-from fa_tune.search.strategies import FORMER
+from fa_tune.search.strategies import FORMER, STRATEGIES
 from fa_tune.search.strategies.budget import Budget
 
 if TYPE_CHECKING:
@@ -156,15 +156,6 @@ class WholeNumber(click.IntRange):
         return int(super().convert(value, param, ctx))
 
 
-class StrategyName(click.Choice[str]):
-    """A strategy's name; of one that left, the error says what to take in its place."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if instead := FORMER.get(str(value)):
-            self.fail(f"{value!r} is gone; take {instead!r}", param, ctx)
-        return super().convert(value, param, ctx)
-
-
 class Number(click.FloatRange):
     """A number between two."""
 
@@ -255,6 +246,8 @@ WORKLOADS = Listed("keys", _workload, KEY)
 ARCHITECTURE = Read("arch", _architecture, ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"))
 ARCHITECTURES = Listed("archs", _architecture, "sm_90a,sm_80")
 KERNELS = Read("kernels", _kernels, _SETS)  # a set's key or a config; the search knows its meaning
+STRATEGIES_LIST = names(tuple(STRATEGIES), alone="none", former=FORMER)
+STRATEGY = Read("strategy", names(tuple(STRATEGIES), former=FORMER).one, tuple(STRATEGIES))
 BUDGET = Read("budget", Budget.parse)  # `60`, `300s` or `60,300s`
 SCORE_HOOK = Read("file", _score_hook, None)  # a hook's file or digest as its digest
 

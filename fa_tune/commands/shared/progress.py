@@ -21,39 +21,33 @@ EVERY_S = 10.0  # a line where there is no bar
 SEVERAL = "several GPUs"  # the stage in which each of them has stages of its own
 
 
-class StageTimes:
-    """How long each stage took, in seconds, `start` being what comes before the first one."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[str, float] = {}
-        self._stage, self._since = "start", time.monotonic()
-
-    def begin(self, stage: str) -> None:
-        """A stage begins; the one before is over."""
-        now = time.monotonic()
-        self._seconds[self._stage] = self._seconds.get(self._stage, 0.0) + now - self._since
-        self._stage, self._since = stage, now
-
-    def by_stage(self) -> dict[str, float]:
-        """Seconds by stage until now, in the order in which they first began."""
-        self.begin(self._stage)
-        return {stage: round(seconds, 3) for stage, seconds in self._seconds.items()}
-
-
 class PlainProgress:
     """Notes and warnings as lines on stderr, and unless `quiet` every now and then how far a stage
     is; keeps what was said, and times the stages."""
 
     def __init__(self, quiet: bool = True) -> None:
         self.said: list[str] = []
-        self.times = StageTimes()
+        self._seconds: dict[str, float] = {}
+        self._timed, self._since = "start", time.monotonic()
         self._quiet = quiet
         self._name, self._done, self._total = "", 0, 0
         self._shown_at = time.monotonic()
 
+    def begin(self, timed: str) -> None:
+        """A stage begins, to be timed; the one before is over."""
+        now = time.monotonic()
+        self._seconds[self._timed] = self._seconds.get(self._timed, 0.0) + now - self._since
+        self._timed, self._since = timed, now
+
+    def stages_s(self) -> dict[str, float]:
+        """Seconds by stage until now, in the order in which they first began, `start` being what
+        comes before the first one."""
+        self.begin(self._timed)
+        return {stage: round(seconds, 3) for stage, seconds in self._seconds.items()}
+
     def stage(self, name: str, total: int) -> None:
         """Timed; shown once it takes long."""
-        self.times.begin(name)
+        self.begin(name)
         self._name, self._done, self._total = name, 0, total
 
     def advance(self, text: str = "") -> None:
@@ -77,7 +71,7 @@ class PlainProgress:
 
     def lane(self, name: str) -> Progress:
         """Lines are the same for all."""
-        self.times.begin(SEVERAL)
+        self.begin(SEVERAL)
         return _Lane(self)
 
     def tell(self, note: str = "", warnings: Sequence[str] = ()) -> None:
@@ -155,7 +149,7 @@ class BarProgress(PlainProgress):
 
     def lane(self, name: str) -> Progress:
         """A bar of its own for one of several that work at the same time."""
-        self.times.begin(SEVERAL)
+        self.begin(SEVERAL)
         return _Bar(self, self._bars, f"{name}: ")
 
     def advance(self, text: str = "") -> None:

@@ -88,53 +88,35 @@ def all_rows(result: SearchResult) -> list[Row]:
 def show_search(result: SearchResult, limit: int | None, *, wide: bool = False) -> None:
     """A table and a summary for each workload on standard output: fitted to the terminal, or with
     every column and config."""
-    (_show_wide if wide else _show_fitted)(result, limit)
-    closing = []
-    if result.rejected:
-        closing.append(rejected_line(result.rejected))
-    if result.reused and result.measured:
-        closing.append(f"{result.measured} measured now, {result.reused} taken from earlier runs.")
-    if result.registry is not None and any(found.decision for found in result.results):
-        closing.append(f"Kept in {result.registry}.")
-    closing.append(f"Measurements: {result.source}.")
-    for text in closing:
-        tell(text, wide=wide)
-
-
-def _show_fitted(result: SearchResult, limit: int | None) -> None:
-    width, legend = terminal_width(), Legend()
+    legend = None if wide else Legend()
     sentences = []
     for found in result.results:
         rows = workload_rows(result, found)
-        name = _name(found, rows)
-        lines = search_table.table_lines(found, rows, legend, limit, width)
-        if lines:
-            tell(name)
-            say("\n".join([*lines, ""]))
-        sentences.append(search_table.sentence(found, name, legend, _gpu(result)))
-    if any(found.decision for found in result.results):
-        tell(search_table.KEY)
-        say("\n".join([*legend.lines(width), ""]))
-    for text in sentences:
-        tell(text)
-
-
-def _name(found: WorkloadResult, rows: Sequence[Row]) -> str:
-    return str(rows[0].group) if rows else found.workload.key
-
-
-def _show_wide(result: SearchResult, limit: int | None) -> None:
-    summaries = []
-    for found in result.results:
-        rows = workload_rows(result, found)
+        name = str(rows[0].group) if rows else found.workload.key
+        if legend is not None:
+            lines = search_table.table_lines(found, rows, legend, limit, terminal_width())
+            if lines:
+                tell(name)
+                say("\n".join([*lines, ""]))
         # Nothing but "no recording holds it" is told better by the one line below.
-        if any(row.outcome is not Outcome.NOT_RECORDED for row in rows):
+        elif any(row.outcome is not Outcome.NOT_RECORDED for row in rows):
             chosen = found.decision.chosen.subject if found.decision else None
             write_text(_by_choice(found, rows), sys.stdout, limit or ALL, chosen=chosen)
             say()
-        summaries.append(search_table.sentence(found, _name(found, rows), None, _gpu(result)))
-    for text in summaries:
-        say(text)
+        sentences.append(search_table.sentence(found, name, legend, _gpu(result)))
+    decided = any(found.decision for found in result.results)
+    if legend is not None and decided:
+        tell(search_table.KEY)
+        say("\n".join([*legend.lines(terminal_width()), ""]))
+    if result.rejected:
+        sentences.append(rejected_line(result.rejected))
+    if result.reused and result.measured:
+        reused = f"{result.reused} taken from earlier runs"
+        sentences.append(f"{result.measured} measured now, {reused}.")
+    if result.registry is not None and decided:
+        sentences.append(f"Kept in {result.registry}.")
+    for text in (*sentences, f"Measurements: {result.source}."):
+        tell(text, wide=wide)
 
 
 def _by_choice(found: WorkloadResult, rows: Sequence[Row]) -> list[Row]:

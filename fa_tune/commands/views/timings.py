@@ -108,16 +108,24 @@ def timed(result: ProfileResult) -> dict[str, Any]:
 
 def show_timings(result: ProfileResult, output: Output) -> None:
     """The result on standard output, as a table per workload or for machines."""
+    limit = output.limit
     write_rows_csv(rows_from_attempts(result.attempts, result.resources), output.csv)
     if output.as_json:
         write_document(Bench, **timed(result))
     elif output.is_table:
-        width, legend = None if output.wide else terminal_width(), Legend()
+        legend = Legend()
         timings = [Timing.of(attempt) for attempt in result.attempts]
         for (workload, inputs), members in _grouped(timings).items():
-            say(_table(workload, inputs, members, output.limit, legend, width))
+            title = workload_text(Workload.from_key(workload))
+            title += f", {inputs} inputs" if inputs else ""
+            methods = ", ".join(dict.fromkeys(t.method for t in members if t.method))
+            tell(f"{title}; {methods}" if methods else title, wide=output.wide)
+            shown = sorted(members, key=_place)[: DEFAULT_LIMIT if limit is None else limit]
+            say(_in_full(shown) if output.wide else _fitted(shown, legend))
+            if len(members) > len(shown):
+                say(f"{'' if output.wide else '  '}… {len(members) - len(shown)} more")
             say()
-        if width is not None and (lines := legend.lines(width)):
+        if not output.wide and (lines := legend.lines(terminal_width())):
             say("\n".join([*lines, ""]))
         tell(f"Measurements: {result.source}.", wide=output.wide)
 
@@ -134,29 +142,8 @@ def _grouped(timings: Sequence[Timing]) -> dict[tuple[str, str], list[Timing]]:
     return found
 
 
-def _table(
-    workload: str,
-    inputs: str,
-    timings: Sequence[Timing],
-    limit: int | None,
-    legend: Legend,
-    width: int | None,
-) -> str:
-    """References first, then ours by median; what has no time last, with its reason."""
-    ordered = sorted(timings, key=_place)
-    shown = ordered[: DEFAULT_LIMIT if limit is None else limit]
-    title = workload_text(Workload.from_key(workload))
-    title += f", {inputs} inputs" if inputs else ""
-    methods = ", ".join(dict.fromkeys(t.method for t in timings if t.method))
-    title += f"; {methods}" if methods else ""
-    rest = f"… {len(ordered) - len(shown)} more" if len(ordered) > len(shown) else ""
-    if width is not None:
-        title, rest = wrapped(title, width), f"  {rest}" if rest else ""
-    table = _in_full(shown) if width is None else _fitted(shown, legend, width)
-    return "\n".join(part for part in (title, table, rest) if part)
-
-
 def _place(timing: Timing) -> tuple[bool, bool, float, str]:
+    """References first, then ours by median; what has no time last."""
     median_s = timing.median_s
     return median_s is None, not timing.reference, median_s or 0.0, timing.kernel
 
@@ -170,9 +157,9 @@ def _in_full(timings: Sequence[Timing]) -> str:
     return text_table(headings, rows, {"Kernel Name", "outcome", "reason"})
 
 
-def _fitted(timings: Sequence[Timing], legend: Legend, width: int) -> str:
+def _fitted(timings: Sequence[Timing], legend: Legend) -> str:
     """Configs by number and times in milliseconds; what went wrong under the table."""
-    headings = ("ms", *_TIMES, *_RATES)
+    headings, width = ("ms", *_TIMES, *_RATES), terminal_width()
     names = [t.kernel if t.reference else legend.number(subject_of(t.kernel)) for t in timings]
     rows = [[name, *t.figures()] for name, t in zip(names, timings, strict=True)]
     why = [

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from fa_tune.core.workload import FIELDS, DType, Workload
@@ -35,91 +33,60 @@ def cases(
     thorough: bool,
 ) -> tuple[CheckCase, ...]:
     """See `Forward.verification_cases`; `heads`: d_head, dtype and d_head_v."""
+    d_head, dtype, d_head_v = heads
     if traits.packed:
-        return _packed_cases(blocks, heads[0], heads[1], traits, thorough=thorough)
-    dense = _DenseCases(math.lcm(*blocks), *heads, traits)
-    found = [*dense.of_lengths(), *dense.of_scores()]
-    if thorough:
-        found += dense.of_far_scores_and_lengths()
+        return _packed_cases(blocks, d_head, dtype, traits, thorough=thorough)
+    found = (
+        CheckCase(
+            example(
+                traits,
+                (*shape, *lengths, d_head, dtype),
+                number,
+                bottom_right=bottom_right,
+                softmax_scale=scale,
+                d_head_v=d_head_v,
+            ),
+            inputs,
+        )
+        for number, (shape, lengths, bottom_right, scale, kinds) in enumerate(
+            _dense(math.lcm(*blocks), d_head, traits, thorough=thorough)
+        )
+        for inputs in kinds
+    )
     return tuple(dict.fromkeys(found))
 
 
-@dataclass
-class _DenseCases:
-    """Those of a batch that is not packed.  Without the ragged trait lengths are whole blocks of
-    `block` queries and keys; with it they are odd."""
+# Batch, heads and kv heads; lengths of queries and keys; bottom_right; the scale; kinds of inputs.
+Dense = tuple[tuple[int, int, int], tuple[int, int], bool, float | None, tuple[str, ...]]
 
-    block: int
-    d_head: int
-    dtype: DType
-    d_head_v: int
-    traits: Traits
-    _numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    @property
-    def _aligned(self) -> bool:
-        return has_alignment(self.traits)
-
-    @property
-    def _usual_lengths(self) -> tuple[int, int]:
-        return (257, 509) if self.traits.ragged else (2 * self.block, 3 * self.block)
-
-    def _workload(
-        self,
-        heads: tuple[int, int, int],
-        lengths: tuple[int, int],
-        *,
-        bottom_right: bool,
-        scale: float | None = None,
-    ) -> Workload:
-        """`heads`: batch, heads and kv_heads."""
-        return example(
-            self.traits,
-            (*heads, *lengths, self.d_head, self.dtype),
-            next(self._numbers),
-            bottom_right=bottom_right,
-            softmax_scale=scale,
-            d_head_v=self.d_head_v,
-        )
-
-    def of_lengths(self) -> Iterator[CheckCase]:
-        """Head counts that are no power of two, and unequal lengths, in both alignments."""
-        block = self.block
-        lengths = [(block, block), (3 * block, 2 * block), (2 * block, 5 * block)]
-        if self.traits.ragged:
-            least = fewest_queries(self.traits)
-            lengths = [(least, least), (113, 203), (3 * block + 1, block - 1), (257, 1023)]
-        heads = [(2, 3, 3), (1, 6, 2), (3, 5, 1), (2, 4, 4)]
-        scales = (None, None, 1.5 / math.sqrt(self.d_head), None)
-        for these, shape, scale in zip(lengths, heads, scales, strict=False):
-            for bottom_right in (False, True) if self._aligned else (False,):
-                yield CheckCase(
-                    self._workload(shape, these, bottom_right=bottom_right, scale=scale)
-                )
-
-    def of_scores(self) -> Iterator[CheckCase]:
-        """Scores of 1e5, a scale at which all weights are alike, and a sink at either end."""
-        large = round(LARGE_SCORE / (LARGEST_NORMAL * math.sqrt(self.d_head)))
-        for scale in (float(large), FAR_SCALE):
-            yield CheckCase(self._of_usual_lengths((1, 4, 2), scale))
-        sunk = self._of_usual_lengths((1, 4, 2), None)
-        for inputs in (SINK_FIRST, SINK_LAST):
-            yield CheckCase(sunk, inputs)
-
-    def of_far_scores_and_lengths(self) -> Iterator[CheckCase]:
-        """Scales from 1e-6 to 1e6, scores of 12 nats of standard deviation, and lengths to
-        131072."""
-        for scale in (*WIDE_SCALES, PEAKED_NATS / math.sqrt(self.d_head)):
-            yield CheckCase(self._of_usual_lengths((2, 6, 2), scale))
-        block, rest = self.block, 17 if self.traits.ragged else 0
+def _dense(block: int, d_head: int, traits: Traits, *, thorough: bool) -> Iterator[Dense]:
+    """The problems of a batch that is not packed.  Without the ragged trait lengths are whole
+    blocks of `block` queries and keys; with it they are odd."""
+    aligned, root = has_alignment(traits), math.sqrt(d_head)
+    # Head counts that are no power of two, and unequal lengths, in both alignments.
+    lengths = [(block, block), (3 * block, 2 * block), (2 * block, 5 * block)]
+    usual = (2 * block, 3 * block)
+    if traits.ragged:
+        least = fewest_queries(traits)
+        lengths = [(least, least), (113, 203), (3 * block + 1, block - 1), (257, 1023)]
+        usual = (257, 509)
+    shapes = [(2, 3, 3), (1, 6, 2), (3, 5, 1), (2, 4, 4)]
+    for these, shape, scale in zip(lengths, shapes, (None, None, 1.5 / root, None), strict=False):
+        for bottom_right in (False, True) if aligned else (False,):
+            yield shape, these, bottom_right, scale, (NORMAL,)
+    # Scores of 1e5, a scale at which all weights are alike, and a sink at either end.
+    for scale in (float(round(LARGE_SCORE / (LARGEST_NORMAL * root))), FAR_SCALE):
+        yield (1, 4, 2), usual, aligned, scale, (NORMAL,)
+    yield (1, 4, 2), usual, aligned, None, (SINK_FIRST, SINK_LAST)
+    if thorough:
+        for scale in (*WIDE_SCALES, PEAKED_NATS / root):
+            yield (2, 6, 2), usual, aligned, scale, (NORMAL,)
+        rest = 17 if traits.ragged else 0
         middle, long = (n // block * block - block * bool(rest) + rest for n in LONG)
-        yield CheckCase(self._workload((1, 2, 1), (middle, middle), bottom_right=False))
-        stretched = self._workload((1, 2, 1), (2 * block + rest, long), bottom_right=self._aligned)
-        for inputs in (NORMAL, SINK_FIRST, SINK_LAST):
-            yield CheckCase(stretched, inputs)
-
-    def _of_usual_lengths(self, heads: tuple[int, int, int], scale: float | None) -> Workload:
-        return self._workload(heads, self._usual_lengths, bottom_right=self._aligned, scale=scale)
+        yield (1, 2, 1), (middle, middle), False, None, (NORMAL,)
+        stretched = (2 * block + rest, long)
+        yield (1, 2, 1), stretched, aligned, None, (NORMAL, SINK_FIRST, SINK_LAST)
 
 
 def _packed_cases(

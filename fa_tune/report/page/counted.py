@@ -51,7 +51,11 @@ def counters(profiled: Profiled, numbers: Mapping[str, str]) -> Records:
     not zero on all.  `share` is the value over the largest of its line."""
     out: Records = []
     for _, measured in profiled:
-        of_kernels = [(m, {"time": _time(m)} | _labelled(m)) for m in measured if m.counters]
+        of_kernels = [
+            (m, {"time": _time(m)} | {label(n): m.counters[n] for n in METRICS if n in m.counters})
+            for m in measured
+            if m.counters
+        ]
         for line in dict.fromkeys(name for _, values in of_kernels for name in values):
             known = [(m, values[line]) for m, values in of_kernels if line in values]
             most = max(quantity.value for _, quantity in known)
@@ -67,10 +71,6 @@ def counters(profiled: Profiled, numbers: Mapping[str, str]) -> Records:
                 if most > 0
             ]
     return out
-
-
-def _labelled(measured: Measurement) -> dict[str, Quantity]:
-    return {label(name): measured.counters[name] for name in METRICS if name in measured.counters}
 
 
 def _time(measurement: Measurement) -> Quantity:

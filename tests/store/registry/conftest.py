@@ -20,6 +20,7 @@ from fa_tune.store.registry.schema import (
     RunnerUp,
     VerdictSummary,
 )
+from tests.store.test_recordings import ORIGIN
 
 MakeEntry = Callable[..., Entry]
 
@@ -47,25 +48,9 @@ def make_entry() -> MakeEntry:
     ) -> Entry:
         workload = benchmark_workload(seq_len, d_head, dtype, causal=causal)
         median_s = changes.get("median_s", 6.315e-3)
-        provenance = Provenance(
-            gpu=gpu,
-            driver="580.65.06",
-            cuda="13.0",
-            nvrtc="13.0",
-            method=method,
-            profiler_version="2025.3.1",
-            profiler_args=("--cache-control", "all", "--clock-control", "none"),
-            clock_policy="none",
-            cache_policy="all",
-            kernel_source_sha256="5d1c" * 16,
-            recorded_at="2026-01-02T03:04:05+00:00",
-            fa_tune_version="0.1.0",
-            extra={"runs": 5},
-        )
         names = {f.name for f in dataclasses.fields(Provenance)}
-        provenance = dataclasses.replace(
-            provenance, **{k: changes.pop(k) for k in sorted(changes) if k in names}
-        )
+        of_provenance = {k: changes.pop(k) for k in sorted(changes) if k in names}
+        provenance = dataclasses.replace(ORIGIN, gpu=gpu, method=method, **of_provenance)
         fields: dict[str, Any] = {
             "gpu": Gpu(gpu, compute_capability),
             "workload": workload,

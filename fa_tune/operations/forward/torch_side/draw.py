@@ -26,7 +26,7 @@ def draw(
 ) -> Tensors:
     """Q, K and V in fp32, the same for one seed; each with `extra_heads` more heads at its
     beginning than the workload has."""
-    w = in_one_row(workload)
+    w = workload.dense(*workload.rows) if workload.packed else workload  # in one row
     if spec.kind is Kind.FILE:
         return _of_file(spec.path, w, device, extra_heads)
     generator = torch.Generator(device=device).manual_seed(seed)
@@ -49,11 +49,6 @@ def draw(
         _scale(q, k, w, sigmas)
         _add_sink(q, k, w, sinks)
     return q, k, v
-
-
-def in_one_row(workload: Workload) -> Workload:
-    """A packed batch as one sequence of all its rows; another workload as it is."""
-    return workload.dense(*workload.rows) if workload.packed else workload
 
 
 def _scale(q: torch.Tensor, k: torch.Tensor, w: Workload, sigma: torch.Tensor) -> None:
@@ -89,11 +84,9 @@ def _power_of_two(product: float) -> float:
 
 def _heads(batch: int, heads: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
     """HEADS in turn: standard deviations and sinks, each [batch, 1, heads, 1]."""
-    known = list(islice(cycle(HEADS), batch * heads))
-    shape = (batch, 1, heads, 1)
-    sigmas = torch.tensor([sigma for sigma, _ in known], device=device).view(shape)
-    sinks = torch.tensor([float(sink) for _, sink in known], device=device).view(shape)
-    return sigmas, sinks
+    known = zip(*islice(cycle(HEADS), batch * heads), strict=True)
+    sigmas, sinks = (torch.tensor([float(n) for n in each], device=device) for each in known)
+    return sigmas.view(batch, 1, heads, 1), sinks.view(batch, 1, heads, 1)
 
 
 def _of_file(path: str, w: Workload, device: str, extra_heads: int) -> Tensors:
@@ -105,11 +98,8 @@ def _of_file(path: str, w: Workload, device: str, extra_heads: int) -> Tensors:
         return tensor[:, :seq_len][batches][:, :, wanted].to(device, torch.float32)
 
     q, k, v = _load(path)
-    return (
-        part(q, w.seq_len_q, w.heads),
-        part(k, w.seq_len_kv, w.kv_heads),
-        part(v, w.seq_len_kv, w.kv_heads),
-    )
+    of_keys = w.seq_len_kv, w.kv_heads
+    return part(q, w.seq_len_q, w.heads), part(k, *of_keys), part(v, *of_keys)
 
 
 @lru_cache(maxsize=1)

@@ -84,27 +84,22 @@ def expected(
 def _dense(w: Workload, inputs: Tensors, precise: torch.dtype, first: int = 0) -> dict[str, Judged]:
     """Those of a batch of one length; hooks count its elements from `first` on."""
     q, v = inputs["q"], inputs["v"]
-    device, shape = q.device, (*q.shape[:3], v.shape[3])
-    exact = torch.empty(shape, dtype=precise, device=device)
-    open_ = torch.empty(shape, dtype=torch.float32, device=device)
-    cut = torch.empty(shape, dtype=torch.float32, device=device)
-    same = torch.empty(shape, dtype=q.dtype, device=device)
-    rows = (w.batch, w.heads, w.seq_len_q)
-    lse = torch.empty(rows, dtype=precise, device=device)
-    lse_open = torch.empty(rows, dtype=torch.float64, device=device)
+    shape, rows = (*q.shape[:3], v.shape[3]), (w.batch, w.heads, w.seq_len_q)
+    types = (precise, torch.float32, torch.float32, q.dtype)
+    of_o = [torch.empty(shape, dtype=dtype, device=q.device) for dtype in types]
+    of_lse = [torch.empty(rows, dtype=dtype, device=q.device) for dtype in (precise, torch.float64)]
     for part in _parts(w):
-        where = (part.batch, part.rows, part.heads)
-        by_head = (part.batch, part.heads, part.rows)
         found = _forward_part(w, inputs, part, precise, first)
-        exact[where] = found.exact.flatten(0, 1).transpose(0, 1)
-        open_[where] = found.open.flatten(0, 1).transpose(0, 1).float()
-        cut[where] = found.cut.flatten(0, 1).transpose(0, 1).float()
-        same[where] = found.same.flatten(0, 1).transpose(0, 1)
-        lse[by_head] = found.lse.flatten(0, 1)
-        lse_open[by_head] = found.score_open.flatten(0, 1).clamp(min=LSE_TOLERANCE)
+        where = (part.batch, part.rows, part.heads)
+        for whole, own in zip(of_o, (found.exact, found.open, found.cut, found.same), strict=True):
+            whole[where] = own.flatten(0, 1).transpose(0, 1).to(whole.dtype)
+        where = (part.batch, part.heads, part.rows)
+        for whole, own in zip(of_lse, (found.lse, found.score_open), strict=True):
+            whole[where] = own.flatten(0, 1)
+    (exact, open_, cut, same), (lse, lse_open) = of_o, of_lse
     return {
         "o": Judged(exact, open_ + cut, Judged(exact, open_).errors(same)),
-        "lse": Judged(lse, lse_open),
+        "lse": Judged(lse, lse_open.clamp(min=LSE_TOLERANCE)),
     }
 
 
@@ -191,15 +186,14 @@ def _forward_part(
     )
     hidden = hidden_pairs(w, q.device, rows=part.rows)
     exact_v = v.to(precise)
+
+    def by_group(of_heads: torch.Tensor) -> torch.Tensor:
+        return of_heads[part.heads].unflatten(0, (-1, group))[..., None, None]
+
     sink, slopes = inputs.get("sink"), inputs.get("alibi_slopes")
-    if sink is not None:
-        sink = sink[part.heads].unflatten(0, (-1, group))[..., None, None]
-    if slopes is not None:
-        slopes = slopes[part.batch, part.heads].unflatten(0, (-1, group))[..., None, None]
-
-    heads = torch.arange(w.heads, device=q.device)[part.heads]
-    heads = heads.unflatten(0, (-1, group))[..., None, None]
-
+    sink = None if sink is None else by_group(sink)
+    slopes = None if slopes is None else by_group(slopes[part.batch])
+    heads = by_group(torch.arange(w.heads, device=q.device))
     element = first + part.batch
 
     def scores(dtype: torch.dtype) -> torch.Tensor:
