@@ -87,6 +87,19 @@ def of_heads(tensor: Tensor, name: str) -> Tensor:
     return tensor.float().contiguous()
 
 
+def check_window(name: str, window: object, *, every: int | None) -> None:
+    """Raise InvalidConfig for what is no pair of numbers of keys; `every` stands for all keys."""
+    # A compiled graph knows that its numbers are int, but not their attributes.
+    if (
+        not isinstance(window, (tuple, list))
+        or len(window) != 2
+        or not all(s is every or isinstance(s, int) or hasattr(s, "__index__") for s in window)
+    ):
+        raise InvalidConfig(
+            f"{name} must be two numbers of keys, (left, right), {every} for all, not {window!r}"
+        )
+
+
 def bounds(
     traits: Traits, seq_len_q: int, seq_len_kv: int, *, aligned: bool = False
 ) -> tuple[int | None, int | None]:
