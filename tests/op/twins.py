@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fa_tune.core.hooks import twin_of
+from fa_tune.core.hooks import register, twin_of
 from fa_tune.op import backward
 from fa_tune.op.backward import Mask, Three
 from fa_tune.op.operands import Done, Gradients, Lengths
@@ -17,6 +17,12 @@ from fa_tune.op.traits import Traits
 
 Tensor = torch.Tensor
 sdpa = torch.nn.functional.scaled_dot_product_attention
+
+
+def hook(result: str, twin: Any = None) -> str:
+    """The digest of a score hook with this result."""
+    signature = "score_hook(float s, int b, int h, int q, int k)"
+    return register(f"__device__ float {signature} {{ return {result}; }}", twin)
 
 
 def draw(*shape: int) -> Tensor:
