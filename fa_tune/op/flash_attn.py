@@ -129,18 +129,8 @@ def dense(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Te
         function = attention
         if torch.is_autocast_enabled("cuda"):  # which means nothing to FlashAttention
             function = without_autocast(attention)
-        ours = partial(
-            function,
-            *(q, k, v),
-            causal=traits.causal,
-            bottom_right=traits.bottom_right and q.shape[1] != k.shape[1],
-            softmax_scale=traits.scale,
-            return_lse=options.lse,
-            window=(traits.window_left, traits.window_right),
-            softcap=traits.softcap,
-            alibi_slopes=traits.alibi_slopes,
-            score_hook=traits.score_hook,
-        )
+        own = traits._replace(bottom_right=traits.bottom_right and q.shape[1] != k.shape[1])
+        ours = partial(function, q, k, v, return_lse=options.lse, **own.of_attention)
         found, reason = _refusals.attempt(ours, Asked(q, k, v, traits, options.lse))
         if not reason:
             return found if options.lse else (found, None)

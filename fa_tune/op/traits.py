@@ -54,6 +54,20 @@ class Traits(NamedTuple):
         }
 
     @property
+    def of_attention(self) -> dict[str, Any]:
+        """The same as arguments of `attention`."""
+        return {
+            "causal": self.causal,
+            "bottom_right": self.bottom_right,
+            "softmax_scale": self.scale,
+            "window": (self.window_left, self.window_right),
+            "sink": self.sink,
+            "softcap": self.softcap,
+            "alibi_slopes": self.alibi_slopes,
+            "score_hook": self.score_hook,
+        }
+
+    @property
     def masks_only(self) -> bool:
         """Whether scores go into the softmax as they are but for scale and mask."""
         changes = (self.softcap, self.alibi_slopes, self.score_hook)

@@ -69,18 +69,7 @@ def problem(name: str, packed: bool) -> tuple[Run, Run, Tensors]:
     def ours(*given: torch.Tensor) -> Any:
         if packed:
             return packed_attention(*given[:3], LENGTHS, of(given), return_lse=True)
-        causal, _, scale, left, right, sink, softcap, slopes, hook = of(given)
-        return attention(
-            *given[:3],
-            causal=causal,
-            softmax_scale=scale,
-            window=(left, right),
-            sink=sink,
-            softcap=softcap,
-            alibi_slopes=slopes,
-            score_hook=hook,
-            return_lse=True,
-        )
+        return attention(*given[:3], return_lse=True, **of(given).of_attention)
 
     def plain(*given: torch.Tensor) -> Any:
         if not packed:

@@ -163,14 +163,8 @@ def test_gradients_of_all_traits(
             return twins.defined(*given[:3], traits._replace(**own))[0]
 
         def ours(*given: Any, traits: Traits = traits) -> Any:
-            return attention(
-                *given[:3],
-                causal=traits.causal,
-                bottom_right=traits.bottom_right,
-                window=(traits.window_left, traits.window_right),
-                softcap=traits.softcap,
-                **dict(zip(names, given[3:], strict=True)),
-            )
+            own = dict(zip(names, given[3:], strict=True))
+            return attention(*given[:3], **traits._replace(**own).of_attention)
 
         right = grads(plain, tensors, seed)
         for found, exact in zip(grads(ours, tensors, seed), right, strict=True):
