@@ -4,27 +4,10 @@ A hook is CUDA text with a function
 
     __device__ float score_hook(float score, int batch, int head, int query, int key)
 
-whose result takes the score's place, before any mask; a score is scaled, and ALiBi's bias is in it.
-`fa_tune::tanh(x)` and `fa_tune::softcap(score, cap)`, which is cap · tanh(score / cap), are there,
-exact to the last places of fp32.
-
-Where a function takes much time, the text can have a struct instead, which gets four scores of a
-query at once, `scale` times less than they are, and leaves them `unit` times less than they are to
-be, less `origin`; both are optional.  The kernel multiplies by such factors anyway.  A soft cap of
-50, as fast as the built-in one:
-
-    struct score_hook {
-        static constexpr float unit = 2 * 50.f, origin = -50.f;
-        static __device__ void four(float (&s)[4], float scale, const fa_tune::ScorePlaces& at) {
-            fa_tune::logistic(s, scale * (2 / 50.f));
-        }
-    };
-
-`fa_tune::logistic(x, factor)` is 1 / (1 + e^(-factor x)) of four, which share a reciprocal; score i
-is of `at.batch`, `at.head`, `at.query(i)` and `at.key(i)`.
-
-Where the text is also given as a function of torch tensors, a kernel can be judged by that; it has
-the first form's arguments and result.
+whose result takes the score's place, before any mask, or with a struct that gets four scores at
+once: docs/use-in-torch.md has both forms, and what is there to call.  Where the text is also given
+as a function of torch tensors, a kernel can be judged by that; it has the arguments and result of
+the function above.
 
 A workload names a hook by its digest.  Texts are known to the process that registered them, and
 those of files that the variable FA_TUNE_SCORE_HOOKS lists to every process that has it.

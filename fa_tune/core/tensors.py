@@ -12,36 +12,44 @@ if TYPE_CHECKING:
     import torch
 
 
+DENSE, PACKED = "[batch, seq_len, heads, d_head]", "[rows, heads, d_head]"
+
+
 def workload_of(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, lse: bool = False, **problem: Any
 ) -> Workload:
     """The problem that tensors make; `problem` has what they do not tell, by the workload's fields.
     Raises InvalidConfig where they make none."""
-    if any(t.ndim != 4 for t in (q, k, v)) or k.shape[:3] != v.shape[:3]:
-        shapes = ", ".join(str(tuple(t.shape)) for t in (q, k, v))
-        raise InvalidConfig(
-            f"Q, K, V must be [batch, seq, heads, d_head], V like K but for d_head: {shapes}"
-        )
-    if (q.shape[0], q.shape[3]) != (k.shape[0], k.shape[3]):
-        raise InvalidConfig(
-            f"Q and K differ in batch or d_head: {tuple(q.shape)} and {tuple(k.shape)}"
-        )
+    if problem.get("packed"):
+        check_shapes(q, k, v, PACKED)
+        problem |= {"total_q": q.shape[0], "total_kv": k.shape[0]}
+    else:
+        check_shapes(q, k, v, DENSE)
+        problem |= {"batch": q.shape[0], "seq_len_q": q.shape[1], "seq_len_kv": k.shape[1]}
     check_columns(v)
     dtype = dtype_of(q)
     if {k.dtype, v.dtype} != {q.dtype}:
         raise InvalidConfig(f"Q, K, V must all be fp16 or all bf16, not {q.dtype}, {k.dtype}")
     return _made(
-        batch=q.shape[0],
-        heads=q.shape[2],
-        kv_heads=k.shape[2],
-        seq_len_q=q.shape[1],
-        seq_len_kv=k.shape[1],
-        d_head=q.shape[3],
+        heads=q.shape[-2],
+        kv_heads=k.shape[-2],
+        d_head=q.shape[-1],
+        d_head_v=v.shape[-1],
         dtype=dtype,
         lse=lse,
-        d_head_v=v.shape[3],
         **problem,
     )
+
+
+def check_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: str) -> None:
+    """Raise InvalidConfig for tensors that make no problem, whatever their heads and types;
+    `layout` is `DENSE` or `PACKED`."""
+    n_dims = layout.count(",") + 1
+    if any(t.ndim != n_dims for t in (q, k, v)) or k.shape[:-1] != v.shape[:-1]:
+        shapes = ", ".join(str([*t.shape]) for t in (q, k, v))
+        raise InvalidConfig(f"Q, K, V must be {layout}, V like K but for d_head: {shapes}")
+    if q.shape[-1] != k.shape[-1] or (layout == DENSE and q.shape[0] != k.shape[0]):
+        raise InvalidConfig(f"Q and K differ in batch or d_head: {[*q.shape]} and {[*k.shape]}")
 
 
 @lru_cache(maxsize=4096)  # most calls are of a problem that was there before

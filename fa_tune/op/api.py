@@ -19,7 +19,7 @@ from fa_tune.op.library import room_for_lse, room_for_out
 from fa_tune.op.native import translated
 from fa_tune.op.operands import note_written
 from fa_tune.op.precision import autocast
-from fa_tune.op.traits import Traits, of_heads
+from fa_tune.op.traits import Traits, check_window, of_heads
 
 _ops = torch.ops.fa_tune
 _PLAIN = (_ops.fwd.default, _ops.fwd_lse.default, _ops.fwd_out.default)
@@ -75,7 +75,7 @@ def attention(
     operators = _PLAIN
     if sink is not None or alibi_slopes is not None or softcap is not None or window != _EVERY:
         operators = _SCORED
-        _check_window(window)
+        check_window("window", window, every=None)
         if sink is not None:
             sink = of_heads(sink, "sink")
             wants_grad = wants_grad or sink.requires_grad
@@ -174,7 +174,7 @@ def _workload(
 ) -> Workload:
     _refuse_others(q=q, k=k, v=v)
     q, k, v = autocast(q, k, v)
-    _check_window(window)
+    check_window("window", window, every=None)
     left, right = window
     traits = Traits(window_left=left, window_right=right, **problem)
     if traits.score_hook is not None:
@@ -189,20 +189,3 @@ def _refuse_others(**given: object) -> None:
     for name, tensor in given.items():
         if not isinstance(tensor, Tensor):
             raise InvalidConfig(f"{name} must be a torch tensor, not {type(tensor).__name__}")
-
-
-def _check_window(window: object) -> None:
-    """Raise InvalidConfig for what is no pair of numbers of keys."""
-    if (
-        not isinstance(window, (tuple, list))
-        or len(window) != 2
-        or not all(_counts_keys(side) for side in window)
-    ):
-        raise InvalidConfig(
-            f"window must be two numbers of keys, (left, right), None for all, not {window!r}"
-        )
-
-
-def _counts_keys(side: object) -> bool:
-    # A compiled graph knows that its numbers are int, but not their attributes.
-    return side is None or isinstance(side, int) or hasattr(side, "__index__")

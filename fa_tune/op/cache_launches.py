@@ -55,13 +55,6 @@ class Prepared:
     workspace_bytes: int
     device: int
 
-    @classmethod
-    def of(
-        cls, kernel: CoreKernel, problem: abi.Problem, tensors: abi.Tensors, device: int
-    ) -> Prepared:
-        """The launch of a call."""
-        return cls(kernel, problem, tensors, kernel.workspace_bytes(problem, device), device)
-
     def launch(self, q: Tensor, cache: Cache) -> tuple[Tensor, Tensor | None] | None:
         """out and the log-sum-exp if it is wanted, on the current stream; None for addresses that
         rows of 16 bytes do not begin at."""

@@ -67,10 +67,6 @@ class Chooser:
     def _registry(self) -> Registry:
         return registry_file.load(self._path or registry_file.default_path())
 
-    def check(self) -> None:
-        """Raise RegistryError for a registry that cannot be read."""
-        _ = self._registry
-
     @cached_property
     def tuned(self) -> frozenset[Workload]:
         """The workloads that were tuned on this GPU model, with the usual softmax scale."""

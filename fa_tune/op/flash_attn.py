@@ -17,21 +17,19 @@ import torch
 from torch import Tensor
 
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.tensors import DENSE, PACKED
 from fa_tune.core.workload import MAX_SOFTCAP, MIN_SOFTCAP
 from fa_tune.op import products, refusals
 from fa_tune.op.api import attention
 from fa_tune.op.fallback_warning import tell
 from fa_tune.op.flash_fallback import (
-    DENSE,
     EVERY,
-    PACKED,
     Options,
     Window,
     by_flash2,
     check,
     check_dimensions,
     check_integers,
-    check_kinds,
     check_options,
     refuse,
     suits_flash2,
@@ -131,23 +129,12 @@ def dense(q: Tensor, k: Tensor, v: Tensor, options: Options) -> tuple[Tensor, Te
         function = attention
         if torch.is_autocast_enabled("cuda"):  # which means nothing to FlashAttention
             function = without_autocast(attention)
-        ours = partial(
-            function,
-            *(q, k, v),
-            causal=traits.causal,
-            bottom_right=traits.bottom_right and q.shape[1] != k.shape[1],
-            softmax_scale=traits.scale,
-            return_lse=options.lse,
-            window=(traits.window_left, traits.window_right),
-            softcap=traits.softcap,
-            alibi_slopes=traits.alibi_slopes,
-            score_hook=traits.score_hook,
-        )
+        own = traits._replace(bottom_right=traits.bottom_right and q.shape[1] != k.shape[1])
+        ours = partial(function, q, k, v, return_lse=options.lse, **own.of_attention)
         found, reason = _refusals.attempt(ours, Asked(q, k, v, traits, options.lse))
         if not reason:
             return found if options.lse else (found, None)
     check(q, k, v, DENSE)
-    check_kinds(q, k, v)
     if suits_flash2(q, v, options, q.shape[0], (q.shape[1], k.shape[1])):
         tell("flash_attn_func", reason)
         return by_flash2(q, k, v, options)
@@ -168,7 +155,6 @@ def _varlen(
         if not reason:
             return found
     check(q, k, v, PACKED)
-    check_kinds(q, k, v)
     batch, longest = len(lengths.cum_q) - 1, (lengths.longest_q, lengths.longest_kv)
     if suits_flash2(q, v, options, batch, longest):
         tell("flash_attn_varlen_func", reason)

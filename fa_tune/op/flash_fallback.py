@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.tensors import check_shapes
 from fa_tune.op import flash2, odd_heads
 from fa_tune.op.operands import Lengths, with_whole_rows
 from fa_tune.op.refusals import why_not_ours
-from fa_tune.op.traits import Traits
+from fa_tune.op.traits import Traits, check_window
 
 Window = tuple[int, int]
 EVERY: Window = (-1, -1)
 flash2_forward = torch.ops.aten._flash_attention_forward
-DENSE, PACKED = "[batch, seq_len, heads, d_head]", "[rows, heads, d_head]"
 
 
 class Options(NamedTuple):
@@ -64,15 +64,7 @@ def check_options(options: Options, batch: int, q: Tensor) -> None:
     scale = options.scale
     if scale is not None and not -math.inf < scale < math.inf:
         raise InvalidConfig(f"softmax_scale must be a finite number, not {scale}")
-    window: object = options.window
-    if (
-        not isinstance(window, (tuple, list))
-        or len(window) != 2
-        or not all(isinstance(side, int) or hasattr(side, "__index__") for side in window)
-    ):
-        raise InvalidConfig(
-            f"window_size must be two numbers of keys, (left, right), -1 for all, not {window}"
-        )
+    check_window("window_size", options.window, every=-1)
     slopes: object = options.alibi_slopes
     if slopes is None:
         return
@@ -115,17 +107,14 @@ def check_dimensions(three: tuple[object, ...], layout: str) -> None:
 
 
 def check(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
-    """Raise InvalidConfig for tensors that make no problem, whatever their types; `layout` is
-    `DENSE` or `PACKED`."""
-    three = (q, k, v)
-    check_dimensions(three, layout)
-    if k.shape[:-1] != v.shape[:-1]:
-        shapes = ", ".join(str([*t.shape]) for t in three)
-        raise InvalidConfig(f"Q, K, V must be {layout}, V like K but for d_head: {shapes}")
-    if q.shape[-1] != k.shape[-1] or (layout == DENSE and q.shape[0] != k.shape[0]):
-        raise InvalidConfig(f"Q and K differ in batch or d_head: {[*q.shape]} and {[*k.shape]}")
+    """Raise InvalidConfig for tensors that make no problem, of whatever floating-point type;
+    `layout` is `DENSE` or `PACKED`."""
+    check_shapes(q, k, v, layout)
     check_heads(q, k)
-    if any(t.device != q.device for t in three):
+    check_floating(q, k, v)
+    if {k.dtype, v.dtype} != {q.dtype}:
+        raise InvalidConfig(f"Q, K, V must be of one type, not {q.dtype}, {k.dtype}, {v.dtype}")
+    if {k.device, v.device} != {q.device}:
         raise InvalidConfig(
             f"Q, K, V must be on one device, not {q.device}, {k.device}, {v.device}"
         )
@@ -136,13 +125,6 @@ def check_heads(q: Tensor, k: Tensor) -> None:
     heads, kv_heads = q.shape[-2], k.shape[-2]
     if not kv_heads or not heads or heads % kv_heads:
         raise InvalidConfig(f"{kv_heads} kv heads do not divide {heads} heads")
-
-
-def check_kinds(q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Raise InvalidConfig for tensors that are not of one floating-point type."""
-    check_floating(q, k, v)
-    if {k.dtype, v.dtype} != {q.dtype}:
-        raise InvalidConfig(f"Q, K, V must be of one type, not {q.dtype}, {k.dtype}, {v.dtype}")
 
 
 def check_floating(q: Tensor, k: Tensor, v: Tensor) -> None:

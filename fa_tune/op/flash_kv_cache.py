@@ -12,13 +12,13 @@ from torch import Tensor
 
 from fa_tune.build.native.call import strides_of_rows
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.tensors import DENSE
 from fa_tune.op import cache_op, products
 from fa_tune.op.autograd import is_transformed
 from fa_tune.op.cache_launches import form_of
 from fa_tune.op.fallback_warning import tell
 from fa_tune.op.flash_attn import dense, why_not_ours
 from fa_tune.op.flash_fallback import (
-    DENSE,
     EVERY,
     Options,
     Window,
@@ -27,7 +27,6 @@ from fa_tune.op.flash_fallback import (
     check_floating,
     check_heads,
     check_integers,
-    check_kinds,
     check_options,
     refuse,
 )
@@ -208,7 +207,6 @@ def _check_read(
         keys, values = (t[:1].expand(q.shape[0], -1, -1, -1) for t in (keys, values))
         read = [q]
     check(q, keys, values, DENSE)
-    check_kinds(q, keys, values)
     if torch.compiler.is_compiling():  # tensors have no addresses yet
         return
     if not (why_not_ours(q, keys, values, options) or q.shape[3] % WHOLE_D_HEAD):

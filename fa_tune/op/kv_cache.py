@@ -53,7 +53,8 @@ def attend(
     if cache.new is not None:
         note_written(cache.k, cache.v)
     if remember is not None and not any(map(_is_copy, cache.parts, given.parts)):
-        remember(Prepared.of(kernel, problem, tensors, device))
+        n_bytes = kernel.workspace_bytes(problem, device)
+        remember(Prepared(kernel, problem, tensors, n_bytes, device))
     return out, lse
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -27,17 +28,10 @@ class _Held:
 
     def __init__(self, make: Callable[[], Tensor]) -> None:
         self.make = make
-        self._made: Tensor | None = None
 
-    @property
-    def is_made(self) -> bool:
-        return self._made is not None
-
-    @property
+    @cached_property
     def tensor(self) -> Tensor:
-        if self._made is None:
-            self._made = self.make()
-        return self._made
+        return self.make()
 
 
 class LazyMask(Tensor):  # type: ignore[misc]
@@ -66,7 +60,7 @@ class LazyMask(Tensor):  # type: ignore[misc]
     def rule(self) -> Rule | None:
         """What it is as a whole; None once an operation has had the tensor, which it may have
         changed."""
-        return None if self._held.is_made else self._told
+        return None if "tensor" in vars(self._held) else self._told
 
     @property
     def tensor(self) -> Tensor:

@@ -13,7 +13,7 @@ from fa_tune.build.native.call import problem_of, tensors_of
 from fa_tune.build.native.core import CoreKernel
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.hooks import hook_of
-from fa_tune.core.tensors import check_columns, dtype_of, is_expanded, score_tensors, workload_of
+from fa_tune.core.tensors import is_expanded, score_tensors, workload_of
 from fa_tune.core.workload import Workload
 from fa_tune.op.library import N_LENGTHS, room_for_lse, room_for_out
 from fa_tune.op.operands import Lengths, with_whole_rows
@@ -76,27 +76,13 @@ def _workload(
 ) -> Workload:
     if lengths is None:
         return workload_of(q, k, v, lse=lse, **traits.of_workload)
-    if any(t.ndim != 3 for t in (q, k, v)) or k.shape[:2] != v.shape[:2]:
-        shapes = ", ".join(str(tuple(t.shape)) for t in (q, k, v))
-        raise InvalidConfig(
-            f"Q, K, V must be [rows, heads, d_head], V like K but for d_head: {shapes}"
-        )
-    if q.shape[2] != k.shape[2] or {k.dtype, v.dtype} != {q.dtype}:
-        raise InvalidConfig("Q, K, V must be of one type, Q and K of one d_head")
-    check_columns(v)
-    return Workload(
-        batch=lengths.cum_q.numel() - 1,
-        heads=q.shape[1],
-        kv_heads=k.shape[1],
-        seq_len_q=lengths.longest_q,
-        seq_len_kv=lengths.longest_kv,
-        d_head=q.shape[2],
-        d_head_v=v.shape[2],
-        dtype=dtype_of(q),
+    return workload_of(
+        *(q, k, v),
         lse=lse,
         packed=True,
-        total_q=q.shape[0],
-        total_kv=k.shape[0],
+        batch=lengths.cum_q.numel() - 1,
+        seq_len_q=lengths.longest_q,
+        seq_len_kv=lengths.longest_kv,
         **traits.of_workload | {"bottom_right": False},
     )
 

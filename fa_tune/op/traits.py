@@ -54,6 +54,20 @@ class Traits(NamedTuple):
         }
 
     @property
+    def of_attention(self) -> dict[str, Any]:
+        """The same as arguments of `attention`."""
+        return {
+            "causal": self.causal,
+            "bottom_right": self.bottom_right,
+            "softmax_scale": self.scale,
+            "window": (self.window_left, self.window_right),
+            "sink": self.sink,
+            "softcap": self.softcap,
+            "alibi_slopes": self.alibi_slopes,
+            "score_hook": self.score_hook,
+        }
+
+    @property
     def masks_only(self) -> bool:
         """Whether scores go into the softmax as they are but for scale and mask."""
         changes = (self.softcap, self.alibi_slopes, self.score_hook)
@@ -85,6 +99,19 @@ def of_heads(tensor: Tensor, name: str) -> Tensor:
     if not tensor.is_floating_point():
         raise InvalidConfig(f"{name} must be floating-point, not {tensor.dtype}")
     return tensor.float().contiguous()
+
+
+def check_window(name: str, window: object, *, every: int | None) -> None:
+    """Raise InvalidConfig for what is no pair of numbers of keys; `every` stands for all keys."""
+    # A compiled graph knows that its numbers are int, but not their attributes.
+    if (
+        not isinstance(window, (tuple, list))
+        or len(window) != 2
+        or not all(s is every or isinstance(s, int) or hasattr(s, "__index__") for s in window)
+    ):
+        raise InvalidConfig(
+            f"{name} must be two numbers of keys, (left, right), {every} for all, not {window!r}"
+        )
 
 
 def bounds(

@@ -139,16 +139,7 @@ def attend(
     reason = _reason(query, key, value, attention_mask, dropout, scaling, others)
     q, k, v = (t.transpose(1, 2) for t in (query, key, value))
     if not reason:
-        ours = partial(
-            attention,
-            *(q, k, v),
-            causal=traits.causal,
-            bottom_right=traits.bottom_right,
-            softmax_scale=scaling,
-            window=(window, None),
-            sink=sink,
-            softcap=softcap,
-        )
+        ours = partial(attention, q, k, v, **traits.of_attention)
         found, reason = _refusals.attempt(
             ours, Asked(query, key, value, traits, lse=False), (FaTuneError,)
         )

@@ -49,22 +49,12 @@ compiled: list[BuildRequest] = []
 def build(requests: list[BuildRequest], *_: object, **__: object) -> list[BuildResult]:
     compiled.extend(requests)
     time.sleep(0.01)  # other threads get their turn
+    uses = Resources(1, 0, 0, 0, 0, 0, 1, 1)
     return [
         BuildResult(
-            request,
-            Outcome.OK,
-            Artifact(
-                request.variant,
-                request.traits,
-                request.arch,
-                "",
-                SYMBOL,
-                Resources(1, 0, 0, 0, 0, 0, 1, 1),
-            ),
-            "",
-            cached=False,
+            r, Outcome.OK, Artifact(r.variant, r.traits, r.arch, "", SYMBOL, uses), "", False
         )
-        for request in requests
+        for r in requests
     ]
 
 
@@ -168,18 +158,7 @@ def views(operators: Operators) -> str:
         out = draw(batch, n_q, heads) if dice.random() < 0.5 else torch.zeros_like(q)
         lse = torch.zeros(batch, heads, n_q) if dice.random() < 0.5 else None
         stub.launched()
-        api.attention(
-            *(q, k, v),
-            causal=traits.causal,
-            bottom_right=traits.bottom_right,
-            softmax_scale=traits.scale,
-            out=out,
-            lse=lse,
-            window=(traits.window_left, traits.window_right),
-            sink=traits.sink,
-            softcap=traits.softcap,
-            alibi_slopes=traits.alibi_slopes,
-        )
+        api.attention(q, k, v, out=out, lse=lse, **traits.of_attention)
         (found,) = stub.launched()
         workload = Workload(
             *(batch, heads, kv_heads, n_q, n_kv, d_head, DType.FP16),

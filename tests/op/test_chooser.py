@@ -84,6 +84,23 @@ def test_growing_lengths_need_a_choice_per_doubling(n: int) -> None:
     assert stands[0] <= stands[1] <= 2 * stands[0]
 
 
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is compiled."""
+    result = SimpleNamespace(artifact="made", reason="")
+    monkeypatch.setattr(chooser, "build", lambda *_, **__: [result])
+
+
+@pytest.fixture
+def made(built: None, tmp_path: Path) -> Chooser:
+    """Without a registry."""
+    return chooser_of(tmp_path / "none.json", tmp_path)
+
+
+def chooser_of(registry: Path, cache_dir: Path) -> Chooser:
+    return Chooser("NVIDIA H200", limits((9, 0)), registry, cache_dir=cache_dir)
+
+
 def test_one_of_several_compiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Choosers of one cache folder, as in several processes, compile a variant after each other."""
     inside, most = [0], [0]
@@ -97,10 +114,7 @@ def test_one_of_several_compiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
     monkeypatch.setattr(chooser, "build", build)
     workload = Workload(1, 4, 4, 64, 64, 128, DType.FP16)
-    made = [
-        Chooser("NVIDIA H200", limits((9, 0)), tmp_path / "none.json", cache_dir=tmp_path)
-        for _ in range(4)
-    ]
+    made = [chooser_of(tmp_path / "none.json", tmp_path) for _ in range(4)]
     running = [threading.Thread(target=one.choose, args=(workload,)) for one in made]
     for thread in running:
         thread.start()
@@ -109,26 +123,16 @@ def test_one_of_several_compiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert most == [1]
 
 
-def test_a_folder_that_cannot_be_written_is_no_obstacle(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    built = SimpleNamespace(artifact="made", reason="")
-    monkeypatch.setattr(chooser, "build", lambda *_, **__: [built])
+def test_a_folder_that_cannot_be_written_is_no_obstacle(built: None, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     workload = Workload(1, 4, 4, 64, 64, 128, DType.FP16)
-    found = Chooser(
-        "NVIDIA H200", limits((9, 0)), tmp_path / "none.json", cache_dir=tmp_path / "file"
-    ).choose(workload, representative(workload))
+    made = chooser_of(tmp_path / "none.json", tmp_path / "file")
+    found = made.choose(workload, representative(workload))
     assert found.artifact == "made"
     assert "counts as" in found.why
 
 
-def test_the_default_of_a_bucket_goes_by_whether_tiles_are_whole(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    built = SimpleNamespace(artifact="made", reason="")
-    monkeypatch.setattr(chooser, "build", lambda *_, **__: [built])
-    made = Chooser("NVIDIA H200", limits((9, 0)), tmp_path / "none.json", cache_dir=tmp_path)
+def test_the_default_of_a_bucket_goes_by_whether_tiles_are_whole(made: Chooser) -> None:
     whole = Workload(16, 16, 16, 1024, 1024, 64, DType.FP16)
     ragged = replace(whole, seq_len_q=1000, seq_len_kv=1000)
     assert representative(whole) == representative(ragged)
@@ -154,42 +158,35 @@ def test_the_default_of_a_bucket_of_caches_is_that_of_its_problems(
 
 def test_what_was_tuned_with_lengths_on_the_device_serves_calls_with_them(
     make_entry: MakeEntry,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
+    built: None,
     tmp_path: Path,
 ) -> None:
     """Such calls are looked up by what the cache has room for; many queries are another matter, and
     what was tuned for one length serves no sequences of several."""
-    monkeypatch.setattr(
-        chooser, "build", lambda *_, **__: [SimpleNamespace(artifact="made", reason="")]
-    )
     few = Workload(8, 32, 8, 1, 8192, 128, DType.FP16)
     (config, *_) = families.get("decode").configs("fast", dtypes=(DType.FP16,))
     cache = replace(few, cache_lengths="equal")
-    tuned = replace(
-        make_entry(),
-        workload=cache,
-        chosen=families.variant(config),
-        confirmation=None,
-    )
+    chosen = families.variant(config)
+    tuned = replace(make_entry(), workload=cache, chosen=chosen, confirmation=None)
+    assert tuned.gpu.name == "NVIDIA H200"
     path = tmp_path / "registry.json"
     registry_file.save(path, Registry.of([tuned]))
-    made = Chooser(tuned.gpu.name, limits((9, 0)), path, cache_dir=tmp_path)
+    made = chooser_of(path, tmp_path)
     found = made.choose(cache)
     assert found.from_registry
     assert found.variant == tuned.chosen
     assert made.choose(few).from_registry
     assert not made.choose(replace(few, seq_len_q=1024)).from_registry
     registry_file.save(path, Registry.of([replace(tuned, workload=few)]))
-    made = Chooser(tuned.gpu.name, limits((9, 0)), path, cache_dir=tmp_path)
+    made = chooser_of(path, tmp_path)
     assert not made.choose(cache).from_registry
     assert made.choose(replace(cache, batch=1)).from_registry
 
 
 def test_a_damaged_registry_is_told_at_the_first_choice(tmp_path: Path) -> None:
     (tmp_path / "r.json").write_text("{")
-    made = Chooser("NVIDIA H200", limits((9, 0)), tmp_path / "r.json", cache_dir=tmp_path)
     with pytest.raises(RegistryError):
-        made.choose(Workload(1, 4, 4, 64, 64, 128, DType.FP16))
+        chooser_of(tmp_path / "r.json", tmp_path).choose(Workload(1, 4, 4, 64, 64, 128, DType.FP16))
 
 
 @given(
@@ -217,12 +214,7 @@ def test_a_bucket_of_few_rows_has_the_default_of_its_problems(
         assert default_for(stands, limits((9, 0))) == default_for(w, limits((9, 0)))
 
 
-def test_whoever_comes_first_a_bucket_of_caches_has_one_default(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    built = SimpleNamespace(artifact="made", reason="")
-    monkeypatch.setattr(chooser, "build", lambda *_, **__: [built])
-    made = Chooser("NVIDIA H200", limits((9, 0)), tmp_path / "none.json", cache_dir=tmp_path)
+def test_whoever_comes_first_a_bucket_of_caches_has_one_default(made: Chooser) -> None:
     like = Workload(8, 1, 1, 256, 4096, 128, DType.BF16, cache_lengths="equal")
     queries = range(182, 363)
     found = {

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: no operators")
-
 import torch
 from torch.autograd import forward_ad
 
 from fa_tune.core.errors import NoUsableVariant
-from fa_tune.core.hooks import register
 from fa_tune.op import (
     FallbackWarning,
     api,
@@ -38,9 +33,8 @@ Tensors = tuple[torch.Tensor, ...]
 Run = Callable[..., Any]
 CUM_Q, CUM_KV = (torch.tensor(c, dtype=torch.int32) for c in ([0, 5, 5, 8, 9], [0, 7, 9, 9, 13]))
 LENGTHS = Lengths(CUM_Q, CUM_KV, 5, 7)
-HOOK = register(
-    "__device__ float score_hook(float s, int b, int h, int q, int k) { return s; }",
-    lambda s, batch, head, query, key: s * s / (2 + batch + head) - 0.1 * (query - key),
+HOOK = twins.hook(
+    "s", lambda s, batch, head, query, key: s * s / (2 + batch + head) - 0.1 * (query - key)
 )
 SCORES = {
     "masks": Traits(True),
@@ -50,11 +44,10 @@ SCORES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def on_the_cpu() -> Iterator[None]:
-    with twins.registered(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # vmap of what is not written for it is slow
-        yield
+pytestmark = [
+    pytest.mark.usefixtures("twins_on_the_cpu"),
+    pytest.mark.filterwarnings("ignore"),  # vmap of what is not written for it is slow
+]
 
 
 def draw(*shape: int) -> torch.Tensor:
@@ -76,18 +69,7 @@ def problem(name: str, packed: bool) -> tuple[Run, Run, Tensors]:
     def ours(*given: torch.Tensor) -> Any:
         if packed:
             return packed_attention(*given[:3], LENGTHS, of(given), return_lse=True)
-        causal, _, scale, left, right, sink, softcap, slopes, hook = of(given)
-        return attention(
-            *given[:3],
-            causal=causal,
-            softmax_scale=scale,
-            window=(left, right),
-            sink=sink,
-            softcap=softcap,
-            alibi_slopes=slopes,
-            score_hook=hook,
-            return_lse=True,
-        )
+        return attention(*given[:3], return_lse=True, **of(given).of_attention)
 
     def plain(*given: torch.Tensor) -> Any:
         if not packed:

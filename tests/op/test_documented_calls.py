@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: no operators")
-
 import torch
 
 from fa_tune import families, op
@@ -33,10 +28,7 @@ _, CALLS, TRAITS, WITH_CACHE, HOOK = (
 (BY_FOUR,) = re.findall(r"```cuda\n(.*?)```", PAGE, re.DOTALL)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def on_the_cpu() -> Iterator[None]:
-    with twins.registered():
-        yield
+pytestmark = pytest.mark.usefixtures("twins_on_the_cpu")
 
 
 def run(text: str, **more: Any) -> dict[str, Any]:

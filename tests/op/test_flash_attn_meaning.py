@@ -4,16 +4,10 @@ fp64, from the words of the parameters."""
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: no operators")
-
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,11 +19,7 @@ D_HEAD, D_V = 8, 4
 FEW = settings(max_examples=60, deadline=None)
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: no operators")
-
 import torch
 
 from fa_tune.core.errors import InvalidConfig
@@ -19,18 +15,6 @@ from fa_tune.op.kv_cache import E4M3
 from tests.op.twins import by_torch, draw
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-def test_some_rows_of_a_cache() -> None:
-    keys, values, q = draw(4, 6, 2, 16), draw(4, 6, 2, 16), draw(2, 1, 2, 16)
-    rows = torch.tensor([3, 1], dtype=torch.int32)
-    new = draw(2, 1, 2, 16)
-    found = flash_attn_with_kvcache(
-        q, keys, values, new, new, cache_seqlens=4, cache_batch_idx=rows
-    )
-    assert torch.equal(keys[3, 4], new[0, 0])
-    expected = flash_attn_func(q, keys[[3, 1], :5], values[[3, 1], :5])
-    assert torch.allclose(found, expected, atol=1e-6)
 
 
 def test_pages_that_a_window_hides_may_be_gone() -> None:

@@ -6,13 +6,9 @@ from __future__ import annotations
 import ctypes
 import itertools
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: no operators")
-
 import torch
 
 from fa_tune.build.native import abi
@@ -30,6 +26,19 @@ def half(*shape: int) -> torch.Tensor:
 
 def ints(*shape: int) -> torch.Tensor:
     return torch.ones(shape, dtype=torch.int32)
+
+
+Launched = list[tuple[abi.Problem, abi.Tensors]]
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> Launched:
+    """What is launched, by no kernel."""
+    found: Launched = []
+    operators = SimpleNamespace(kernel_with_cache=lambda workload, device: None)
+    monkeypatch.setattr(kv_cache.state, "operators", lambda: operators)
+    monkeypatch.setattr(kv_cache.python_op, "launch", lambda *given: found.append(given[1:3]))
+    return found
 
 
 @pytest.mark.parametrize(
@@ -102,9 +111,9 @@ def floats(address: int, n: int) -> list[float]:
     return list((ctypes.c_float * n).from_address(address))
 
 
-def test_a_launch_finds_lengths_pages_new_keys_and_scales(monkeypatch: pytest.MonkeyPatch) -> None:
-    launched: list[tuple[abi.Problem, abi.Tensors]] = []
-
+def test_a_launch_finds_lengths_pages_new_keys_and_scales(
+    launched: Launched, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def launch(kernel: Any, problem: abi.Problem, tensors: abi.Tensors, device: Any) -> None:
         """While it runs, copies must still be there."""
         of = tensors.of
@@ -114,8 +123,6 @@ def test_a_launch_finds_lengths_pages_new_keys_and_scales(monkeypatch: pytest.Mo
         assert floats(of[TensorRole.V_SCALE].address, 2) == [4.0, 4.0]
         launched.append((problem, tensors))
 
-    operators = SimpleNamespace(kernel_with_cache=lambda workload, device: None)
-    monkeypatch.setattr(kv_cache.state, "operators", lambda: operators)
     monkeypatch.setattr(kv_cache.python_op, "launch", launch)
     pool, new = half(6, 16, 2, 64).to(E4M3), half(3, 2, 2, 64).to(E4M3)
     cache = Cache(
@@ -145,11 +152,8 @@ def test_a_launch_finds_lengths_pages_new_keys_and_scales(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("appends", [False, True])
 def test_a_backward_pass_knows_whether_the_cache_was_written(
-    appends: bool, monkeypatch: pytest.MonkeyPatch
+    appends: bool, launched: Launched
 ) -> None:
-    operators = SimpleNamespace(kernel_with_cache=lambda workload, device: None)
-    monkeypatch.setattr(kv_cache.state, "operators", lambda: operators)
-    monkeypatch.setattr(kv_cache.python_op, "launch", lambda *_: None)
     cache, new = half(3, 32, 2, 64), (half(3, 1, 2, 64), half(3, 1, 2, 64))
     weight = half(64).requires_grad_()
     loss = (cache * weight).sum()
@@ -163,18 +167,14 @@ def test_a_backward_pass_knows_whether_the_cache_was_written(
 
 @pytest.mark.parametrize(("batch", "kv_heads"), [(1, 1), (3, 1), (1, 2), (3, 2)])
 def test_scales_of_any_shape_have_strides_in_common(
-    batch: int, kv_heads: int, monkeypatch: pytest.MonkeyPatch
+    batch: int, kv_heads: int, launched: Launched
 ) -> None:
-    launched: list[abi.Tensors] = []
-    operators = SimpleNamespace(kernel_with_cache=lambda workload, device: None)
-    monkeypatch.setattr(kv_cache.state, "operators", lambda: operators)
-    monkeypatch.setattr(kv_cache.python_op, "launch", lambda *given: launched.append(given[2]))
     cache = half(batch, 32, kv_heads, 64).to(E4M3)
     of_each = torch.arange(1.0, batch * kv_heads + 1).view(batch, kv_heads)
     shapes = (of_each, of_each[:, :1], of_each[:1], torch.tensor(2.0), of_each.T.contiguous().T)
     for scales in itertools.product(shapes, repeat=2):
         attend(half(batch, 1, 4, 64), Cache(cache, cache, ints(batch), scales=scales))
-        of = launched.pop().of
+        of = launched.pop()[1].of
         one, other = of[TensorRole.K_SCALE], of[TensorRole.V_SCALE]
         assert batch == 1 or one.batch_stride == other.batch_stride
         assert kv_heads == 1 or one.head_stride == other.head_stride

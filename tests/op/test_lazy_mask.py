@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
-
-if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: no operators")
-
 import torch
 from torch.utils.checkpoint import checkpoint
 

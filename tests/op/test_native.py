@@ -12,8 +12,6 @@ import pytest
 
 from tests.project_files import ROOT
 
-pytest.importorskip("torch", reason="torch is not installed: no operators")
-
 
 @pytest.mark.parametrize(
     "checks", ["views packed results refused", "buckets", "partition", "threads", "fork"]

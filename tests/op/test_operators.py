@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: no operators")
-
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -31,10 +27,7 @@ from tests.op import twins
 MASKS = ((False, False), (True, False), (True, True))
 
 
-@pytest.fixture(autouse=True, scope="module")
-def on_the_cpu() -> Iterator[None]:
-    with twins.registered():
-        yield
+pytestmark = pytest.mark.usefixtures("twins_on_the_cpu")
 
 
 def draw(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
@@ -170,14 +163,8 @@ def test_gradients_of_all_traits(
             return twins.defined(*given[:3], traits._replace(**own))[0]
 
         def ours(*given: Any, traits: Traits = traits) -> Any:
-            return attention(
-                *given[:3],
-                causal=traits.causal,
-                bottom_right=traits.bottom_right,
-                window=(traits.window_left, traits.window_right),
-                softcap=traits.softcap,
-                **dict(zip(names, given[3:], strict=True)),
-            )
+            own = dict(zip(names, given[3:], strict=True))
+            return attention(*given[:3], **traits._replace(**own).of_attention)
 
         right = grads(plain, tensors, seed)
         for found, exact in zip(grads(ours, tensors, seed), right, strict=True):
@@ -191,10 +178,7 @@ def test_gradients_of_all_traits(
 
 def test_autocast_changes_no_gradient_by_products() -> None:
     q, k, v, g = (torch.randn(2, 9, heads, 16) for heads in (4, 2, 2, 4))
-    hook = register(
-        "__device__ float score_hook(float s, int b, int h, int q, int k) { return 2 * s * s; }",
-        lambda score, *_: torch.einsum("...,...->...", 2 * score, score),
-    )
+    hook = twins.hook("2 * s * s", lambda score, *_: torch.einsum("...,...->...", 2 * score, score))
     traits = Traits(True, softcap=5.0, score_hook=hook)
     out, lse = twins.fwd_lse(q, k, v, *traits)
     done = Done(g, q, k, v, out, lse)
@@ -221,10 +205,7 @@ def test_score_hooks_have_gradients_below_dispatch_modes(
 ) -> None:
     """There autograd records nothing unless it is told to."""
     torch.manual_seed(0)
-    hook = register(
-        "__device__ float score_hook(float s, int b, int h, int q, int k) { return s * s * b; }",
-        lambda s, batch, *_: s * s * batch,
-    )
+    hook = twins.hook("s * s * b", lambda s, batch, *_: s * s * batch)
     t = [draw(2, 6, 4, 8).requires_grad_() for _ in "qkv"]
     cum = torch.tensor([0, 6, 12], dtype=torch.int32)
 
@@ -298,10 +279,7 @@ def test_packed_schemas_and_fakes_are_true() -> None:
     out, lse = ops.packed_fwd_lse(q, k, v, *lengths, *traits.scored)
     given = (room, q, k, v, out, lse, None, *lengths, *traits.scored)
     torch.library.opcheck(ops.packed_bwd.default, given)
-    hook = register(
-        "__device__ float score_hook(float s, int b, int h, int q, int k) { return s - b; }",
-        lambda s, batch, head, query, key: s - batch,
-    )
+    hook = twins.hook("s - b", lambda s, batch, head, query, key: s - batch)
     hooked = Traits(True, score_hook=hook)
     for one in (ops.hooked_packed_fwd, ops.hooked_packed_fwd_lse):
         torch.library.opcheck(one.default, (q, k, v, *lengths, *hooked))

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: no operators")
-
 import torch
 
 from fa_tune import families

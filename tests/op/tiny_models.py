@@ -6,25 +6,19 @@ from typing import Any
 
 import torch
 from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
     DogeConfig,
-    DogeForCausalLM,
     DynamicCache,
     Gemma2Config,
-    Gemma2ForCausalLM,
     GptOssConfig,
-    GptOssForCausalLM,
     LlamaConfig,
-    LlamaForCausalLM,
     MistralConfig,
-    MistralForCausalLM,
     NllbMoeConfig,
-    NllbMoeForConditionalGeneration,
     PhimoeConfig,
-    PhimoeForCausalLM,
+    PretrainedConfig,
     Qwen2Config,
-    Qwen2ForCausalLM,
     Qwen2MoeConfig,
-    Qwen2MoeForCausalLM,
     StaticCache,
 )
 
@@ -48,55 +42,40 @@ WINDOW = 6
 
 def make(kind: str) -> Any:
     torch.manual_seed(0)
+    of = AutoModelForSeq2SeqLM if kind == "nllb" else AutoModelForCausalLM
+    return of.from_config(_config(kind)).eval()
+
+
+def _config(kind: str) -> PretrainedConfig:
     if kind == "llama":
-        model = LlamaForCausalLM(LlamaConfig(**SIZES))
-    elif kind == "mistral":
-        model = MistralForCausalLM(MistralConfig(**SIZES, sliding_window=WINDOW))
-    elif kind == "gemma":  # a soft cap, and every other layer within a window
+        return LlamaConfig(**SIZES)
+    if kind == "mistral":
+        return MistralConfig(**SIZES, sliding_window=WINDOW)
+    if kind == "gemma":  # a soft cap, and every other layer within a window
         config = Gemma2Config(**SIZES, head_dim=64, sliding_window=WINDOW, query_pre_attn_scalar=64)
         config.attn_logit_softcapping = 5.0
-        model = Gemma2ForCausalLM(config)
-    elif kind == "gpt-oss":  # sinks, too
-        sizes = SIZES | EXPERTS
-        model = GptOssForCausalLM(GptOssConfig(**sizes, head_dim=64, sliding_window=WINDOW))
-    elif kind == "qwen-moe":  # a window in every other layer, which its attention is not told of
-        config = Qwen2MoeConfig(
-            **SIZES,
-            use_sliding_window=True,
-            sliding_window=WINDOW,
-            max_window_layers=2,
-            num_experts=2,
-            num_experts_per_tok=1,
-            moe_intermediate_size=64,
-            shared_expert_intermediate_size=64,
-        )
-        model = Qwen2MoeForCausalLM(config)
-    elif kind == "phimoe":  # the same in every layer
-        model = PhimoeForCausalLM(PhimoeConfig(**SIZES, **EXPERTS, sliding_window=WINDOW))
-    elif kind == "doge":  # puts a mask of its own on top
-        model = DogeForCausalLM(DogeConfig(**SIZES))
-    elif kind == "nllb":  # its decoder's layers do not say that they are causal
-        config = NllbMoeConfig(
+        return config
+    if kind == "gpt-oss":  # sinks, too
+        return GptOssConfig(**SIZES | EXPERTS, head_dim=64, sliding_window=WINDOW)
+    if kind == "qwen-moe":  # a window in every other layer, which its attention is not told of
+        window = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 2}
+        experts = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 64}
+        return Qwen2MoeConfig(**SIZES, **window, **experts, shared_expert_intermediate_size=64)
+    if kind == "phimoe":  # the same in every layer
+        return PhimoeConfig(**SIZES, **EXPERTS, sliding_window=WINDOW)
+    if kind == "doge":  # puts a mask of its own on top
+        return DogeConfig(**SIZES)
+    if kind == "nllb":  # its decoder's layers do not say that they are causal
+        half = {"layers": 2, "attention_heads": 4, "ffn_dim": 128, "sparse_step": 0}
+        return NllbMoeConfig(
             vocab_size=SIZES["vocab_size"],
             d_model=SIZES["hidden_size"],
             num_experts=2,
             max_position_embeddings=SIZES["max_position_embeddings"],
-            **{
-                f"{part}_{name}": size
-                for part in ("encoder", "decoder")
-                for name, size in (
-                    ("layers", 2),
-                    ("attention_heads", 4),
-                    ("ffn_dim", 128),
-                    ("sparse_step", 0),
-                    ("layerdrop", 0.0),
-                )
-            },
+            **{f"encoder_{name}": size for name, size in {**half, "layerdrop": 0.0}.items()},
+            **{f"decoder_{name}": size for name, size in {**half, "layerdrop": 0.0}.items()},
         )
-        model = NllbMoeForConditionalGeneration(config)
-    else:
-        model = Qwen2ForCausalLM(Qwen2Config(**SIZES))
-    return model.eval()
+    return Qwen2Config(**SIZES)
 
 
 def prompts(device: str, *, padded: bool) -> dict[str, torch.Tensor]:

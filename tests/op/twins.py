@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import torch
 
-from fa_tune.core.hooks import twin_of
+from fa_tune.core.hooks import register, twin_of
 from fa_tune.op import backward
 from fa_tune.op.backward import Mask, Three
 from fa_tune.op.operands import Done, Gradients, Lengths
@@ -17,6 +17,12 @@ from fa_tune.op.traits import Traits
 
 Tensor = torch.Tensor
 sdpa = torch.nn.functional.scaled_dot_product_attention
+
+
+def hook(result: str, twin: Any = None) -> str:
+    """The digest of a score hook with this result."""
+    signature = "score_hook(float s, int b, int h, int q, int k)"
+    return register(f"__device__ float {signature} {{ return {result}; }}", twin)
 
 
 def draw(*shape: int) -> Tensor:
@@ -178,21 +184,14 @@ def packed_bwd(*given: Any) -> Gradients:
     return backward.packed_gradients(Done(*given[:7]), lengths, traits, packed_flash_backward)
 
 
-IMPLEMENTED = (
-    *(fwd, fwd_lse, fwd_out, bwd),
-    *(packed_fwd, packed_fwd_lse, packed_fwd_out, packed_bwd),
-)
+DENSE, PACKED = (fwd, fwd_lse, fwd_out), (packed_fwd, packed_fwd_lse, packed_fwd_out)
 
 
 @contextmanager
 def registered() -> Iterator[None]:
     """In place of the refusal that CPU tensors get."""
+    functions = [*product(("", "scored_", "hooked_"), DENSE), *product(("", "hooked_"), PACKED)]
     with torch.library._scoped_library("fa_tune", "IMPL") as found:
-        for function in IMPLEMENTED:
-            found.impl(function.__name__, function, "CPU", allow_override=True)
-        for function in (fwd, fwd_lse, fwd_out):
-            for kind in ("scored", "hooked"):
-                found.impl(f"{kind}_{function.__name__}", function, "CPU", allow_override=True)
-        for function in (packed_fwd, packed_fwd_lse, packed_fwd_out):
-            found.impl(f"hooked_{function.__name__}", function, "CPU", allow_override=True)
+        for kind, function in (*functions, ("", bwd), ("", packed_bwd)):
+            found.impl(kind + function.__name__, function, "CPU", allow_override=True)
         yield

@@ -36,15 +36,15 @@ _TYPES: Mapping[str, Any] = {
 
 def _row_fields() -> list[tuple[Any, ...]]:
     """A field per column of a table; one that only some files have may be left out."""
-    fields: list[tuple[Any, ...]] = []
+    found: list[tuple[Any, ...]] = []
     for column in columns.COLUMNS:
         kind = _TYPES.get(column.kind.name, float) | None
         kind = Annotated[kind, column.heading]
-        fields.append((column.field, kind, *([None] if column.only_unless else [])))
+        found.append((column.field, kind, *([None] if column.only_unless else [])))
     rate = "Of the tensors, each once; only where memory may be the limit."
-    fields.append(("bytes_per_s", Annotated[float | None, rate], None))
-    fields.append(("source", Annotated[str, "The file that the row was read from."], ""))
-    return fields
+    found.append(("bytes_per_s", Annotated[float | None, rate], None))
+    found.append(("source", Annotated[str, "The file that the row was read from."], ""))
+    return found
 
 
 Row: Any = make_dataclass("Row", _row_fields(), kw_only=True)
@@ -81,8 +81,8 @@ def rejected(found: Iterable[tuple[Variant, model.Rejected]]) -> tuple[Rejected,
 
 
 def filled(kind: type[T], *sources: Any, **others: Any) -> T:
-    """A dataclass with these `others` as fields, and each of the rest as the first of the sources
-    has it that has one of the name."""
+    """Object of a dataclass: `others` are fields by name; each of the rest is the attribute of that
+    name of the first source that has one, else the field's default."""
     names = [field.name for field in fields(kind) if field.name not in others]  # type: ignore[arg-type]
     for name in names:
         found = [source for source in sources if hasattr(source, name)]

@@ -71,17 +71,8 @@ struct Consumer {
     using Products = ptx::WgmmaM64K16<CFG.d_head, kBf16>;
 
     struct Step {
-        int number;    // of the CTA
-        int block;     // of queries
-        Range blocks;  // of each head
-
-        __device__ __forceinline__ int next_block() const {
-            return block + 1 == blocks.end ? blocks.first : block + 1;
-        }
-        __device__ __forceinline__ void advance() {
-            ++number;
-            block = next_block();
-        }
+        int number;  // of the CTA
+        int block;   // of queries
     };
 
     const BackwardParams& p;
@@ -132,10 +123,9 @@ struct Consumer {
     // `done`: steps of the CTA before the tile.  Returns how many it has.
     __device__ __forceinline__ int run_tile(const WorkTile& tile, int done, unsigned kv_parity) {
         const int key = tile.block * CFG.B_c;
-        const Range blocks =
-            queries_of_keys<TRAITS>(p, {key, key + CFG.B_c}).template blocks<CFG.B_r>();
-        const int steps = blocks.count() * p.heads_per_kv;
         first_key = key + 64 * warpgroup;
+        const Range blocks = query_blocks();
+        const int steps = blocks.count() * p.heads_per_kv;
 #pragma unroll
         for (int i = 0; i < kGradients; ++i) dk[i] = dv[i] = 0.f;
         if (steps > 0) {
@@ -143,7 +133,7 @@ struct Consumer {
                 const int head = tile.batch * p.heads + tile.head * p.heads_per_kv;
                 dq_tile = head * (p.padded_q / CFG.B_r) + blocks.first;
             }
-            accumulate(steps, done, blocks, kv_parity);
+            accumulate(steps, done, blocks.first, kv_parity);
             if constexpr (CFG.dynamic) {
                 arrive(smem.k_empty());
                 arrive(smem.v_empty());
@@ -155,12 +145,12 @@ struct Consumer {
 
   private:
     // dK and dV of a tile of one step or more.
-    __device__ __forceinline__ void accumulate(int steps, int done, const Range& blocks,
+    __device__ __forceinline__ void accumulate(int steps, int done, int first_block,
                                                unsigned kv_parity) {
-        Step step{done, blocks.first, blocks};
+        Step step{done, first_block};
         const int last = done + steps - 1;
         const bool skips = kSkips && warpgroup == 1 && steps > 1 &&
-                           blocks.first * CFG.B_r + CFG.B_r + p.diagonal <= first_key;
+                           first_block * CFG.B_r + CFG.B_r + p.diagonal <= first_key;
         ptx::mbarrier_wait(smem.k_full(), kv_parity);
         {
             const int n = skips ? done + 1 : done;
@@ -168,7 +158,7 @@ struct Consumer {
             multiply_scores(s, k_rows(), smem.q(q_stage(n)));
             ptx::wgmma_wait_group<0>();
             keep_registers(s);
-            weigh(q_stage(n), skips ? step.next_block() : step.block);
+            weigh(q_stage(n), skips ? next_block(first_block) : first_block);
         }
         ptx::mbarrier_wait(smem.v_full(), kv_parity);
         if (steps == 1) {
@@ -179,11 +169,11 @@ struct Consumer {
             } else {
                 make_step<true, false>(step);
             }
-            step.advance();
+            step = {step.number + 1, next_block(step.block)};
 #pragma unroll 1
             while (step.number < last) {
                 make_step<false, false>(step);
-                step.advance();
+                step = {step.number + 1, next_block(step.block)};
             }
             make_step<false, true>(step);
         }
@@ -240,17 +230,16 @@ struct Consumer {
             add_dq();
             arrive(smem.ds_empty(stage ^ 1));
             ++dq_tile;
+            const Range blocks = query_blocks();
             // The next head's.
-            if (step.block == step.blocks.first) {
-                dq_tile += p.padded_q / CFG.B_r - step.blocks.count();
-            }
+            if (step.block == blocks.first) dq_tile += p.padded_q / CFG.B_r - blocks.count();
         }
         ptx::wgmma_wait_group<0>();
         keep_registers(dk);
         arrive(smem.q_empty(q));
         if constexpr (!kLast) {
             keep_registers(s);
-            weigh(next_q, step.next_block());
+            weigh(next_q, next_block(step.block));
         }
     }
 
@@ -279,6 +268,18 @@ struct Consumer {
 
     // --- steps -----------------------------------------------------------------------------
 
+    // Those of a head that see any of the tile's keys.  Not what was found before: it would take up
+    // registers.
+    __device__ __forceinline__ Range query_blocks() const {
+        unsigned first = first_key;
+        keep_register(first);
+        const int key = static_cast<int>(first) - 64 * warpgroup;
+        return queries_of_keys<TRAITS>(p, {key, key + CFG.B_c}).template blocks<CFG.B_r>();
+    }
+    __device__ __forceinline__ int next_block(int block) const {
+        const Range blocks = query_blocks();
+        return block + 1 == blocks.end ? blocks.first : block + 1;
+    }
     __device__ __forceinline__ static int q_stage(int n) {
         return CFG.q_stages == 2 ? n & 1 : n % CFG.q_stages;
     }

@@ -64,6 +64,7 @@ MAPS: Mapping[str, Callable[[Kernel], dict[str, int]]] = {
     "kernel": lambda k: {"q": k.B_r, "k": 64, "v": 64, "d_o": k.B_r, "dk": 64, "dv": 64},
     "dq": lambda k: {"q": 64, "k": k.dq_keys, "v": k.dq_keys, "d_o": 64, "dq": 64},
 }
+LACKING = 'int lacking = 0;\nextern "C" void set_lacking(int number) { lacking = number; }\n'
 THREADS = {"prepare": 256, "finish": 256, "kernel": 384, "dq": 384}
 
 
@@ -123,8 +124,8 @@ class Kernel:
         folder: Path,
         edit: Callable[[dict[str, str]], Mapping[str, str]] = lambda headers: headers,
     ) -> Path:
-        """Compiled, of the sources that `edit` makes of those there are.  Raises ValueError,
-        ToolMissing."""
+        """Compiled, of the sources that `edit` makes of those there are, where `lacking` is a
+        number that `judge` is given.  Raises ValueError, ToolMissing."""
         fields = (
             *(f"DType::{self.dtype.name}", self.d_head, self.B_r, self.B_c, self.q_stages),
             *(self.turns, self.two_pass, self.dynamic, self.dq_keys),
@@ -138,7 +139,7 @@ class Kernel:
         )
         headers = edit(dict(closure(ENTRY)))
         names = [f"sm90_backward_{kernel}<{config}, {traits}>" for kernel in self.launches]
-        return library_of(headers, f'#include "{ENTRY}"\n{sizes}', names, folder)
+        return library_of(headers, f'{LACKING}#include "{ENTRY}"\n{sizes}', names, folder)
 
 
 def _literal(value: object) -> str:
@@ -388,12 +389,12 @@ def judge(
     count: int,
     repeats: int,
     seed: int = 0,
-    limit_s: float = LIMIT_S,
+    lacking: int = 0,
 ) -> Verdict:
     """A kernel on so many problems, by number, in `1 + repeats` calls each, in a process of its
     own.  dQ of one pass may be of other bits every time."""
-    work = partial(_judge, kernel, library, problems, count, repeats, seed)
-    return in_own_process(work, lambda fault: Verdict(0, (fault,)), limit_s)
+    work = partial(_judge, kernel, library, problems, count, repeats, seed, lacking)
+    return in_own_process(work, lambda fault: Verdict(0, (fault,)), LIMIT_S)
 
 
 def _judge(
@@ -403,7 +404,9 @@ def _judge(
     count: int,
     repeats: int,
     seed: int,
+    lacking: int,
 ) -> Verdict:
+    ctypes.CDLL(str(library)).set_lacking(lacking)
     same = ("dq", "dk", "dv") if kernel.two_pass else ("dk", "dv")
     chosen: Iterator[Schedule] = schedules(seed)
     launches = 0

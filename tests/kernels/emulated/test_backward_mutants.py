@@ -1,0 +1,180 @@
+"""Backward kernels from which something is taken that they need: the emulator must notice.
+
+All of a kernel's mutants are one library, which is told of what it is lacking.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from fa_tune.core.workload import DType, Workload
+from tests.kernels.emulated.backward import BackwardProblem, Kernel, judge, make_problem
+from tests.kernels.emulated.emulation import replaced
+
+# Several tiles a CTA.  Neither turns nor a short ring keep ONE from going ahead; TURNS leaves out
+# steps.
+ONE = Kernel(DType.FP16, 64, q_stages=3, dynamic=True, turns=False, traits="causal+ragged")
+TURNS = Kernel(DType.FP16, 128, dynamic=True, traits="causal+ragged")
+TWO = Kernel(DType.BF16, 64, two_pass=True, dynamic=True, traits="causal+ragged")
+CONSUMER, PRODUCER = "sm90/bwd/consumer.cuh", "sm90/bwd/producer.cuh"
+DQ_CONSUMER, DQ_PRODUCER = "sm90/bwd/dq_consumer.cuh", "sm90/bwd/dq_producer.cuh"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """In one file a pattern is replaced at its `places`.  In what replaces it, HAS is before what
+    the mutant lacks, and LACKS before what it alone has; `tells`: what the finding says."""
+
+    kernel: Kernel
+    file: str
+    pattern: str
+    replacement: str
+    tells: str
+    places: int = 1
+
+    def applied(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """The sources with it."""
+        number = list(MUTANTS.values()).index(self) + 1
+        by = self.replacement.replace("HAS", f"if (lacking != {number})")
+        by = by.replace("LACKS", f"if (lacking == {number})")
+        return replaced(dict(headers), self.file, self.pattern, by, self.places)
+
+
+HANG = r"nobody can go on|more arrivals in a phase"
+WRONG = r"error (nan|[\d.e+-]+) exceeds|other bits|not 0"
+EITHER = f"{HANG}|{WRONG}"
+MUTANTS = {
+    "dS is not made visible to dQ's product": Mutant(
+        ONE, CONSUMER, r"(ptx::fence_proxy_async_shared\(\);\s*arrive\(smem\.ds_full)", r"HAS \1",
+        WRONG,
+    ),
+    "dS of the other warpgroup is not waited for": Mutant(
+        ONE, CONSUMER, r"(constexpr \(kMakesDq\)) (ptx::mbarrier_wait\(smem\.ds_full)",
+        r"\1 HAS \2", EITHER,
+    ),
+    "dS is written where dQ's product still reads": Mutant(
+        ONE, CONSUMER, r"(ptx::mbarrier_wait\(smem\.ds_empty\(stage\))", r"HAS \1", EITHER,
+        places=2,
+    ),
+    "dQ is not waited for": Mutant(
+        ONE, CONSUMER, r"(ptx::wgmma_wait_group<1 \+ !kLast>\(\);)", r"HAS \1", WRONG,
+    ),
+    "K and V are loaded while the last products of a tile read them": Mutant(
+        ONE, PRODUCER, r"(ptx::mbarrier_wait\(empty, kv_ring)", r"HAS \1", EITHER,
+    ),
+    "K of the next tile is not waited for": Mutant(
+        ONE, CONSUMER, r"(ptx::mbarrier_wait\(smem\.k_full)", r"HAS \1", WRONG,
+    ),
+    "V of the next tile is not waited for": Mutant(
+        ONE, CONSUMER, r"(ptx::mbarrier_wait\(smem\.v_full)", r"HAS \1", WRONG,
+    ),
+    "Q is given back before dK is there": Mutant(
+        ONE, CONSUMER,
+        r"(ptx::wgmma_wait_group<0>\(\);\s*keep_registers\(dk\);)\s*"
+        r"(arrive\(smem\.q_empty\(q\)\);)",
+        r"LACKS \2 \1 HAS \2", WRONG,
+    ),
+    "dO is given back before dV is there": Mutant(
+        ONE, CONSUMER,
+        r"(?s)(multiply_gradient\(dv, [^;]*;)(.*?)(arrive\(smem\.do_empty\(stage\)\);)",
+        r"\1 LACKS \3 \2 HAS \3", WRONG,
+    ),
+    "the parity of dO is that of the round before": Mutant(
+        ONE, CONSUMER, r"(smem\.do_full\(stage\), parity)(\);\s*multiply_scores)",
+        r"\1 ^ (lacking == 10)\2", EITHER,
+    ),
+    "a turn is kept": Mutant(
+        TURNS, CONSUMER, r"(constexpr \(CFG\.turns\)) (pass_turn)", r"\1 HAS \2", HANG,
+    ),
+    "dK is staged before that of the tile before has left": Mutant(
+        ONE, CONSUMER, r"(// Those of the tile before[^\n]*\n\s*)if", r"\1 HAS if", WRONG,
+    ),
+    "dK is not made visible to the bulk copy": Mutant(
+        ONE, CONSUMER, r"(ptx::fence_proxy_async_shared\(\);\s*ptx::bar_sync)", r"HAS \1",
+        WRONG + "|no proxy fence",
+    ),
+    "the sums of dQ go to the head before": Mutant(
+        ONE, CONSUMER, r"(dq_tile \+= p\.padded_q)", r"HAS \1", WRONG,
+    ),
+    "the counters stay": Mutant(
+        ONE, "sm90/bwd/scheduler.cuh", r"(counters->taken = 0;)", r"HAS \1", "counters",
+    ),
+    "the next tile is not waited for": Mutant(
+        ONE, "sm90/bwd/scheduler.cuh", r"(ptx::mbarrier_wait\(slots\.full)", r"HAS \1", EITHER,
+    ),
+    "sums of dQ are read before all are there": Mutant(
+        ONE, "sm90/bwd/finish.cuh", r"(ptx::griddepcontrol_wait)", r"HAS \1", WRONG,
+    ),
+    "a step that is left out keeps its turn": Mutant(
+        TURNS, CONSUMER, r"(take_turn\(\);\s*)(pass_turn\(\);\s*\}\s*\}\s*// --- steps)",
+        r"\1 HAS \2", HANG,
+    ),
+    "dS of a step that is left out is what was there": Mutant(
+        TURNS, CONSUMER, r"(store_ds\(stage\);\s*\}\s*ptx::mbarrier_wait\(smem\.q_full)",
+        r"LACKS ptx::fence_proxy_async_shared(), arrive(smem.ds_full(stage)); else \1", WRONG,
+    ),
+    "dO of a step that is left out stays": Mutant(
+        TURNS, CONSUMER, r"(arrive\(smem\.do_empty\(stage\)\);)(\s*if constexpr \(CFG\.turns\) \{)",
+        r"HAS \1\2", HANG,
+    ),
+    "statistics are read before they are there": Mutant(
+        TWO, "sm90/bwd/kernel.cuh", r"(ptx::griddepcontrol_wait)", r"HAS \1", WRONG,
+    ),
+    "K of dQ's product is given back with its scores": Mutant(
+        TWO, DQ_CONSUMER,
+        r"(ptx::wgmma_wait_group<0>\(\);\s*keep_registers\(dq\);)\s*"
+        r"(arrive\(smem\.k_empty\(stage\)\);)",
+        r"LACKS \2 \1 HAS \2", WRONG,
+    ),
+    "Q and dO are loaded while a tile's last products read them": Mutant(
+        TWO, DQ_PRODUCER, r"(ptx::mbarrier_wait\(smem\.(q|do)_empty)", r"HAS \1", EITHER, places=2,
+    ),
+    "dQ is staged before that of the tile before has left": Mutant(
+        TWO, DQ_CONSUMER, r"(// That of the tile before[^\n]*\n\s*)if", r"\1 HAS if", WRONG,
+    ),
+}  # fmt: skip
+
+
+def _library(kernel: Kernel, folder: Path) -> Path:
+    """With all of its mutants."""
+
+    def edited(headers: dict[str, str]) -> dict[str, str]:
+        for mutant in MUTANTS.values():
+            if mutant.kernel == kernel:
+                headers = mutant.applied(headers)
+        return headers
+
+    return kernel.library(folder, edited)
+
+
+def _problem(kernel: Kernel, number: int) -> BackwardProblem:
+    """Three tiles a CTA, of several steps, of two heads of a group."""
+    shape = (1, 2, 1, 256, 300, kernel.d_head, kernel.dtype)
+    w = Workload(*shape, causal=True, bottom_right=number % 2 == 0)
+    return dataclasses.replace(make_problem(w, random.Random(number)), ctas=1 + number % 2)
+
+
+@pytest.mark.parametrize("kernel", [ONE, TURNS, TWO], ids=["one pass", "turns", "two passes"])
+def test_kernels_that_lack_nothing_are_right(kernel: Kernel, libraries: Path) -> None:
+    library = _library(kernel, libraries)
+    assert not judge(kernel, library, partial(_problem, kernel), count=2, repeats=1).findings
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_what_is_missing_is_noticed(name: str, libraries: Path) -> None:
+    mutant = MUTANTS[name]
+    said = judge(
+        *(mutant.kernel, _library(mutant.kernel, libraries), partial(_problem, mutant.kernel)),
+        count=3,
+        repeats=9,
+        lacking=list(MUTANTS).index(name) + 1,
+    )
+    assert re.search(mutant.tells, " ".join(said.findings))
