@@ -13,7 +13,8 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.options import Progress, SearchOptions, Silent
 from fa_tune.lab import repeatability
 from fa_tune.lab.repeatability import RecordedTunings, Tuning
-from fa_tune.store.journal import Journal, VerdictRecord
+from fa_tune.store.journal import Journal
+from fa_tune.store.journal_records import VerdictRecord
 from fa_tune.tune.flow import search
 from fa_tune.tune.results import SearchResult, WorkloadResult
 from fa_tune.tune.session import JOURNAL, open_machine, ready_workers

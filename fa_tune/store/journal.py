@@ -9,7 +9,7 @@ it as well, one at a time opens the file, reads or writes, and closes it again.
 
 `body` is the JSON of a record (`core.codec`); `place` its workload or traits; `crc32` of the body,
 since SQLite does not notice a digit that changed.  What is damaged is reported, and never written
-to.
+to.  A journal of older versions, JSON lines, is taken over once and stays as it is.
 """
 
 from __future__ import annotations
@@ -20,23 +20,31 @@ import os
 import sqlite3
 import threading
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from fa_tune.core import codec
 from fa_tune.core.errors import JournalError
 from fa_tune.core.files import sync_folder
-from fa_tune.core.model import Attempt, Outcome, Verdict
+from fa_tune.core.model import Attempt
+from fa_tune.store import older_journal
 from fa_tune.store.fingerprint import Fingerprint
+from fa_tune.store.journal_records import (
+    KINDS,
+    AttemptRecord,
+    BuildFailureRecord,
+    Record,
+    VerdictRecord,
+)
 from fa_tune.store.shared_files import LOCK_TIMEOUT_S, has_locks, locked, storage_errors
 
 VERSION = 2
 OURS = 0x66617475  # SQLite's application_id
 ALONE = "nolock=1"
+OLDER = ".jsonl"  # how a journal of version 1 is called
+R = TypeVar("R", AttemptRecord, VerdictRecord, BuildFailureRecord)
 _SQLITE = b"SQLite format 3\0"
 _CHANGED = "its checksum does not fit: the record was changed"
 _MEND = "move the file away to start anew; nothing was changed"
@@ -51,74 +59,6 @@ _TABLES = (
 )
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-@dataclass(frozen=True)
-class AttemptRecord:
-    """A finished attempt at measuring; `recorded_at` is UTC, ISO 8601."""
-
-    kind: ClassVar = "attempt"
-    fingerprint: Fingerprint
-    attempt: Attempt
-    recorded_at: str = field(default_factory=_now)
-
-    def __post_init__(self) -> None:
-        m, a = self.attempt.measurement, self.attempt
-        if m is not None and (m.subject, m.workload) != (a.subject, a.workload):
-            raise ValueError(f"measurement of {m.subject} in an attempt at {a.subject}")
-
-    @property
-    def about(self) -> tuple[str, str]:
-        """Subject and workload."""
-        return self.attempt.subject, self.attempt.workload
-
-
-@dataclass(frozen=True)
-class VerdictRecord:
-    """A finished verification of one subject, on all its cases."""
-
-    kind: ClassVar = "verdict"
-    fingerprint: Fingerprint
-    subject: str
-    verdict: Verdict
-    recorded_at: str = field(default_factory=_now)
-
-    @property
-    def about(self) -> tuple[str, str]:
-        """Subject, and no workload."""
-        return self.subject, ""
-
-
-@dataclass(frozen=True)
-class BuildFailureRecord:
-    """A variant that did not compile, so that a resumed search need not try again.
-
-    `outcome` is COMPILE_FAILED, TIMED_OUT or CRASHED.
-    """
-
-    kind: ClassVar = "build_failure"
-    fingerprint: Fingerprint
-    subject: str
-    traits: str
-    outcome: Outcome
-    reason: str
-    recorded_at: str = field(default_factory=_now)
-
-    @property
-    def about(self) -> tuple[str, str]:
-        """Subject and traits."""
-        return self.subject, self.traits
-
-
-Record = AttemptRecord | VerdictRecord | BuildFailureRecord
-R = TypeVar("R", AttemptRecord, VerdictRecord, BuildFailureRecord)
-_KINDS: Mapping[str, type[Record]] = {
-    kind.kind: kind for kind in (AttemptRecord, VerdictRecord, BuildFailureRecord)
-}
-
-
 class Journal:
     """The records of one journal file, in the order they were added, and the way to add to them.
 
@@ -131,6 +71,7 @@ class Journal:
         self.path = Path(path)
         self._db: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
+        self.warnings: tuple[str, ...] = ()  # of an older journal, for its reader
         self._fingerprints: dict[int, Fingerprint] = {}
         self._mutex = threading.RLock()  # the GPUs of a search write from threads of their own
         self._process = os.getpid()
@@ -214,10 +155,10 @@ class Journal:
         try:
             if _crc32(body) != crc:
                 raise ValueError(_CHANGED)
-            if kind not in _KINDS:
+            if kind not in KINDS:
                 raise ValueError(f"unknown kind {kind!r}")
             raw = {**codec.parse(body), "fingerprint": fingerprint}
-            return codec.load(_KINDS[kind], raw)
+            return codec.load(KINDS[kind], raw)
         except (ValueError, TypeError, AttributeError) as error:
             raise self._damage(f"record {number}: {error}") from None
 
@@ -248,11 +189,16 @@ class Journal:
         if self._db is not None:
             self._db.close()
         self._db, self._fingerprints = None, {}
-        if found is None and not writing:
+        if found is None and not writing and self._older() is None:
             return None
-        places = self.path.parent, self.path
+        places = [self.path.parent, *([self.path] if found else [])]
         if not writing and not all(os.access(place, os.W_OK) for place in places):
-            self._db, self._identity = _connected(self.path, "mode=ro&immutable=1"), found
+            if found is None:
+                self._db = sqlite3.connect(":memory:", **_OPTIONS)
+                self._create(self._db)
+            else:
+                self._db = _connected(self.path, "mode=ro&immutable=1")
+            self._identity = found
             return self._checked(self._db)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if not has_locks(self.path):
@@ -278,10 +224,22 @@ class Journal:
                 db.execute("PRAGMA journal_mode = WAL")
             with db:
                 db.execute("BEGIN IMMEDIATE")
-                for statement in _TABLES:
-                    db.execute(statement)
+                self._create(db)
             sync_folder(self.path.parent)
         return self._checked(db)
+
+    def _create(self, db: sqlite3.Connection) -> None:
+        for statement in _TABLES:
+            db.execute(statement)
+        if (older := self._older()) is not None:
+            records, warning = older_journal.read(older)
+            self.warnings = (warning,) if warning else ()
+            for record in records:
+                _insert(db, record, _body(record))
+
+    def _older(self) -> Path | None:
+        older = self.path.with_suffix(OLDER)
+        return older if older != self.path and older.exists() else None
 
     def _is_new(self, db: sqlite3.Connection) -> bool:
         """Whether the file is as SQLite creates it; it takes one byte for that, too."""
@@ -302,13 +260,16 @@ class Journal:
         return db
 
 
+_OPTIONS: dict[str, Any] = {
+    "timeout": LOCK_TIMEOUT_S,
+    "isolation_level": None,
+    "check_same_thread": False,
+}
+
+
 def _connected(path: Path, parameters: str) -> sqlite3.Connection:
-    db = sqlite3.connect(
-        f"file:{quote(str(path.absolute()))}?{parameters}",
-        uri=True,
-        timeout=LOCK_TIMEOUT_S,
-        isolation_level=None,
-        check_same_thread=False,
+    db: sqlite3.Connection = sqlite3.connect(
+        f"file:{quote(str(path.absolute()))}?{parameters}", uri=True, **_OPTIONS
     )
     db.execute("PRAGMA synchronous = FULL")
     if parameters == ALONE:  # without memory that several share

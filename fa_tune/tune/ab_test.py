@@ -21,7 +21,7 @@ from fa_tune.core.model import Attempt, Measurement, Outcome, Variant
 from fa_tune.core.options import Progress
 from fa_tune.core.stats import paired_ratio
 from fa_tune.search.decide import Decision, keep_default
-from fa_tune.store.journal import AttemptRecord
+from fa_tune.store.journal_records import AttemptRecord
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.schema import Registry
 from fa_tune.tune.dispatch import Request, run_items_on_gpus

@@ -21,7 +21,8 @@ from fa_tune.core.options import Progress
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config
 from fa_tune.store.fingerprint import Fingerprint
-from fa_tune.store.journal import BuildFailureRecord, Journal
+from fa_tune.store.journal import Journal
+from fa_tune.store.journal_records import BuildFailureRecord
 from fa_tune.store.table.columns import REGISTERS
 from fa_tune.tune.fleet.gpu import WorkerGpu
 from fa_tune.tune.session import Machine, ProfilerSelection, Session

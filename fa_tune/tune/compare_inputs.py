@@ -24,7 +24,7 @@ from fa_tune.core.stats import Ratio, median, median_interval
 from fa_tune.search.data_dependence import paired_with_own
 from fa_tune.search.decide import contenders, sound_choice
 from fa_tune.store.fingerprint import Fingerprint
-from fa_tune.store.journal import AttemptRecord
+from fa_tune.store.journal_records import AttemptRecord
 from fa_tune.tune.dispatch import Request, run_items_on_gpus
 from fa_tune.tune.fleet.gpu import WorkerGpu
 from fa_tune.tune.outputs import recorded_decision

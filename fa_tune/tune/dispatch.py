@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from fa_tune.core.options import Progress
 from fa_tune.core.workload import Workload
 from fa_tune.operations import flops
-from fa_tune.store.journal import AttemptRecord
+from fa_tune.store.journal_records import AttemptRecord
 from fa_tune.tune.fleet.gpu import WorkerGpu
 from fa_tune.tune.session import Session, Tally
 from fa_tune.workers.supervisor import ItemResult

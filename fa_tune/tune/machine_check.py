@@ -68,10 +68,9 @@ def doctor(machine: MachineOptions, progress: Progress) -> tuple[Check, ...]:
         "name another file with FA_TUNE_REGISTRY, or with --registry of search",
     )
     look("registry", _registry, "fix or move the file; fa-tune search makes a new one")
-    journal = cache_dir / JOURNAL
     look(
         "journal",
-        lambda: f"{len(Journal(journal).records())} records in {journal}",
+        lambda: _journal(cache_dir / JOURNAL),
         "fix or move the file; its results are measured again",
     )
     look("cache", lambda: _cache(ArtifactStore(cache_dir)), "name another folder with --cache-dir")
@@ -120,6 +119,12 @@ def _gpus() -> list[Check]:
     text = ", ".join(f"{n}: {device.name} ({device.uuid})" for n, device in enumerate(found))
     text += "; --devices all uses them" if len(models) == 1 else "; --devices takes one model"
     return [Check("GPUs", True, text)]
+
+
+def _journal(path: Path) -> str:
+    journal = Journal(path)
+    count = len(journal.records())
+    return "; ".join((f"{count} records in {path}", *journal.warnings))
 
 
 def _writable(folder: Path, what: str) -> str:

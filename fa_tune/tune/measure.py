@@ -22,7 +22,7 @@ from fa_tune.core.stopping import undecided
 from fa_tune.core.workload import Workload
 from fa_tune.profile.base import MeasurePlan
 from fa_tune.store.fingerprint import Fingerprint
-from fa_tune.store.journal import AttemptRecord
+from fa_tune.store.journal_records import AttemptRecord
 from fa_tune.tune.build import PreparedWorkload
 from fa_tune.tune.results import Exploration
 from fa_tune.tune.session import Session

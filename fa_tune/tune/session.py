@@ -297,6 +297,8 @@ def open_session(
     """A session with the journal of the machine's cache folder; a profiler that needs no GPU gets
     none.  Raises JournalError for a damaged journal."""
     journal = Journal(machine.cache_dir / JOURNAL)
+    for warning in journal.warnings:
+        progress.warn(warning)
     if not selection.capabilities.needs_device:
         machine = dataclasses.replace(machine, pool=Pool())
     return Session(machine, selection, journal, measure, progress, reuse)

@@ -13,7 +13,7 @@ from fa_tune.core.inputs import InputSpec, Kind
 from fa_tune.core.jobs import VerifyJob, WorkloadItem
 from fa_tune.core.model import Artifact, Attempt, Outcome, Verdict, user_subject
 from fa_tune.core.workload import Workload
-from fa_tune.store.journal import AttemptRecord, VerdictRecord
+from fa_tune.store.journal_records import AttemptRecord, VerdictRecord
 from fa_tune.tune.dispatch import Request, run_items_on_gpus
 from fa_tune.tune.fleet.gpu import WorkerGpu
 from fa_tune.tune.session import Session

@@ -14,13 +14,14 @@ import pytest
 
 from fa_tune.core.errors import FaTuneError
 from fa_tune.report.load import parse_report_source
-from fa_tune.store import recordings
+from fa_tune.store import older_journal, recordings
 from fa_tune.store.registry import schema
 from fa_tune.store.table.columns import BY_HEADING, DTYPE, MILLISECONDS, SAMPLES, TEXT, WHOLE
 from fa_tune.store.table.read_csv import parse_rows
 from tests.fuzz import short_form_reader, table_reader
 from tests.fuzz.mutations import mutants
 from tests.project_files import ROOT
+from tests.store.test_older_journal import OLD
 
 PROFILES = ROOT / "profiles" / "nvidia_h200"
 REGISTRY = Path(__file__).parents[1] / "store" / "registry" / "data" / "schema-4.json"
@@ -154,3 +155,18 @@ def test_no_damaged_registry_is_misread() -> None:
 
 def _read_registry(text: str) -> Any:
     return json.loads(schema.to_json(schema.from_json(text, "here")))
+
+
+# Journal --------------------------------------------------------------------------------------
+
+
+def test_no_damaged_older_journal_is_misread(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    text = "".join(OLD.read_text().splitlines(keepends=True)[:-1])  # those with checksums
+    path.write_text(text)
+    records = {repr(record) for record in older_journal.read(path)[0]}
+    for changed in _changed(text, 1500, "older", (*NUMBERS, text.splitlines()[2] + "\n", "\n")):
+        path.write_bytes(changed.encode("utf-8", "surrogatepass"))
+        read = _refused_or(older_journal.read, path)
+        if read is not None:
+            assert set(map(repr, read[0])) <= records, changed
