@@ -272,7 +272,7 @@ struct Consumer {
     // registers.
     __device__ __forceinline__ Range query_blocks() const {
         unsigned first = first_key;
-        keep_register(first);
+        if constexpr (TRAITS.diagonal()) keep_register(first);
         const int key = static_cast<int>(first) - 64 * warpgroup;
         return queries_of_keys<TRAITS>(p, {key, key + CFG.B_c}).template blocks<CFG.B_r>();
     }
