@@ -19,6 +19,9 @@ from fa_tune.op.traits import Traits
 
 # A kernel for a workload on a device; `repeatable`: one that gives the same bits always.
 Kernels = Callable[[Workload, int, bool], CoreKernel]
+# Blocks of 128 keys, of all heads of K and V: with fewer most multiprocessors have none, and
+# torch's passes are faster (benchmarks/backward_h200.md, "In a training step").
+FEWEST_TILES, TILE_KEYS = 64, 128
 _own_bwd = torch.ops.fa_tune.own_bwd.default
 
 
@@ -32,11 +35,13 @@ class OwnBackward:
         self._refusals = Refusals()
 
     def gradients(self, done: Done, traits: Traits) -> Three | None:
-        """dQ, dK and dV, contiguous; None where torch's passes serve: of tensors or traits that no
-        kernel takes, and in a graph's capture of what was not run before it."""
+        """dQ, dK and dV, contiguous; None where torch's passes serve: of small problems, of tensors
+        or traits that no kernel takes, and in a graph's capture of what was not run before."""
         q, k, v = done.q, done.k, done.v
         if done.grad_lse is not None or why_not_ours(q, k, traits.scale) or not traits.masks_only:
             return None  # a gradient of the log-sum-exp has no place in any kernel
+        if k.shape[0] * k.shape[2] * -(-k.shape[1] // TILE_KEYS) < FEWEST_TILES:
+            return None
         repeatable = torch.are_deterministic_algorithms_enabled()
         made, _ = self._refusals.attempt(
             lambda: (

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import Workload
 from fa_tune.operations.backward.spec import forward_of
 from fa_tune.operations.base import NORMAL, Tensors
@@ -56,7 +57,11 @@ def inputs(workload: Workload, text: str = NORMAL, *, seed: int, **how: Any) -> 
 def expected(
     workload: Workload, inputs: Tensors, *, precise: torch.dtype | None = None
 ) -> Mapping[str, Judged]:
-    """What dQ, dK and dV must be, some rows of a head at a time."""
+    """What dQ, dK and dV must be, some rows of a head at a time.  Raises InvalidConfig for scores
+    that change before the softmax, and for what is no dense batch."""
+    w = workload
+    if w.softcap is not None or w.alibi or w.score_hook is not None or w.uneven:
+        raise InvalidConfig(f"there is no reference for the gradients of {w.key}")
     like = {"dq": inputs["q"], "dk": inputs["k"], "dv": inputs["v"]}
     exact, open_, same = (
         {name: torch.zeros(t.shape, dtype=kind, device=t.device) for name, t in like.items()}
