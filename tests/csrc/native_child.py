@@ -75,8 +75,8 @@ def main(library: str, folder: str) -> None:
     refused(InvalidConfig, "no symbol", core.kernel, dataclasses.replace(made, symbols=("",)))
     broken = core.kernel(dataclasses.replace(made, symbols=("other",)))
     refused(DriverError, "CUDA_ERROR_NOT_FOUND", broken.prepare)
-    other = dataclasses.replace(WORKLOAD, op="backward")
-    refused(InvalidConfig, "backward", problem_of, other)
+    other = dataclasses.replace(WORKLOAD, op="sideways")
+    refused(InvalidConfig, "sideways", problem_of, other)
 
     table = CoreTable(core, [made], [entry(GPU, WORKLOAD, made.config)])
     table.prepare()

@@ -37,7 +37,8 @@ int l2_head_group(const Launching& launching) {
                                (launching.plan.sum_rows > 0 ? 4 : 0);
     const std::int64_t of_head =
         problem.heads / problem.kv_heads * padded_rows(problem) * problem.d_head * bytes;
-    const auto room = static_cast<std::int64_t>(kL2Share * launching.call.l2_bytes);
+    const auto room =
+        static_cast<std::int64_t>(kL2Share * static_cast<double>(launching.call.l2_bytes));
     return static_cast<int>(std::clamp<std::int64_t>(room / of_head, 1, kMaxGroupedHeads));
 }
 
