@@ -1,0 +1,31 @@
+"""Backward passes of every config give right gradients."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.gpu.conftest import fa_tune
+
+
+@pytest.mark.gpu
+@pytest.mark.xdist_group("gpu")
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("d_head", ["64", "128"])
+def test_every_config_is_right(d_head: str) -> None:
+    """Whole blocks of keys and others, with the other traits of the default workload."""
+    found = fa_tune("verify", "--op", "backward", "--kernels", "tune", "--d-head", d_head)
+    assert all(verdict["correct"] for verdict in found["verdicts"])
+    assert found["verdicts"]
+
+
+@pytest.mark.gpu
+@pytest.mark.xdist_group("gpu")
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("mask", ["causal_br", "full"])
+def test_masks_and_sinks(mask: str) -> None:
+    """On lengths that no block divides, with grouped heads in the cases."""
+    more = ["--window-left", "70"] if mask == "full" else ["--sink"]
+    words = ["--op", "backward", "--kernels", "fast", "--mask", mask, *more]
+    found = fa_tune("verify", *words, "--seq-lens", "300", "--seq-lens-kv", "513")
+    assert all(verdict["correct"] for verdict in found["verdicts"])
+    assert found["verdicts"]
