@@ -7,9 +7,10 @@ it as well, one at a time opens the file, reads or writes, and closes it again.
     fingerprints  id, body                                     what records depend on, once each
     records       id, kind, fingerprint, subject, place, body, crc32
 
-`body` is the JSON of a record (`core.codec`); `place` its workload or traits; `crc32` of the body,
-since SQLite does not notice a digit that changed.  What is damaged is reported, and never written
-to.  A journal of older versions, JSON lines, is taken over once and stays as it is.
+`body` is the JSON of a record or a fingerprint (`core.codec`), of the latter with the `crc32` of
+the rest; `place` a record's workload or traits; `crc32` of its body, since SQLite does not notice a
+digit that changed.  What is damaged is reported, and never written to.  A journal of older
+versions, JSON lines, is taken over once and stays as it is.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import os
 import sqlite3
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -144,8 +145,8 @@ class Journal:
             if row is None:
                 raise self._damage(f"fingerprint {number} is missing")
             try:
-                self._fingerprints[number] = codec.load(Fingerprint, codec.parse(row[0]))
-            except (ValueError, TypeError) as error:
+                self._fingerprints[number] = _read_fingerprint(row[0])
+            except (ValueError, TypeError, AttributeError) as error:
                 raise self._damage(f"fingerprint {number}: {error}") from None
         return self._fingerprints[number]
 
@@ -295,8 +296,22 @@ def _body(record: Record) -> str:
     return text
 
 
+def _sorted(raw: Mapping[str, Any]) -> str:
+    return json.dumps(raw, sort_keys=True)
+
+
+def _read_fingerprint(body: str) -> Fingerprint:
+    """The fingerprint of a row, whose JSON has its checksum; earlier rows have none."""
+    raw = codec.parse(body)
+    crc = raw.pop("crc32", None)
+    if crc is not None and _crc32(_sorted(raw)) != crc:
+        raise ValueError(_CHANGED)
+    return codec.load(Fingerprint, raw)
+
+
 def _insert(db: sqlite3.Connection, record: Record, body: str) -> None:
-    kept = json.dumps(codec.dump(record.fingerprint), sort_keys=True)
+    raw = codec.dump(record.fingerprint)
+    kept = _sorted({**raw, "crc32": _crc32(_sorted(raw))})
     db.execute("INSERT OR IGNORE INTO fingerprints (body) VALUES (?)", (kept,))
     (by,) = db.execute("SELECT id FROM fingerprints WHERE body = ?", (kept,)).fetchone()
     db.execute(

@@ -192,6 +192,8 @@ def test_a_fingerprint_from_before_a_field_was_added_still_serves(path: Path) ->
         ("UPDATE records SET body = X'00' WHERE id = 2", "checksum"),
         ("DELETE FROM fingerprints", "fingerprint 1 is missing"),
         ("UPDATE fingerprints SET body = '{}'", "is missing"),
+        ("UPDATE fingerprints SET body = '[]'", "fingerprint 1"),
+        ("UPDATE fingerprints SET body = replace(body, 'aaaa', 'aaab')", "checksum"),
         ("UPDATE records SET kind = 'later'", "unknown kind 'later'"),
         ("PRAGMA user_version = 99", "update fa-tune"),
         ("PRAGMA application_id = 7", "not an fa-tune journal"),
