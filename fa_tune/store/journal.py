@@ -77,10 +77,13 @@ class Journal:
         self._mutex = threading.RLock()  # the GPUs of a search write from threads of their own
         self._process = os.getpid()
         with self._opened("read") as db:  # damage is better found before any work than after it
-            rows = () if db is None else db.execute("SELECT id, body, crc32 FROM records")
-            for number, body, crc in rows:
+            if db is None:
+                return
+            for number, body, crc in db.execute("SELECT id, body, crc32 FROM records"):
                 if _crc32(body) != crc:
                     raise self._damage(f"record {number}: {_CHANGED}")
+            for (number,) in db.execute("SELECT id FROM fingerprints").fetchall():
+                self._fingerprint(db, number)
 
     def __del__(self) -> None:
         if self._db is not None and self._process == os.getpid():  # not a fork's to close
