@@ -29,8 +29,7 @@ def forward(problem: Problem) -> Launch:
 
 def backward(problem: Problem) -> Launch:
     """A launch of the operator, by the log-sum-exp that is given, in which a sink is.  Grouped
-    heads of K and V are repeated and their gradients added, as fa-tune's own operators do: with
-    groups the pass takes longer."""
+    heads of K and V are repeated and their gradients added, as fa-tune's own operators do."""
     import torch
 
     workload, inputs = problem.workload, problem.inputs
