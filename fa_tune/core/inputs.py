@@ -6,7 +6,10 @@ the order in which a row meets its largest.  So a measurement names its inputs:
     normal        independent standard normal numbers
     peaked:SIGMA  Q scaled so that scores have the standard deviation SIGMA, in nats
     sink          key 0 is 12 nats above what it would be, for every query
-    falling       each block of 128 keys is 12 nats above the one after it
+    falling:NATS  each block of 128 keys is NATS above the one after it
+    far_keys      for every query one of 64 keys, anywhere, is 20 nats above the others
+    low_rank      scores of rank 8, with a standard deviation of 3 nats
+    temperatures  every head and every query has a standard deviation of its own: `TEMPERATURES`
     trained       heads that differ as those of trained models do: see `HEADS`
     file:PATH     q, k and v of a safetensors file
 
@@ -25,9 +28,20 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType, Workload
 
 DEFAULT_SIGMA = 6.0  # nats; the scores of trained models have up to that
-MIN_SIGMA, MAX_SIGMA = 0.01, 100.0
-RISE = 12.0  # nats by which a sink is above the others, and a falling block above the next
+MIN_NATS, MAX_NATS = 0.01, 100.0
+RISE = 12.0  # nats by which a sink is above the others
+DEFAULT_FALL = 12.0  # nats from one block to the next
 FALLING_BLOCK = 128  # keys
+FAR_KEYS = 64  # of a head of K and, where batches are packed, of a sequence
+FAR_RISE = 20.0  # nats
+FAR_NOISE = 0.3  # of the other keys, whose scores have about that standard deviation
+RANK = 8
+RANK_SIGMA = 3.0  # nats
+
+# Of `temperatures`, in turn over batch and heads: standard deviation of the scores in nats.  That
+# of a query is this times a log-normal number with ROW_SPREAD.
+TEMPERATURES = (1.0, 6.0, 0.5, 3.0, 0.25, 8.0, 2.0, 4.0)
+ROW_SPREAD = 0.5
 
 # Of `trained`, in turn over batch and heads: standard deviation of the scores in nats, and whether
 # key 0 is a sink.
@@ -50,27 +64,33 @@ class Kind(StrEnum):
     PEAKED = "peaked"
     SINK = "sink"
     FALLING = "falling"
+    FAR_KEYS = "far_keys"
+    LOW_RANK = "low_rank"
+    TEMPERATURES = "temperatures"
     TRAINED = "trained"
     FILE = "file"
 
 
+# What a number after the word is if there is none: nats, by the kinds that take one.
+USUAL_NATS = {Kind.PEAKED: DEFAULT_SIGMA, Kind.FALLING: DEFAULT_FALL}
+
+
 @dataclass(frozen=True)
 class InputSpec:
-    """What the inputs are drawn from.  `sigma` belongs to PEAKED alone, `path` to FILE."""
+    """What the inputs are drawn from.  `nats` belongs to those of USUAL_NATS, `path` to FILE."""
 
     kind: Kind
-    sigma: float = 0.0
+    nats: float = 0.0
     path: str = ""
 
     def __post_init__(self) -> None:
-        if self.kind is Kind.PEAKED and not MIN_SIGMA <= self.sigma <= MAX_SIGMA:
+        if self.kind in USUAL_NATS and not MIN_NATS <= self.nats <= MAX_NATS:
             raise InvalidConfig(
-                f"peaked takes a standard deviation from {MIN_SIGMA:g} to {MAX_SIGMA:g} nats, "
-                f"not {self.sigma:g}"
+                f"{self.kind} takes {MIN_NATS:g} to {MAX_NATS:g} nats, not {self.nats:g}"
             )
         if self.kind is Kind.FILE and not self.path:
             raise InvalidConfig("file: needs a path after it, like file:qkv.safetensors")
-        if (self.sigma and self.kind is not Kind.PEAKED) or (
+        if (self.nats and self.kind not in USUAL_NATS) or (
             self.path and self.kind is not Kind.FILE
         ):
             raise InvalidConfig(f"{self.kind} takes nothing after it")
@@ -79,8 +99,8 @@ class InputSpec:
         """The text form, which `parse` reads."""
         if self.kind is Kind.FILE:
             return f"{self.kind}:{self.path}"
-        if self.kind is Kind.PEAKED and self.sigma != DEFAULT_SIGMA:
-            return f"{self.kind}:{self.sigma!r}".removesuffix(".0")
+        if self.nats != USUAL_NATS.get(self.kind, 0.0):
+            return f"{self.kind}:{self.nats!r}".removesuffix(".0")
         return str(self.kind)
 
     @classmethod
@@ -95,8 +115,8 @@ class InputSpec:
             ) from None
         if kind is Kind.FILE:
             return cls(kind, path=rest)
-        if kind is Kind.PEAKED:
-            return cls(kind, sigma=_sigma(rest) if colon else DEFAULT_SIGMA)
+        if kind in USUAL_NATS:
+            return cls(kind, nats=_nats(kind, rest) if colon else USUAL_NATS[kind])
         if colon:
             raise InvalidConfig(f"{kind} takes nothing after it, not {rest[:40]!r}")
         return cls(kind)
@@ -117,19 +137,18 @@ class InputSpec:
         if self.kind in (Kind.NORMAL, Kind.FILE):
             return 1.0
         if self.kind is Kind.PEAKED:
-            return self.sigma / (workload.scale * math.sqrt(workload.d_head))
-        return RISE / workload.scale
+            return self.nats / (workload.scale * math.sqrt(workload.d_head))
+        return (self.nats or RISE) / workload.scale
 
 
-def _sigma(text: str) -> float:
+def _nats(kind: Kind, text: str) -> float:
     if not re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", text):
-        raise InvalidConfig(f"peaked:{text[:40]} needs a number of nats, like peaked:3")
+        raise InvalidConfig(f"{kind}:{text[:40]} needs a number of nats, like {kind}:3")
     return float(text)
 
 
-NAMES = tuple(
-    {Kind.PEAKED: "peaked:SIGMA", Kind.FILE: "file:PATH"}.get(kind, str(kind)) for kind in Kind
-)
+_AFTER = {Kind.PEAKED: ":SIGMA", Kind.FALLING: ":NATS", Kind.FILE: ":PATH"}
+NAMES = tuple(f"{kind}{_AFTER.get(kind, '')}" for kind in Kind)
 NORMAL = InputSpec(Kind.NORMAL)
 TRAINED = InputSpec(Kind.TRAINED)
 DEFAULT = TRAINED  # what a search chooses on
@@ -140,5 +159,9 @@ BUILT_IN = (
     InputSpec(Kind.PEAKED, DEFAULT_SIGMA),
     InputSpec(Kind.PEAKED, 12.0),
     InputSpec(Kind.SINK),
-    InputSpec(Kind.FALLING),
+    InputSpec(Kind.FALLING, DEFAULT_FALL),
+    InputSpec(Kind.FALLING, 6.0),
+    InputSpec(Kind.FAR_KEYS),
+    InputSpec(Kind.LOW_RANK),
+    InputSpec(Kind.TEMPERATURES),
 )

@@ -19,10 +19,11 @@ from fa_tune.core import input_files
 from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError
 from fa_tune.core.inputs import (
     BUILT_IN,
-    MAX_SIGMA,
-    MIN_SIGMA,
+    MAX_NATS,
+    MIN_NATS,
     NORMAL,
     TRAINED,
+    USUAL_NATS,
     InputSpec,
     Kind,
 )
@@ -30,11 +31,11 @@ from fa_tune.core.workload import DType, Workload
 
 WORKLOAD = Workload(1, 4, 2, 64, 128, 32, DType.FP16)
 
-PLAIN = st.sampled_from([k for k in Kind if k not in (Kind.PEAKED, Kind.FILE)])
+PLAIN = st.sampled_from([k for k in Kind if k not in USUAL_NATS and k is not Kind.FILE])
 PATHS = st.text(min_size=1).filter(lambda text: text == text.strip())
 SPECS = (
     PLAIN.map(InputSpec)
-    | st.floats(MIN_SIGMA, MAX_SIGMA).map(lambda sigma: InputSpec(Kind.PEAKED, sigma))
+    | st.builds(InputSpec, st.sampled_from(list(USUAL_NATS)), st.floats(MIN_NATS, MAX_NATS))
     | PATHS.map(lambda path: InputSpec(Kind.FILE, path=path))
 )
 
@@ -56,18 +57,20 @@ def test_the_usual_sigma_goes_unsaid() -> None:
     assert str(InputSpec.parse("peaked:6")) == "peaked"
     assert str(InputSpec.parse("peaked:4.50")) == "peaked:4.5"
     assert str(InputSpec.parse("peaked:12")) == "peaked:12"
+    assert str(InputSpec.parse("falling:12.0")) == "falling"
+    assert str(InputSpec.parse("falling:6")) == "falling:6"
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("flat", "names no inputs; known are normal, peaked:SIGMA, sink, falling"),
+        ("flat", "names no inputs; known are normal, peaked:SIGMA, sink, falling:NATS"),
         ("", "names no inputs"),
         ("peaked:", "needs a number of nats, like peaked:3"),
         ("peaked:nan", "needs a number of nats"),
         ("peaked:-1", "needs a number of nats"),
-        ("peaked:0", "a standard deviation from 0.01 to 100 nats, not 0"),
-        ("peaked:1e9", "a standard deviation from"),
+        ("peaked:0", "peaked takes 0.01 to 100 nats, not 0"),
+        ("falling:1e9", "falling takes 0.01 to 100 nats, not 1e"),
         ("sink:3", "sink takes nothing after it"),
         ("file:", "needs a path after it"),
     ],

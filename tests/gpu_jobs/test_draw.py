@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fa_tune.core.inputs import HEADS, InputSpec
+from fa_tune.core.inputs import FAR_KEYS, HEADS, RANK, ROW_SPREAD, TEMPERATURES, InputSpec
 from fa_tune.core.workload import DType, Workload
 
 if not TYPE_CHECKING:
@@ -60,16 +60,89 @@ def test_key_0_of_a_sink_is_12_nats_above(w: Workload) -> None:
     )
 
 
+@pytest.mark.parametrize(("spec", "nats"), [("falling", 12.0), ("falling:6", 6.0)])
 @pytest.mark.parametrize("w", WORKLOADS[:2], ids=lambda w: w.key)
-def test_each_block_of_falling_inputs_is_12_nats_above_the_one_after_it(w: Workload) -> None:
-    found = scores(inputs("falling", w), w)
+def test_each_block_of_falling_inputs_is_above_the_one_after_it(
+    w: Workload, spec: str, nats: float
+) -> None:
+    found = scores(inputs(spec, w), w)
     blocks = found.unflatten(-1, (-1, 128)).mean(-1)
     steps = blocks[..., :-1] - blocks[..., 1:]
     assert steps.shape[-1] == 3
-    assert float(steps.mean()) == pytest.approx(12.0, abs=0.1)
+    assert float(steps.mean()) == pytest.approx(nats, abs=0.1)
     # So whoever goes from the last block to the first meets a new maximum in each.
     highest = found.unflatten(-1, (-1, 128)).amax(-1)
-    assert float((highest[..., :-1] > highest[..., 1:]).double().mean()) > 0.99
+    assert float((highest[..., :-1] > highest[..., 1:]).double().mean()) > 0.97
+
+
+FAR = (
+    *WORKLOADS,
+    Workload(2, 4, 2, 256, 512, 64, DType.BF16, causal=True, bottom_right=True),
+    Workload(1, 2, 2, 256, 256, 128, DType.FP16, causal=True),
+    Workload(3, 8, 2, 1, 700, 128, DType.BF16),
+    Workload(2, 8, 2, 4, 40, 64, DType.FP16),  # fewer keys than there are far ones
+)
+
+
+@pytest.mark.parametrize("w", FAR, ids=lambda w: w.key)
+def test_every_query_has_one_key_about_20_nats_above_the_others(w: Workload) -> None:
+    found = scores(inputs("far_keys", w), w)
+    sees = torch.ones(w.seq_len_q, w.seq_len_kv, dtype=torch.bool)
+    found = found.masked_fill(~(sees.tril(w.diagonal) if w.causal else sees), -math.inf)
+    first, second = found.topk(2).values.unbind(-1)
+    far = found.argmax(-1)
+    # Of a mask's first rows, which may see no such key, and of few, nothing is asked.
+    judged = torch.arange(w.seq_len_q) + w.diagonal >= (64 if w.causal else 0)
+    gap = (first - second)[:, :, judged]
+    assert float(first[:, :, judged].mean()) == pytest.approx(20.0, abs=0.5)
+    assert float((gap > 8.0).double().mean()) > 0.97
+    seen = found[:, :, judged]
+    ordinary = seen.where(seen.isfinite(), torch.nan).nanmedian(-1).values
+    assert float((first[:, :, judged] - ordinary).mean()) == pytest.approx(20.0, abs=1.0)
+    for of_head in far.flatten(0, 1):  # anywhere, and not more than there are
+        assert len(set(of_head.tolist())) <= FAR_KEYS
+    if w.seq_len_q >= 256:
+        assert int(far.amax() - far[:, :, judged].amin()) > w.seq_len_kv // 2
+
+
+def test_each_sequence_of_a_packed_batch_has_far_keys_of_its_own() -> None:
+    w = Workload(3, 4, 2, 200, 200, 64, DType.FP16, lengths="200+0+90")
+    given = inputs("far_keys", w)
+    q, k = (given[name].flatten(0, -3) for name in ("q", "k"))
+    for rows in (slice(0, 200), slice(200, 290)):
+        one = {"q": q[None, rows], "k": k[None, rows]}
+        found = scores(one, Workload(1, 4, 2, 90, 90, 64, DType.FP16))
+        assert float(found.amax(-1).mean()) == pytest.approx(20.0, abs=0.5)
+
+
+def test_a_cache_has_far_keys_within_each_sequence() -> None:
+    w = Workload(2, 4, 2, 1, 300, 64, DType.BF16, cache_lengths="300+70")
+    dense = draw(InputSpec.parse("far_keys"), w, seed=3, device="cpu")
+    for number, keys in enumerate((300, 70)):
+        one = {"q": dense[0][number : number + 1], "k": dense[1][number : number + 1, :keys]}
+        found = scores(one, Workload(1, 4, 2, 1, keys, 64, DType.BF16))
+        assert float(found.amax(-1).min()) > 14.0
+
+
+@pytest.mark.parametrize("w", WORKLOADS, ids=lambda w: w.key)
+def test_scores_of_low_rank_have_that_rank_and_3_nats(w: Workload) -> None:
+    exact = draw(InputSpec.parse("low_rank"), w, seed=3, device="cpu")
+    found = scores(dict(zip("qkv", exact, strict=True)), w)
+    values = torch.linalg.svdvals(found[0, 0])
+    assert float(values[RANK - 1]) > 0.1 * float(values[0])
+    assert float(values[RANK]) < 1e-4 * float(values[0])
+    rounded = scores(inputs("low_rank", w), w)
+    assert float(rounded.std()) == pytest.approx(3.0, rel=0.2)
+    assert float(found[0, 0, 0].std() / found[0, 0].std()) != pytest.approx(1.0, rel=0.01)
+
+
+def test_heads_and_queries_have_temperatures_of_their_own() -> None:
+    w = Workload(1, len(TEMPERATURES), 2, 512, 512, 128, DType.BF16)
+    found = scores(inputs("temperatures", w), w)
+    of_rows = found.std(-1)  # [1, heads, seq_len_q]
+    logarithms = of_rows[0].log()
+    assert logarithms.mean(-1).exp().tolist() == pytest.approx(TEMPERATURES, rel=0.1)
+    assert logarithms.std(-1).tolist() == pytest.approx([ROW_SPREAD] * w.heads, rel=0.15)
 
 
 @pytest.mark.parametrize("dtype", DType)
@@ -111,7 +184,10 @@ def test_normal_inputs_are_as_they_always_were() -> None:
         assert torch.equal(tensor, expected)
 
 
-@pytest.mark.parametrize("spec", ["normal", "peaked", "sink", "falling", "trained"])
+@pytest.mark.parametrize(
+    "spec",
+    ["normal", "peaked", "sink", "falling", "far_keys", "low_rank", "temperatures", "trained"],
+)
 def test_a_seed_gives_the_same_again_and_strides_that_are_not_natural(spec: str) -> None:
     w = WORKLOADS[1]
     one, same = (make_inputs(w, spec, seed=1, device="cpu") for _ in range(2))

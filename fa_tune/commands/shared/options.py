@@ -29,8 +29,10 @@ D_HEADS = whole_numbers(1, 1024, "64,128")
 INPUTS = (
     "Names: trained (heads that differ like those of trained models), normal (random numbers), "
     "peaked:SIGMA (scores with that standard deviation in nats; 6 if omitted), sink (key 0 "
-    "is 12 nats above the others), falling (each block of keys is 12 nats above the next), or "
-    "file:PATH (q, k and v of a safetensors file, each [batch, seq_len, heads, d_head])."
+    "is 12 nats above the others), falling:NATS (each block of keys is so far above the next; 12 "
+    "if omitted), far_keys (each query has one key, anywhere, 20 nats above the others), low_rank "
+    "(scores of rank 8), temperatures (every head and query has its own), or file:PATH "
+    "(q, k and v of a safetensors file, each [batch, seq_len, heads, d_head])."
 )
 _FLAGS = {"causal": ("--full", "--causal"), "bottom_right": ("--top-left", "--bottom-right")}
 

@@ -7,13 +7,25 @@ hold nothing else, so that it is exact: the product of two elements of which one
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import cycle, islice
 
 import torch
 
-from fa_tune.core.inputs import FALLING_BLOCK, HEADS, RISE, InputSpec, Kind
+from fa_tune.core.inputs import (
+    FALLING_BLOCK,
+    HEADS,
+    RANK,
+    RANK_SIGMA,
+    RISE,
+    ROW_SPREAD,
+    TEMPERATURES,
+    InputSpec,
+    Kind,
+)
 from fa_tune.core.workload import Workload
+from fa_tune.operations.forward.torch_side.far_keys import add_far_keys
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # Q, K and V
 
@@ -39,20 +51,29 @@ def draw(
     k = normal(w.seq_len_kv, w.kv_heads)
     v = normal(w.seq_len_kv, w.kv_heads, w.d_v)
     if spec.kind is Kind.PEAKED:
-        _scale(q, k, w, torch.tensor(spec.sigma, device=device))
+        _scale(q, k, w, torch.tensor(spec.nats, device=device))
     elif spec.kind is Kind.SINK:
         _add_sink(q, k, w, torch.ones((), device=device))
     elif spec.kind is Kind.FALLING:
-        _let_fall(q, k, w)
+        _let_fall(q, k, w, spec.nats)
+    elif spec.kind is Kind.FAR_KEYS:
+        _scale(q, k, w, torch.ones((), device=device))
+        add_far_keys(q, k, workload, generator)
+    elif spec.kind is Kind.LOW_RANK:
+        _lower_rank(q, k)
+        _scale(q, k, w, torch.tensor(RANK_SIGMA, device=device))
+    elif spec.kind is Kind.TEMPERATURES:
+        of_rows = torch.randn((*q.shape[:3], 1), generator=generator, device=device)
+        _scale(q, k, w, _in_turn(TEMPERATURES, q) * torch.exp(ROW_SPREAD * of_rows))
     elif spec.kind is Kind.TRAINED:
-        sigmas, sinks = _heads(w.batch, w.heads + extra_heads, device)
-        _scale(q, k, w, sigmas)
-        _add_sink(q, k, w, sinks)
+        sigmas, sinks = zip(*HEADS, strict=True)
+        _scale(q, k, w, _in_turn(sigmas, q))
+        _add_sink(q, k, w, _in_turn(sinks, q))
     return q, k, v
 
 
 def _scale(q: torch.Tensor, k: torch.Tensor, w: Workload, sigma: torch.Tensor) -> None:
-    """Give scores the standard deviation `sigma` in nats: one, or one per query head."""
+    """Give scores the standard deviation `sigma` in nats: one, or one per query head or query."""
     needed = 1.0 / (w.scale * math.sqrt(w.d_head))
     of_k = 1.0 if 1.0 / PLAIN <= needed <= PLAIN else math.sqrt(needed)
     q *= sigma * (needed / of_k)
@@ -67,14 +88,29 @@ def _add_sink(q: torch.Tensor, k: torch.Tensor, w: Workload, where: torch.Tensor
     k[:, 0, :, 0] = RISE / w.scale / unit
 
 
-def _let_fall(q: torch.Tensor, k: torch.Tensor, w: Workload) -> None:
-    """Put each block of keys RISE nats below the one before it."""
-    unit = _power_of_two(RISE / w.scale)  # of K; the rest is Q's
+def _let_fall(q: torch.Tensor, k: torch.Tensor, w: Workload, nats: float) -> None:
+    """Put each block of keys so many nats below the one before it."""
+    unit = _power_of_two(nats / w.scale)  # of K; the rest is Q's
     block = torch.arange(w.seq_len_kv, device=k.device) // FALLING_BLOCK
-    q[..., 0] = RISE / w.scale / unit * DIGIT
+    q[..., 0] = nats / w.scale / unit * DIGIT
     k[..., 0] = (-unit * (block // DIGIT))[None, :, None]
-    q[..., 1] = RISE / w.scale / unit
+    q[..., 1] = nats / w.scale / unit
     k[..., 1] = (-unit * (block % DIGIT))[None, :, None]
+
+
+def _lower_rank(q: torch.Tensor, k: torch.Tensor) -> None:
+    """Bring Q and K to RANK directions, which have all channels in them; the standard deviation of
+    scores stays what it was."""
+    d_head = q.shape[-1]
+    rank = min(RANK, d_head)
+    # Columns of a cosine transform: orthonormal, and the same for all seeds.
+    place = torch.arange(d_head, device=q.device) + 0.5
+    basis = torch.cos(
+        math.pi / d_head * torch.arange(1, rank + 1, device=q.device)[:, None] * place
+    )
+    basis /= torch.linalg.vector_norm(basis, dim=1, keepdim=True)
+    for tensor in (q, k):
+        tensor[:] = tensor[..., :rank] @ basis * (d_head / rank) ** 0.25
 
 
 def _power_of_two(product: float) -> float:
@@ -82,11 +118,11 @@ def _power_of_two(product: float) -> float:
     return 2.0 ** round(math.log2(product) / 2.0)
 
 
-def _heads(batch: int, heads: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """HEADS in turn: standard deviations and sinks, each [batch, 1, heads, 1]."""
-    known = zip(*islice(cycle(HEADS), batch * heads), strict=True)
-    sigmas, sinks = (torch.tensor([float(n) for n in each], device=device) for each in known)
-    return sigmas.view(batch, 1, heads, 1), sinks.view(batch, 1, heads, 1)
+def _in_turn(of_heads: Sequence[float], q: torch.Tensor) -> torch.Tensor:
+    """These in turn over batch and heads, [batch, 1, heads, 1]."""
+    batch, _, heads, _ = q.shape
+    repeated = list(islice(cycle(of_heads), batch * heads))
+    return torch.tensor(repeated, dtype=q.dtype, device=q.device).view(batch, 1, heads, 1)
 
 
 def _of_file(path: str, w: Workload, device: str, extra_heads: int) -> Tensors:
