@@ -21,6 +21,7 @@ from fa_tune.commands.views.registry_table import Best
 from fa_tune.commands.views.search import Search
 from fa_tune.commands.views.timings import Bench
 from fa_tune.lab.scores import BenchSearch
+from fa_tune.store.capture.schema import Capture
 from fa_tune.store.registry.schema import Registry
 
 _PRINTED: tuple[type, ...] = (
@@ -29,4 +30,7 @@ _PRINTED: tuple[type, ...] = (
     *(BenchSearch, BenchDecisions, BenchBetween),
 )
 # A registry's `schema` is a number.
-DOCUMENTS: Mapping[str, type] = {**{name_of(d): d for d in _PRINTED}, "registry": Registry}
+DOCUMENTS: Mapping[str, type] = {
+    **{name_of(d): d for d in (*_PRINTED, Capture)},
+    "registry": Registry,
+}
