@@ -36,7 +36,7 @@ def attention(
 
     Forward-mode derivatives are those of `products.forward`."""
     if forward_ad._current_level < 0 or not _is_dual(q, k, v, *_parted(others)[1].tensors):
-        kind = _Transformed if _has_wrappers() else _Attention
+        kind = _Transformed if torch.compiler.is_compiling() or _has_wrappers() else _Attention
         out, lse = kind.apply(*_distinct(q, k, v, wants_lse, *others))
         return out, lse
     lengths, traits = _parted(others)
@@ -114,7 +114,7 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _Transformed(_Attention):
-    """The function in two pieces, as those of torch.func take it."""
+    """The function in two pieces, as torch.func and torch's compiler take it."""
 
     generate_vmap_rule = True
 
@@ -145,9 +145,9 @@ def check_hook(score_hook: object, *, wants_grad: bool) -> None:
 
 
 def _distinct(*given: Any) -> tuple[Any, ...]:
-    """The same, no two of the tensors one object: torch's compiler takes none twice."""
-    tensors = [id(t) for t in given if isinstance(t, Tensor)]
-    if len(set(tensors)) == len(tensors):
+    """The same, no two of the tensors one object: torch's compiler takes none twice, nor, in some
+    releases, a tensor's identity."""
+    if not torch.compiler.is_compiling():
         return given
     return tuple(
         t.view_as(t) if isinstance(t, Tensor) and any(t is before for before in given[:i]) else t
