@@ -20,6 +20,7 @@ from fa_tune.commands.views.default_check import RegistryCheck
 from fa_tune.commands.views.registry_table import Best
 from fa_tune.commands.views.search import Search
 from fa_tune.commands.views.timings import Bench
+from fa_tune.core.published import PublishedModel
 from fa_tune.lab.scores import BenchSearch
 from fa_tune.store.capture.schema import Capture
 from fa_tune.store.registry.schema import Registry
@@ -29,8 +30,6 @@ _PRINTED: tuple[type, ...] = (
     *(Explain, Stale, Space, Build, RegistryCheck, Best),
     *(BenchSearch, BenchDecisions, BenchBetween),
 )
-# A registry's `schema` is a number.
-DOCUMENTS: Mapping[str, type] = {
-    **{name_of(d): d for d in (*_PRINTED, Capture)},
-    "registry": Registry,
-}
+# Files, which have no name in a field `schema`.
+_FILES: Mapping[str, type] = {"registry": Registry, "model": PublishedModel}
+DOCUMENTS: Mapping[str, type] = {**{name_of(d): d for d in (*_PRINTED, Capture)}, **_FILES}

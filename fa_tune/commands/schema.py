@@ -12,7 +12,7 @@ from fa_tune.core import codec
 @click.argument("name", metavar="NAME")
 def command(name: str) -> None:
     """Print the JSON Schema of a document: of what `--json` writes, by the name that it has in
-    its field `schema`, or of a file: `registry`, `capture`.
+    its field `schema`, or of a file: `registry`, `capture`, or `model` of profiles/models.
 
     \b
     Examples:

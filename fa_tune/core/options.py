@@ -36,7 +36,10 @@ class WorkloadOptions:
     the benchmark shapes (16 heads; batch 16 up to 4096, then 65536 / the longer length).
     `kv_heads` None: as many as heads; fewer: grouped (1: multi-query) attention.  `masks` are
     of MASKS.  `seq_lens_kv` empty: each length of `seq_lens` for keys as well.  `common` are
-    the values of COMMON_FIELDS that are not usual, such as `lse`."""
+    the values of COMMON_FIELDS that are not usual, such as `lse`.
+
+    `listed` are workloads that take the grid's place, as far as they are of its operation; see
+    `of`."""
 
     seq_lens: tuple[int, ...] = (4096,)
     d_heads: tuple[int, ...] = (128,)
@@ -47,6 +50,21 @@ class WorkloadOptions:
     masks: tuple[str, ...] = ("full",)
     seq_lens_kv: tuple[int, ...] = ()
     common: Mapping[str, Any] = field(default_factory=dict)
+    listed: tuple[Workload, ...] | None = None
+
+    @classmethod
+    def of(cls, listed: Sequence[Workload], op: str = FORWARD) -> WorkloadOptions:
+        """These workloads, as far as they are of an operation."""
+        dtypes, d_heads = ({getattr(w, name) for w in listed} for name in ("dtype", "d_head"))
+        found = cls(dtypes=(*sorted(dtypes),), d_heads=(*sorted(d_heads),), listed=(*listed,))
+        return found.with_op(op)
+
+    @property
+    def head_dims(self) -> tuple[tuple[int, int], ...]:
+        """Head dimensions of Q and K, each with that of V; 0: as that of Q and K."""
+        if self.listed is not None:
+            return tuple(sorted({(w.d_head, w.d_head_v) for w in self.listed}))
+        return tuple((d_head, self.d_head_v) for d_head in self.d_heads)
 
     @property
     def d_head_v(self) -> int:
@@ -68,11 +86,18 @@ class WorkloadOptions:
         common = {name: value for name, value in self.common.items() if name != "d_head_v"}
         if d_v != d_head:
             common["d_head_v"] = d_v
-        return replace(self, dtypes=(dtype,), d_heads=(d_head,), common=common).with_op(op)
+        of_kind = replace(self, dtypes=(dtype,), d_heads=(d_head,), common=common).with_op(op)
+        if self.listed is None:
+            return of_kind
+        kind = dtype, d_head, d_v
+        found = tuple(w for w in self.listed if (w.dtype, w.d_head, w.d_v) == kind)
+        return replace(of_kind, listed=found)
 
     def workloads(self) -> tuple[Workload, ...]:
         """Mask slowest, then dtype, d_head, seq_len of queries and of keys, batch, each problem
-        once; raises InvalidConfig for what no workload can be."""
+        once; or those that are listed.  Raises InvalidConfig for what no workload can be."""
+        if self.listed is not None:
+            return tuple(w for w in self.listed if w.op == self.op)
         return tuple(
             dict.fromkeys(
                 self._checked(

@@ -197,10 +197,10 @@ def _extra(
     """The configs of `--kernels` that run on an architecture.  Raises InvalidConfig as `select`."""
     if options.kernels is None:
         return
-    wanted = options.kernels, options.dtypes, options.d_heads or DEFAULT_D_HEADS
+    heads = [(d_head, options.d_head_v) for d_head in options.d_heads or DEFAULT_D_HEADS]
     for arch in archs:
         able = families.runnable(arch)
-        for config in choose_configs(*wanted, able, d_head_v=options.d_head_v):
+        for config in choose_configs(options.kernels, options.dtypes, heads, able):
             if families.of(config).operation != FORWARD:
                 raise InvalidConfig(f"{config}: {ONLY_FORWARD}")
             if rejected := families.constraints(config, arch):

@@ -13,21 +13,20 @@ from fa_tune.families.base import Config, KernelFamily
 def choose_configs(
     kernels: str,
     dtypes: Sequence[DType],
-    d_heads: Sequence[int],
+    heads: Sequence[tuple[int, int]],
     chosen: Sequence[KernelFamily],
     *,
     named: bool = False,
-    d_head_v: int = 0,
 ) -> list[Config]:
-    """The configs of a set of these families for every dtype and d_head (no dtypes: the set's
-    own; `d_head_v` 0: as d_head), or the one config of a short form, which tells its family by
-    itself.
+    """The configs of a set of these families for every dtype and every d_head with its d_head_v
+    (no dtypes: the set's own; d_head_v 0: as d_head), or the one config of a short form, which
+    tells its family by itself.
 
     `named`: the families were asked for by name, so a config of another one is refused.
     Raises InvalidConfig.
     """
     if families.is_config(kernels):
-        config = stated_config(kernels, d_heads)
+        config = stated_config(kernels, [d_head for d_head, _ in heads])
         if named and families.of(config) not in chosen:
             asked = ", ".join(f.name for f in chosen)
             raise InvalidConfig(
@@ -37,7 +36,7 @@ def choose_configs(
     only = tuple(dtypes) or None
     configs = [
         config
-        for d_head in d_heads
+        for d_head, d_head_v in heads
         for config in families.named_configs(
             kernels, chosen, dtypes=only, d_head=d_head, d_head_v=d_head_v
         )

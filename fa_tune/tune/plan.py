@@ -272,9 +272,7 @@ def _set_of(
     options: SearchOptions, chosen: Sequence[KernelFamily], *, named: bool = False
 ) -> list[Config]:
     grid = options.workloads
-    return choose_configs(
-        options.kernels, grid.dtypes, grid.d_heads, chosen, named=named, d_head_v=grid.d_head_v
-    )
+    return choose_configs(options.kernels, grid.dtypes, grid.head_dims, chosen, named=named)
 
 
 def _of_recorded_kinds(

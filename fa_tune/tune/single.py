@@ -75,9 +75,7 @@ def bench(
     machine = open_machine(options.machine, progress)
     machine.require_device("bench times kernels on one; search and profile replay recordings")
     grid = options.workloads
-    configs = _configs(
-        options.kernels, grid.dtypes, (grid.d_heads, grid.d_head_v), options.families, machine
-    )
+    configs = _configs(options.kernels, grid.dtypes, grid.head_dims, options.families, machine)
     timed = dataclasses.replace(
         options, measure=dataclasses.replace(options.measure, profiler="events")
     )
@@ -225,7 +223,8 @@ def build(
     """Compile a set for workloads of whole blocks; needs no GPU.  `names` of families; none:
     all that run on the architecture.  `d_head_v` 0: as each of `d_heads`."""
     here = open_machine(machine, progress)
-    configs = _configs(kernels, _dtypes(kernels), (d_heads or (128,), d_head_v), names, here)
+    heads = [(d_head, d_head_v) for d_head in d_heads or (128,)]
+    configs = _configs(kernels, _dtypes(kernels), heads, names, here)
     kept, rejected = prune_configs(configs, here)
     requests = [build_request(c, WHOLE_BLOCKS, here) for c in kept]
     results = build_all(requests, here, progress)
@@ -257,10 +256,10 @@ def verify(
     """
     here = open_machine(machine, progress)
     here.require_device("verify runs kernels on one; build compiles them without")
-    heads = workloads.d_heads or (128,), workloads.d_head_v
+    heads = workloads.head_dims or ((128, workloads.d_head_v),)
     common = workloads.common
     causal = tuple(dict.fromkeys(mask != MASKS[0] for mask in workloads.masks))
-    requested = [example(common, heads[0][0], heads[1], causal=c) for c in causal]
+    requested = [example(common, *heads[0], causal=c) for c in causal]
     requested = [w for w in requested if is_special(w) or w.op != FORWARD]
     configs = _configs(kernels, _dtypes(kernels), heads, names, here, requested)
     kept, rejected = prune_configs(configs, here)
@@ -287,8 +286,8 @@ def verify(
         if is_special(examples[request])
     }
     like = [
-        example(common, d_head, heads[1], dtype, causal=c)
-        for dtype, d_head, c in itertools.product(ALL_DTYPES, heads[0], causal)
+        example(common, *dims, dtype, causal=c)
+        for dtype, dims, c in itertools.product(ALL_DTYPES, heads, causal)
     ]
     found, interrupted = Verified({}, {}), False
     try:
@@ -309,12 +308,12 @@ def _dtypes(kernels: str) -> Sequence[DType]:
 def _configs(
     kernels: str,
     dtypes: Sequence[DType],
-    heads: tuple[Sequence[int], int],
+    heads: Sequence[tuple[int, int]],
     names: Sequence[str],
     machine: Machine,
     requested: Sequence[Workload] = (),
 ) -> list[Config]:
     """What `choose_configs` gives for the families of these names, or for all that run here and
-    compute what is `requested`; `heads` are the head dimensions, and that of V."""
-    chosen, (d_heads, d_head_v) = choose_families(names, machine.limits, workloads=requested), heads
-    return choose_configs(kernels, dtypes, d_heads, chosen, named=bool(names), d_head_v=d_head_v)
+    compute what is `requested`."""
+    chosen = choose_families(names, machine.limits, workloads=requested)
+    return choose_configs(kernels, dtypes, heads, chosen, named=bool(names))

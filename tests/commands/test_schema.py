@@ -19,7 +19,7 @@ NOT_PRINTED = {  # files of our own, which only fa-tune reads
     "fa-tune-export-1",
     "fa-tune-page-2",
 }
-NAMES = sorted(DOCUMENTS.keys() - {"registry"})
+NAMES = sorted(name for name in DOCUMENTS if DOCUMENT.fullmatch(name))
 
 
 def test_every_document_has_a_schema() -> None:

@@ -69,7 +69,7 @@ def test_a_narrow_search_keeps_what_a_wide_one_found_out(world: World) -> None:
 
 def test_a_set_and_a_config_for_values_of_another_head_dimension() -> None:
     chosen = families.runnable(limits((9, 0)))
-    found = choose_configs("fast", (DType.FP16,), (192,), chosen, d_head_v=128)
+    found = choose_configs("fast", (DType.FP16,), ((192, 128),), chosen)
     assert {families.kind_of(c) for c in found} == {(DType.FP16, 192, 128, "forward")}
     workload = Workload(1, 1, 1, 64, 64, 192, DType.FP16, d_head_v=128)
     equal = dataclasses.replace(workload, d_head_v=0)

@@ -36,9 +36,7 @@ def configs_of(options: SearchOptions, workloads: Sequence[Workload] = ()) -> li
     chosen = choose_families(options.families, limits, workloads=workloads)
     if not options.axes:
         named = bool(options.families)
-        return choose_configs(
-            kernels, grid.dtypes, grid.d_heads, chosen, named=named, d_head_v=grid.d_head_v
-        )
+        return choose_configs(kernels, grid.dtypes, grid.head_dims, chosen, named=named)
     words = _words(options.axes)
     if families.is_config(kernels):
         bases = [stated_config(kernels, grid.d_heads)]
@@ -47,10 +45,10 @@ def configs_of(options: SearchOptions, workloads: Sequence[Workload] = ()) -> li
         if not having:
             raise _of_no_family(words, chosen)
         bases = [
-            f.default_config(h, t, d_head_v=grid.d_head_v)
+            f.default_config(d_head, dtype, d_head_v=d_head_v)
             for f in having
-            for t in grid.dtypes
-            for h in grid.d_heads
+            for dtype in grid.dtypes
+            for d_head, d_head_v in grid.head_dims
         ]
     spaces: list[tuple[type[Any], dict[str, Sequence[Any]]]] = []
     for base in bases:

@@ -48,13 +48,26 @@ from fa_tune.core.options import (
     SearchOptions,
     WorkloadOptions,
 )
+from fa_tune.core.published import USES
 from fa_tune.core.workload import BACKWARD, BENCHMARK_HEADS, MASKS, USUAL, DType
+from fa_tune.families.selection import stated_config
 from fa_tune.libraries import LABELS, is_installed, user
 
 OF_BACKWARD = ("fa3",)  # references that a backward pass is measured beside where they are there
+MODELS = "models"
 SEQ_LENS = parameters.whole_numbers(1, MAX_TOKENS, "1024,4096")
 
 _WORKLOAD: Mapping[str, Decorator[Any]] = {
+    MODELS: option(
+        "--model",
+        MODELS,
+        type=parameters.MODELS,
+        default=(),
+        show_default=False,
+        metavar="NAME[:USE],…",
+        help="The workloads of public models, such as llama-3.1-8b, or of all, for each USE or for "
+        f"one: {', '.join(USES)}. --model list names the models.",
+    ),
     "seq_lens": option(
         "--seq-lens",
         type=SEQ_LENS,
@@ -350,7 +363,9 @@ def shared_options(*names: str, limit: str = "20") -> Decorator[Any]:
         made |= {name: values.pop(name) for name in fields if name in values}
         if "kernels" in chosen:
             _refuse_another_kind(made["kernels"])
-        return {**values, "options": _of_one_operation(SearchOptions(**made))}
+        found = _of_one_operation(SearchOptions(**made))
+        _refuse_no_workload(found)
+        return {**values, "options": found}
 
     return several([*(known[name] for name in chosen), receiving(gather)])
 
@@ -377,7 +392,28 @@ def _of_one_operation(found: SearchOptions) -> SearchOptions:
     return replace(found, measure=replace(measure, references=(*measure.references, *faster)))
 
 
+def _refuse_no_workload(found: SearchOptions) -> None:
+    """Raise UsageError where models have none of the operation, or of the kind of the config."""
+    grid = found.workloads
+    if grid.listed is None:
+        return
+    if families.is_config(found.kernels):
+        config = stated_config(found.kernels, grid.d_heads)
+        grid = grid.with_kind(*families.kind_of(config))
+    if not grid.workloads():
+        kind = "that the config computes" if grid is not found.workloads else f"of --op {grid.op}"
+        raise click.UsageError(f"--model has no workload {kind}; name another model or use")
+
+
 def _workloads(**values: Any) -> WorkloadOptions:
+    """Raises UsageError for an option that says of a model's workloads what they are."""
+    if of_models := values.pop(MODELS, ()):
+        others = [name for name in values if name != "op" and _is_typed(name)]
+        for one in click.get_current_context().command.params:
+            if one.name in others:
+                raise click.UsageError(f"--model says the workloads: leave {one.opts[0]} out")
+        listed = dict.fromkeys(w for found in of_models for w in found)
+        return WorkloadOptions.of((*listed,), values["op"])
     common = {name: values.pop(name) for name in COMMON_FIELDS if name in values}
     unusual = {name: value for name, value in common.items() if value != USUAL[name]}
     return WorkloadOptions(**values, common=unusual)

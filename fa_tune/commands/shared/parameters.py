@@ -17,6 +17,7 @@ from fa_tune.core import hooks
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.errors import InvalidConfig, StorageError
 from fa_tune.core.inputs import BUILT_IN, NAMES, InputSpec, Kind
+from fa_tune.core.published import workloads_of
 from fa_tune.core.workload import DType, FieldSpec, Workload
 from fa_tune.families import family_names
 from fa_tune.search.strategies import FORMER, STRATEGIES
@@ -242,6 +243,7 @@ INPUT = Read("inputs", _input, _INPUT_NAMES)  # `peaked:3` as an InputSpec, a pa
 INPUTS_LIST = Read("inputs", _inputs, _INPUT_NAMES)  # several, or `all`, as a tuple
 WORKLOAD = Read("key", _workload)  # a workload's key as a Workload
 WORKLOADS = Listed("keys", _workload, KEY)
+MODELS = Listed("models", workloads_of, "llama-3.1-8b,gpt-oss-20b:decoding")  # their workloads
 # `sm_90`, `90` or `9.0` as `sm_90`; a suffix as in `sm_90a` is kept.
 ARCHITECTURE = Read("arch", _architecture, ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"))
 ARCHITECTURES = Listed("archs", _architecture, "sm_90a,sm_80")
