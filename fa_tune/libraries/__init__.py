@@ -27,6 +27,7 @@ def _found() -> list[Library]:
 
 ALL: dict[str, Library] = {library.name: library for library in _found()}
 LABELS: Mapping[str, str] = {library.name: library.label for library in ALL.values()}
+COMPILING_S = 900.0
 _BACKWARD = re.compile(r"bwd|bprop|backward", re.IGNORECASE)
 
 
@@ -62,6 +63,17 @@ def is_installed(name: str) -> bool:
     except ToolMissing:
         return False
     return True
+
+
+def first_call_s(subject: str) -> float | None:
+    """The longest that the first call of a subject may take; None: as long as any other."""
+    library = ALL.get(reference_name(subject))
+    return COMPILING_S if library is not None and library.compiles else None
+
+
+def is_nameless(name: str) -> bool:
+    """Whether a runner's kernels may have any name: a user's, or those of another library."""
+    return is_users(name) or (name in ALL and ALL[name].kernel_names is None)
 
 
 def require(names: Sequence[str]) -> None:

@@ -21,6 +21,7 @@ UNKNOWN = "unknown"
 BASIC = frozenset({"bottom_right", "lse", "softmax_scale", "d_head_v"})
 WINDOW = frozenset({"window_left", "window_right"})
 PACKED = frozenset({"packed", "total_q", "total_kv", "lengths"})
+CACHE = frozenset({"cache_lengths", "page_size"})
 ANY = frozenset(OPTIONAL) - {"op"}
 
 
@@ -72,27 +73,29 @@ class Library:
     """A library: what it is called, what its kernels come from and are named, and its calls.
 
     `name` is that of subjects (`ref:fa2`), `label` what tables and `full_name` what sentences call
-    it; `kernel_names` finds its forward kernels by their demangled, mangled or plain names,
-    `backward_names` those of a backward pass, `tiles` in the former (B_r, B_c), as groups `rows`
-    and `keys` (none: as many keys as rows); `dtype_in_names` says whether these names tell the
-    element type.  `known` are the fields with a usual value that its calls pass on: a workload with
-    any other is refused; `known_by` has them for an operation whose call passes on others.
+    it; `kernel_names` finds its forward kernels by their demangled, mangled or plain names (None:
+    they are another library's), `backward_names` those of a backward pass, `tiles` in the former
+    (B_r, B_c), as groups `rows` and `keys` (none: as many keys as rows); `dtype_in_names` says
+    whether these names tell the element type.  `known` are the fields with a usual value that its
+    calls pass on: a workload with any other is refused; `known_by` has them for an operation whose
+    call passes on others.
     `calls`: a function for each operation that gives the launch of a problem; it raises
-    InvalidConfig, then or at the first launch, for what the library does not take.  `place`: where
-    lists have it.
+    InvalidConfig, then or at the first launch, for what the library does not take.  `compiles`:
+    whether the first call of a kind may take minutes.  `place`: where lists have it.
     """
 
     name: str
     label: str
     full_name: str
     packages: tuple[Package, ...]
-    kernel_names: re.Pattern[str]
+    kernel_names: re.Pattern[str] | None
     known: frozenset[str]
     calls: Mapping[str, Callable[[Problem], Launch]]
     known_by: Mapping[str, frozenset[str]] = field(default_factory=dict)
     backward_names: re.Pattern[str] | None = None
     tiles: tuple[re.Pattern[str], ...] = ()
     dtype_in_names: bool = True
+    compiles: bool = False
     place: int = 100
 
     @property
@@ -129,10 +132,13 @@ class Library:
         """The error for a problem that the library does not take."""
         return InvalidConfig(f"{self.full_name} does not take this workload: {why}")
 
-    def function(self, module: str, name: str) -> Callable[..., Any]:
-        """A function of its package; raises InvalidConfig if that cannot be loaded."""
+    def function(self, module: str, *names: str) -> Any:
+        """A function of its package, or without a name the module itself; raises InvalidConfig if
+        that cannot be loaded."""
         try:
-            found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+            found: Any = importlib.import_module(module)
+            for name in names:
+                found = getattr(found, name)
         except (ImportError, AttributeError, OSError, RuntimeError) as error:
             raise InvalidConfig(
                 f"{self.full_name} cannot be loaded: {first_line(error)}"

@@ -12,10 +12,14 @@ from fa_tune.operations.base import Launch, Problem, Tensors
 
 
 def loaded_version() -> str:
-    """`9.13.0` of cuDNN's 91300; before 9 a minor version had one digit less."""
+    """That of torch's cuDNN."""
     import torch
 
-    number = torch.backends.cudnn.version()
+    return version_of(torch.backends.cudnn.version())
+
+
+def version_of(number: int | None) -> str:
+    """`9.13.0` of cuDNN's 91300; before 9 a minor version had one digit less."""
     if number is None:
         return UNKNOWN
     major, rest = divmod(number, 10_000 if number >= 90_000 else 1000)

@@ -1,5 +1,5 @@
-"""FlashAttention 3: the module `flash_attn_interface`, built from the `hopper` folder of its
-project."""
+"""FlashAttention 3: the module `flash_attn_interface`, of PyTorch's wheel `flash-attn-3` or built
+from the `hopper` folder of its project."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ LIBRARY = Library(
             "fa3",
             ("flash_attn_3", "flash_attn_interface"),
             MODULE,
-            "build it from the hopper folder of the flash-attention project",
+            "install PyTorch's wheel flash-attn-3, or build it from the hopper folder of the "
+            "flash-attention project",
         ),
     ),
     kernel_names=re.compile(r"FlashAttnFwd(?:Sm\d+|Combine)|CollectiveMainloopFwdSm\d+"),

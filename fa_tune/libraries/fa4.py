@@ -62,5 +62,6 @@ LIBRARY = Library(
     backward_names=re.compile(r"FlashAttentionBackward|flash_attn\W?cute\W?flash_bwd"),
     known=BASIC | WINDOW | PACKED | {"softcap", "sink"},
     calls={FORWARD: forward, BACKWARD: backward},
+    compiles=True,
     place=3,
 )

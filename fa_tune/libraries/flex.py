@@ -103,5 +103,6 @@ LIBRARY = Library(
     kernel_names=re.compile(r"triton_tem_\w*flex_attention"),
     known=BASIC | WINDOW | {"softcap", "alibi"},
     calls={FORWARD: forward},
+    compiles=True,
     place=4,
 )

@@ -140,7 +140,11 @@ WRONG: list[tuple[list[str], str, int]] = [
     (["search", "--score-hook", "latin-1.cuh"], "UTF-8", 2),
     (["search", "--runs", "0"], "--runs", 2),
     (["search", "--profiler", "nsys"], "--profiler", 2),
-    (["search", "--ref", "fa9"], "fa2, cudnn, fa3, fa4, flex, read, sdpa, none", 2),
+    (
+        ["search", "--ref", "fa9"],
+        "fa2, cudnn, fa3, fa4, flex, read, sdpa, cudnn-fe, flashinfer, none",
+        2,
+    ),
     (["search", "--ref", "none,fa2"], "--ref': 'none' stands alone", 2),
     (["search", "--family", "all,sm80"], "--family': 'all' stands alone", 2),
     (["search", "--clock-control", "max"], "--clock-control", 2),

@@ -44,7 +44,7 @@ class Spoken:
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
 
-    def begin(self, name: str) -> None:
+    def begin(self, name: str, timeout_s: float | None = None) -> None:
         pass
 
     def done(self, name: str, value: Any) -> None:

@@ -48,7 +48,7 @@ class Told:
     def unload(self) -> None:
         self.loaded = 0
 
-    def begin(self, item: str) -> None:
+    def begin(self, item: str, timeout_s: float | None = None) -> None:
         pass
 
     def partial(self, item: str, value: object) -> None:

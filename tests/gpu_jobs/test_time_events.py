@@ -35,7 +35,7 @@ class Spoken:
         self.results: dict[str, Any] = {}
         self.failures: dict[str, str] = {}
 
-    def begin(self, item: str) -> None:
+    def begin(self, item: str, timeout_s: float | None = None) -> None:
         assert item not in self.results
 
     def partial(self, item: str, value: float) -> None:

@@ -35,12 +35,14 @@ def test_what_comes_with_torch_is_not_asked_for(site: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("fa3", "reference fa3: FlashAttention 3 is not installed; build it from the hopper "),
+        ("fa3", "reference fa3: FlashAttention 3 is not installed; install PyTorch's wheel "),
         (
             "fa4",
             "reference fa4: FlashAttention 4 is not installed; "
             "pip install 'flash-attn-4[cu13]>=4.0.0b36'",
         ),
+        ("cudnn-fe", "reference cudnn-fe: cuDNN's front end is not installed; pip install "),
+        ("flashinfer", "reference flashinfer: FlashInfer is not installed; pip install "),
     ],
 )
 def test_an_absent_package_is_told_in_one_line(site: Path, name: str, text: str) -> None:
@@ -52,7 +54,8 @@ def test_an_absent_package_is_told_in_one_line(site: Path, name: str, text: str)
 
 def test_an_installed_one_is_found_without_importing_it(site: Path) -> None:
     package(site, "flash_attn.cute")
-    package(site, "flash_attn_interface")
+    for name in ("flash_attn_interface", "cudnn", "flashinfer"):
+        package(site, name)
     libraries.require(tuple(libraries.ALL))
 
 

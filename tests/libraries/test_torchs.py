@@ -59,7 +59,8 @@ def test_importing_the_libraries_imports_no_torch() -> None:
 def test_an_unknown_library_is_refused() -> None:
     assert (
         refusal("fa9", EQUAL)
-        == "unknown reference 'fa9'; known: fa2, cudnn, fa3, fa4, flex, read, sdpa"
+        == "unknown reference 'fa9'; known: fa2, cudnn, fa3, fa4, flex, read, sdpa, cudnn-fe, "
+        "flashinfer"
     )
 
 

@@ -143,8 +143,9 @@ _MEASURE: Mapping[str, Decorator[Any]] = {
         default=",".join(REFERENCES),
         metavar="NAME,…",
         help="Reference kernels to measure beside ours: fa2, cudnn, flex (torch's FlexAttention), "
-        "fa3 and fa4 if their packages are installed, read (a kernel that only reads K and V, the "
-        "limit that memory sets), sdpa (the one of these that torch runs), or none.",
+        "fa3, fa4, cudnn-fe (cuDNN's front end) and flashinfer if their packages are installed, "
+        "read (a kernel that only reads K and V, the limit that memory sets), sdpa (the one of "
+        "these that torch runs), or none.",
     ),
     "users": option(
         "--with",

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from fa_tune import libraries
 from fa_tune.core.jobs import ProfileJob, WorkloadItem
 from fa_tune.core.model import is_reference, is_users
 from fa_tune.core.workload import Workload
@@ -98,8 +99,8 @@ class _Profiled:
             return runner, launch
 
         for name in names:
-            self._report.begin(name)
             item = self._items[name]
+            self._report.begin(name, libraries.first_call_s(item.subject))
             prepared = guarded(self._report, name, partial(prepare, item))
             if prepared is None:
                 continue

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from fa_tune import libraries
 from fa_tune.core import codec
 from fa_tune.core.jobs import TimeJob, TimeResult
 from fa_tune.core.model import CaseError, Outcome, is_reference, is_users
@@ -184,8 +185,8 @@ def prepare_subjects(
         return subject
 
     subjects = {}
-    for name in job.items:
-        report.begin(name)
+    for name, item in job.items.items():
+        report.begin(name, libraries.first_call_s(item.subject))
         subject = guarded(report, name, partial(prepare, name))
         if subject is not None:
             subjects[name] = subject

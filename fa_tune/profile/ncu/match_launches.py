@@ -13,9 +13,9 @@ from itertools import groupby
 from operator import itemgetter
 
 from fa_tune.core.errors import ProfileFormatError
-from fa_tune.core.model import Measurement, Quantity, is_users
+from fa_tune.core.model import Measurement, Quantity
 from fa_tune.core.workload import FORWARD
-from fa_tune.libraries import label_of_kernel
+from fa_tune.libraries import is_nameless, label_of_kernel
 from fa_tune.profile.ncu.launches import Launch
 from fa_tune.profile.ncu.metrics import DURATION
 
@@ -95,7 +95,7 @@ def _shares(
                     "launched one after the other: measure one of them at a time"
                 )
         for launch, label in zip(rest[:count], labels, strict=False):
-            if label not in (None, own) and not is_users(own):
+            if label not in (None, own) and not is_nameless(own):
                 raise _foreign(launch, item)
         yield item, rest[:count]
         rest = rest[count:]
