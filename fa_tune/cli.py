@@ -56,6 +56,9 @@ SECTIONS = {
         "run": "Verify one config, then launch it n times.",
         "verify": "Only check results against a reference.",
     },
+    "Look at a program": {
+        "prove": "Say what a program gains from fa-tune, and how sure that is.",
+    },
     "Read measurements": {
         "report": "Tables from our CSV files or straight from ncu's.",
     },

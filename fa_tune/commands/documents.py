@@ -23,6 +23,7 @@ from fa_tune.commands.views.timings import Bench
 from fa_tune.core.published import PublishedModel
 from fa_tune.lab.scores import BenchSearch
 from fa_tune.store.capture.schema import Capture
+from fa_tune.store.proof import Proof
 from fa_tune.store.registry.schema import Registry
 
 _PRINTED: tuple[type, ...] = (
@@ -32,4 +33,4 @@ _PRINTED: tuple[type, ...] = (
 )
 # Files, which have no name in a field `schema`.
 _FILES: Mapping[str, type] = {"registry": Registry, "model": PublishedModel}
-DOCUMENTS: Mapping[str, type] = {**{name_of(d): d for d in (*_PRINTED, Capture)}, **_FILES}
+DOCUMENTS: Mapping[str, type] = {**{name_of(d): d for d in (*_PRINTED, Capture, Proof)}, **_FILES}

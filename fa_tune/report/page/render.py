@@ -7,11 +7,14 @@ import json
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fa_tune import __version__
 from fa_tune.core.files import save_file
 from fa_tune.report.page.source import FACTS, Source
+
+if TYPE_CHECKING:
+    from fa_tune.report.page.sections import Contents
 
 SCHEMA = "fa-tune-page-2"
 _EXPORT = "window.vegaEmbed = vegaEmbed;"
@@ -24,12 +27,16 @@ def write_page(path: Path, sources: Sequence[Source], against: Sequence[Source] 
 
 def page(sources: Sequence[Source], against: Sequence[Source] = ()) -> str:
     """The page as HTML."""
-    import jinja2  # late, like what draws: slow to load
+    from fa_tune.report.page.sections import contents_of  # late, like what draws: slow to load
+
+    return rendered(contents_of(sources, against), sources, against)
+
+
+def rendered(contents: Contents, sources: Sequence[Source], against: Sequence[Source] = ()) -> str:
+    """Contents as HTML."""
+    import jinja2
     import vl_convert
 
-    from fa_tune.report.page.sections import contents_of
-
-    contents = contents_of(sources, against)
     document = {
         "schema": SCHEMA,
         "sources": [source.name for source in sources],

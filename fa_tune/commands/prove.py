@@ -1,0 +1,122 @@
+"""`fa-tune prove`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from fa_tune.commands.shared.documents import write_document
+from fa_tune.commands.shared.fitted_table import fitted_table
+from fa_tune.commands.shared.grouped_help import GroupedCommand
+from fa_tune.commands.shared.option_groups import Output, shared_options
+from fa_tune.commands.shared.options import option, refuse_same_file
+from fa_tune.commands.shared.output import say, tell
+from fa_tune.commands.shared.parameters import BUDGET, NamedPath, Read
+from fa_tune.commands.shared.progress import watching
+from fa_tune.core.errors import NoUsableVariant
+from fa_tune.report.page.proof import write_proof
+from fa_tune.report.proof import sentences, share_rows
+from fa_tune.search.strategies.budget import Budget
+from fa_tune.store.proof import Proof
+from fa_tune.tune.prove import ProveOptions, prove, read_metric
+
+METRIC = Read("regex", read_metric, None)
+HEADINGS = ("share", "time", "runs", "served by", "kernel", "why")
+FEW = 12  # rows
+
+
+@click.command("prove", cls=GroupedCommand)
+@click.argument("program", metavar="-- CMD…", nargs=-1, required=True, type=click.UNPROCESSED)
+@option(
+    "--metric",
+    type=METRIC,
+    metavar="REGEX",
+    show_default="the program's wall time",
+    help="What the program prints of its speed: a regular expression with one group, a number, on "
+    "either stream. Of several matches in a run the median counts. Needs --lower-is-better or "
+    "--higher-is-better.",
+)
+@click.option(
+    "--higher-is-better/--lower-is-better",
+    default=None,
+    help="Whether the number of --metric is a rate or a time.",
+)
+@option(
+    "--budget",
+    type=BUDGET,
+    default="300s",
+    metavar="N|Ns|N,Ns",
+    help="Limit of the timed runs: pairs of runs (20), seconds (300s), or both (20,300s).",
+)
+@option(
+    "--registry",
+    type=NamedPath(dir_okay=False),
+    metavar="FILE",
+    envvar="FA_TUNE_REGISTRY",
+    show_default="the user's own",
+    help="The registry whose configs the program is run with.",
+)
+@shared_options("html", "as_json", "wide", "quiet")
+def command(
+    program: tuple[str, ...],
+    metric: re.Pattern[str] | None,
+    higher_is_better: bool | None,
+    budget: Budget,
+    registry: Path | None,
+    html: Path | None,
+    output: Output,
+    quiet: bool,
+) -> None:
+    """Run a program with fa-tune's kernels and without, and say what it gains.
+
+    The program stays as it is: with fa-tune, torch's scaled_dot_product_attention runs our kernels
+    in all of its processes, as enable_sdpa() has it. A first run is not timed, and shows which
+    kernel served which share of its attention. Then fresh processes take turns, with and without,
+    until the 95 % interval of the ratio is narrower than the gain, no gain of over 1 % is left, or
+    the budget is spent.
+
+    Ctrl-C, or a run that fails, ends with the pairs that are finished. Exit status 4 if the program
+    fails or there is nothing to compare.
+
+    \b
+    Examples:
+      fa-tune prove -- python train.py --steps 50
+      fa-tune prove --metric '([0-9.]+) ms' --lower-is-better -- python train.py
+      fa-tune prove --metric '([0-9.]+) tok/s' --higher-is-better \\
+          --html proof.html -- ./generate.sh
+    """
+    refuse_same_file(("--html", html), ("--registry", registry))
+    if (metric is None) != (higher_is_better is None):
+        raise click.UsageError(
+            "--metric goes with --lower-is-better or --higher-is-better, and these with --metric"
+        )
+    options = ProveOptions(
+        program, metric, bool(higher_is_better), registry, budget.measurements, budget.seconds
+    )
+    with watching(quiet) as progress:
+        proof = prove(options, progress)
+        if html is not None:
+            write_proof(html, proof)
+            progress.note(f"The page is {html}.")
+    if output.as_json:
+        write_document(Proof, proof)
+    else:
+        _show(proof, wide=output.wide)
+    if proof.ended == "interrupted":
+        raise KeyboardInterrupt
+    if proof.problem is not None:
+        raise NoUsableVariant(proof.problem)
+
+
+def _show(proof: Proof, *, wide: bool) -> None:
+    for sentence in sentences(proof):
+        tell(sentence)
+    if proof.coverage is None or not proof.coverage.shares:
+        return
+    rows = [[*row.values()] for row in share_rows(proof.coverage)]
+    say()
+    say(fitted_table(HEADINGS, rows if wide else rows[:FEW], {"served by", "kernel", "why"}))
+    if len(rows) > FEW and not wide:
+        say(f"{len(rows) - FEW} more; --wide has all.")

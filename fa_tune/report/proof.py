@@ -1,0 +1,76 @@
+"""A proof in words and rows."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from fa_tune.core.stats import MARGIN
+from fa_tune.store.proof import Coverage, Proof, Verdict
+
+ENDED = {
+    "decided": "",
+    "budget": "The budget ended the runs.",
+    "interrupted": "Interrupted: these are the runs that were finished.",
+    "failed": "A run failed: these are the runs before it.",
+}
+
+
+def headline(proof: Proof) -> str:
+    """The answer in a line."""
+    if proof.time_ratio is None:
+        return "Nothing was compared"
+    speed = f"{1 / proof.time_ratio.value:.3f} times as fast with fa-tune"
+    return {
+        Verdict.FASTER: speed,
+        Verdict.SLOWER: speed,
+        Verdict.NO_GAIN: f"No gain of more than {100 * MARGIN:.0f} %: {speed}",
+        Verdict.OPEN: f"Not decided: {speed}",
+    }[proof.verdict]
+
+
+def sentences(proof: Proof) -> Iterator[str]:
+    """What was found, and what it rests on."""
+    yield f"{headline(proof)}: {shlex.join(proof.command)}"
+    if proof.time_ratio is not None:
+        ours, torchs = proof.medians
+        what = f"--metric {proof.metric!r}" if proof.metric else "wall time in seconds"
+        interval = proof.time_ratio.interval
+        sure = "one pair has no interval"
+        if interval is not None:
+            sure = f"95 % interval {1 / interval.high:.3f} to {1 / interval.low:.3f}"
+        n = len(proof.pairs)
+        yield (
+            f"Medians of {what}: {ours:.4g} with, {torchs:.4g} without; {n} "
+            f"pair{'s' if n > 1 else ''} of runs, {sure}."
+        )
+    if ENDED[proof.ended]:
+        yield ENDED[proof.ended]
+    if proof.coverage is not None:
+        yield _of_coverage(proof.coverage)
+        yield from proof.coverage.notes
+
+
+def _of_coverage(coverage: Coverage) -> str:
+    if not coverage.attention_s:
+        return "No time of attention was seen."
+    ours = 100 * sum(part.share for part in coverage.shares if part.served.by == "fa_tune")
+    return (
+        f"Of {coverage.attention_s:.4g} s of attention in a run, fa-tune served {ours:.1f} %; "
+        f"exact or near entries of the registry served {100 * coverage.tuned:.1f} %."
+    )
+
+
+def share_rows(coverage: Coverage) -> list[dict[str, str]]:
+    """What served what, the largest share first."""
+    return [
+        {
+            "share": f"{100 * part.share:.1f} %",
+            "time": f"{1e3 * part.time_s:.2f} ms",
+            "runs": str(part.runs),
+            "by": ", ".join(filter(None, [part.served.by, part.served.entry])),
+            "kernel": part.served.kernel,
+            "why": part.served.why,
+        }
+        for part in coverage.shares
+    ]

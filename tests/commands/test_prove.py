@@ -1,0 +1,148 @@
+"""`fa-tune prove`: its options, and what it writes of a proof."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fa_tune.core.stats import Ratio
+from fa_tune.store.capture.schema import Served
+from fa_tune.store.proof import Coverage, Pair, Proof, Share, Verdict, time_ratio
+from fa_tune.tune.prove import ProveOptions
+from tests.commands.console import Console
+from tests.commands.fakes import Put
+from tests.commands.test_page import page_document
+
+PAIRS = tuple(Pair(ours, 100.0 + ours / 90, i % 2 == 0) for i, ours in enumerate((90.0, 91, 89.5)))
+SHARES = (
+    Share(Served("fa_tune", "sm90:<config>", "exact", "a registry"), 40, 0.08, 0.8),
+    Share(Served("math", why="a mask"), 4, 0.02, 0.2),
+)
+PROOF = Proof(
+    schema="fa-tune-prove-1",
+    command=("python", "train it.py"),
+    started="2026-01-01T00:00:00+00:00",
+    metric="step ([0-9.]+)",
+    higher_is_better=False,
+    pairs=PAIRS,
+    time_ratio=time_ratio(PAIRS, higher_is_better=False),
+    verdict=Verdict.FASTER,
+    ended="decided",
+    problem=None,
+    coverage=Coverage(0.1, SHARES, ("what nobody saw",)),
+)
+PROVE = "fa_tune.commands.prove.prove"
+
+
+@pytest.fixture
+def made(stub: Put) -> Any:
+    def make(**changes: Any) -> Any:
+        return stub(PROVE, dataclasses.replace(PROOF, **changes))
+
+    return make
+
+
+def test_the_program_is_taken_as_it_is(console: Console, made: Any) -> None:
+    asked = made()
+    done = console(
+        *("prove", "--metric", "x ([0-9]+)", "--higher-is-better", "--budget", "5,20s", "--json"),
+        *("--", "python", "-c", "--metric", "--help"),
+    )
+    assert done.status == 0, done.err
+    options, _ = asked.calls[0]
+    assert isinstance(options, ProveOptions)
+    assert options.command == ("python", "-c", "--metric", "--help")
+    assert (options.pairs, options.seconds, options.higher_is_better) == (5, 20.0, True)
+    assert done.json["pairs"][1]["ours"] == 91
+    assert done.json["time_ratio"]["interval"] is not None
+    assert done.json["coverage"]["shares"][0]["served"]["entry"] == "exact"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--",),
+        ("--metric", "x ([0-9]+)", "--", "true"),
+        ("--lower-is-better", "--", "true"),
+        ("--metric", "x", "--lower-is-better", "--", "true"),
+        ("--budget", "soon", "--", "true"),
+        ("--budget", "0", "--", "true"),
+        ("--unknown", "true"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    console: Console, made: Any, arguments: tuple[str, ...]
+) -> None:
+    asked = made()
+    done = console("prove", *arguments)
+    assert (done.status, len(done.lines)) == (2, 1)
+    assert not asked.calls
+
+
+def test_the_gain_and_its_interval_are_told(console: Console, made: Any) -> None:
+    made()
+    said = " ".join(console("prove", "--", "true").out.split())
+    ratio = PROOF.time_ratio
+    assert ratio is not None
+    assert ratio.interval is not None
+    for value in (ratio.value, *ratio.interval):
+        assert f"{1 / value:.3f}" in said
+    assert "'train it.py'" in said
+    assert "80.0 %" in said
+    assert "a mask" in said
+    assert "what nobody saw" in said
+
+
+def test_what_ended_early_is_written_and_its_status_kept(
+    console: Console, made: Any, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    for changes, status in (
+        ({"ended": "interrupted"}, 130),
+        ({"ended": "failed", "problem": "the program as it is ended with status 3"}, 4),
+    ):
+        made(verdict=Verdict.OPEN, **changes)
+        done = console("prove", "--html", str(page), "--", "true")
+        assert done.status == status
+        assert "3 pairs" in done.out
+        assert page.exists()
+        page.unlink()
+
+
+def test_nothing_is_no_gain(console: Console, made: Any) -> None:
+    made(pairs=(), time_ratio=None, verdict=Verdict.OPEN, ended="interrupted", coverage=None)
+    done = console("prove", "--", "true")
+    assert done.status == 130
+    assert "times as fast" not in done.out
+    made(pairs=PAIRS[:1], time_ratio=Ratio(0.5, None), verdict=Verdict.OPEN, ended="budget")
+    done = console("prove", "--", "true")
+    assert done.status == 0
+    assert "Not decided" in done.out
+
+
+def test_the_page_has_pairs_and_shares_and_makes_no_request(
+    console: Console, made: Any, tmp_path: Path
+) -> None:
+    made(coverage=Coverage(1.0, (dataclasses.replace(SHARES[0], share=1.0),)))
+    page = tmp_path / "page.html"
+    assert console("prove", "--html", str(page), "--", "true").status == 0
+    sections = page_document(page)["sections"]
+    assert [row["ours"] for row in sections["pairs"]] == [pair.ours for pair in PAIRS]
+    assert all(row["speed"] > 1 for row in sections["pairs"])
+    assert sections["shares"][0]["percent"] == 100
+    text = page.read_text()
+    visible = text[: text.index("<script")]
+    assert "sm90:&lt;config&gt;" in visible
+    assert not re.search(r'(?:src|href)="(?:https?:)?//', visible)
+
+
+def test_a_rates_speed_is_with_over_without(console: Console, made: Any, tmp_path: Path) -> None:
+    made(higher_is_better=True)
+    page = tmp_path / "page.html"
+    assert console("prove", "--html", str(page), "--", "true").status == 0
+    assert all(row["speed"] < 1 for row in page_document(page)["sections"]["pairs"])
