@@ -18,14 +18,17 @@ namespace {
 
 constexpr std::int64_t kMaxGridRows = 65535;  // of a grid's second and third dimension
 
+std::int64_t tile_keys_of_head(const fa_tune_launch_plan& plan, const fa_tune_problem& problem) {
+    return blocks_of(problem, keys_of(problem), plan.tile_rows);
+}
+
 void set_tile_grid(const fa_tune_launch_plan& plan, const Call& call, std::uint32_t* grid) {
     const fa_tune_problem& problem = call.problem;
     // Sizes are below 2^31, so each product is below 2^62 once the other is a number of tiles.
     const bool of_keys =
         plan.grid == FA_TUNE_GRID_KEY_TILES || plan.grid == FA_TUNE_GRID_PERSISTENT_KEYS;
-    std::int64_t tiles =
-        of_keys ? (keys_of(problem) + plan.tile_rows - 1) / plan.tile_rows * problem.kv_heads
-                : tile_rows_of_head(plan, problem) * problem.heads;
+    std::int64_t tiles = of_keys ? tile_keys_of_head(plan, problem) * problem.kv_heads
+                                 : tile_rows_of_head(plan, problem) * problem.heads;
     if (tiles <= kMaxTiles) tiles *= batch_of(problem);
     if (tiles > kMaxTiles) {
         fail(FA_TUNE_INVALID, "%s has more than %lld tiles, which a launch takes",
@@ -92,9 +95,7 @@ void set_maps(const Launchable& launch, const Call& call, fa_tune_description& f
 }  // namespace
 
 std::int64_t tile_rows_of_head(const fa_tune_launch_plan& plan, const fa_tune_problem& problem) {
-    const std::int64_t rest = plan.tile_rows - 1;
-    if (problem.packed != 0) return (problem.total_q + problem.batch * rest) / plan.tile_rows;
-    return (problem.seq_len_q + rest) / plan.tile_rows;
+    return blocks_of(problem, rows_of(problem), plan.tile_rows);
 }
 
 Launchable check_plan(const fa_tune_launch_plan& plan) {

@@ -50,6 +50,8 @@ constexpr Needed kBackward[] = {
     {FA_TUNE_TENSOR_O, "O", Form::kQueries, always},
     {FA_TUNE_TENSOR_DO, "dO", Form::kQueries, always},
     {FA_TUNE_TENSOR_LSE, "lse", Form::kChunks, always},
+    {FA_TUNE_TENSOR_CU_SEQLENS_Q, "cu_seqlens_q", Form::kElements, when_packed},
+    {FA_TUNE_TENSOR_CU_SEQLENS_KV, "cu_seqlens_kv", Form::kElements, when_packed},
     {FA_TUNE_TENSOR_DQ, "dQ", Form::kQueries, always},
     {FA_TUNE_TENSOR_DK, "dK", Form::kKeys, always},
     {FA_TUNE_TENSOR_DV, "dV", Form::kKeys, always},

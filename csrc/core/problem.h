@@ -62,6 +62,13 @@ inline std::int64_t keys_of(const fa_tune_problem& p) {
     return p.packed != 0 ? p.total_kv : p.seq_len_kv;
 }
 
+// Blocks of so many rows of a head; of a packed batch as many as there can be, whatever the
+// lengths.
+inline std::int64_t blocks_of(const fa_tune_problem& p, std::int64_t rows, std::int64_t of_block) {
+    const std::int64_t sequences = p.packed != 0 ? p.batch : 1;
+    return (rows + sequences * (of_block - 1)) / of_block;
+}
+
 inline bool is_causal(const fa_tune_problem& problem) {
     return problem.mask != FA_TUNE_MASK_FULL && problem.mask != FA_TUNE_MASK_FULL_DIAGONAL;
 }

@@ -81,6 +81,14 @@ class Arguments {
         return torch::stable::detail::to<T>(*next_++);
     }
     Owned tensor() { return Owned(take<AtenTensorHandle>()); }
+    Lengths lengths() {
+        Lengths found;
+        found.cum_q = tensor();
+        found.cum_kv = tensor();
+        found.longest_q = take<std::int64_t>();
+        found.longest_kv = take<std::int64_t>();
+        return found;
+    }
     // In the order of the schemas; `all` but the first three have usual values else.
     template <bool all>
     Traits traits() {
@@ -178,9 +186,9 @@ class Call {
         for (const auto& [role, tensor, name] :
              {std::tuple{FA_TUNE_TENSOR_DO, &grad_out, "grad_out"},
               std::tuple{FA_TUNE_TENSOR_O, &out, "out"}}) {
-            const View given = with_whole_rows(*tensor, name, false, false);
-            if (!std::equal(shape.begin(), shape.end(), given.sizes) || given.dtype != q_.dtype ||
-                !given.is_beside(q_)) {
+            const View given = with_whole_rows(*tensor, name, problem_.packed != 0, false);
+            if (!std::equal(given.sizes, given.sizes + q_.dimensions, shape.begin()) ||
+                given.dtype != q_.dtype || !given.is_beside(q_)) {
                 refuse(std::string(name) + " must be like q with v's last dimension");
             }
             tensors_.of[role] = given.tensor();
@@ -191,7 +199,7 @@ class Call {
         for (std::size_t i = 0; i < made.size(); ++i) {
             const View& view = *like[i];
             const std::int64_t row = view.heads * view.d_head;
-            made[i] = empty(q_, view.sizes, view.dimensions, q_.dtype);
+            made[i] = room(view.sizes, view.dimensions, q_.dtype);
             tensors_.of[FA_TUNE_TENSOR_DQ + i] = {made[i].address(), view.rows * row, row,
                                                   view.d_head};
         }
@@ -238,12 +246,7 @@ void run(StableIValue* stack, std::uint64_t, std::uint64_t) {
     Arguments given(stack);
     Owned q = given.tensor(), k = given.tensor(), v = given.tensor();
     Lengths lengths;
-    if constexpr (packed) {
-        lengths.cum_q = given.tensor();
-        lengths.cum_kv = given.tensor();
-        lengths.longest_q = given.take<std::int64_t>();
-        lengths.longest_kv = given.take<std::int64_t>();
-    }
+    if constexpr (packed) lengths = given.lengths();
     Owned out;
     std::optional<Tensor> room_for_lse;
     if constexpr (results == Results::kGiven) {
@@ -269,13 +272,16 @@ void run(StableIValue* stack, std::uint64_t, std::uint64_t) {
     }
 }
 
+template <bool packed>
 void run_backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
     Arguments given(stack);
     Owned grad_out = given.tensor(), q = given.tensor(), k = given.tensor(), v = given.tensor();
     Owned out = given.tensor(), lse = given.tensor();
+    Lengths lengths;
+    if constexpr (packed) lengths = given.lengths();
     const Traits traits = given.traits<true>();
-    std::array<Owned, 3> found =
-        Call(traits, q, k, v, false, nullptr).gradients(grad_out, out, lse.get());
+    std::array<Owned, 3> found = Call(traits, q, k, v, false, packed ? &lengths : nullptr)
+                                     .gradients(grad_out, out, lse.get());
     for (std::size_t i = 0; i < found.size(); ++i) {
         stack[i] = torch::stable::detail::from(found[i].release());
     }
@@ -302,7 +308,8 @@ void fa_tune_torch_register(const char* dispatch_key) {
     library->impl("packed_fwd", &run<Kind::kPacked, Results::kOut>);
     library->impl("packed_fwd_lse", &run<Kind::kPacked, Results::kOutAndLse>);
     library->impl("packed_fwd_out", &run<Kind::kPacked, Results::kGiven>);
-    library->impl("own_bwd", &run_backward);
+    library->impl("own_bwd", &run_backward<false>);
+    library->impl("packed_own_bwd", &run_backward<true>);
 }
 
 void fa_tune_torch_set_stream(fa_tune_torch_stream stream) { fa_tune::op::stream_of = stream; }

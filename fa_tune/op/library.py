@@ -9,7 +9,7 @@
                       the same with all traits: fewer arguments cost less of the host's time
     fa_tune::hooked_fwd, hooked_fwd_lse, hooked_fwd_out
                       the same with a score hook, by its digest
-    fa_tune::packed_fwd, packed_fwd_lse, packed_fwd_out, packed_bwd
+    fa_tune::packed_fwd, packed_fwd_lse, packed_fwd_out, packed_bwd, packed_own_bwd
                       the same of packed batches, whose log-sum-exp is [heads, total_q]
     fa_tune::hooked_packed_fwd, hooked_packed_fwd_lse, hooked_packed_fwd_out
                       the same with a score hook
@@ -102,5 +102,6 @@ for _kind, (_before, _traits) in _KINDS.items():
     for _name, (_room, _result, _fake) in _RESULTS.items():
         _define(_kind + _name, (_QKV, *_before, *_room, _traits), _result, _fake)
 _define("bwd", (_DONE, HOOKED_SCHEMA), _GRADIENTS, _fake_bwd)
-_define("own_bwd", (_OWN, SCHEMA), "(Tensor, Tensor, Tensor)", lambda *given: given[1:4])
+for _name, _more in (("own_bwd", ()), ("packed_own_bwd", (_LENGTHS,))):
+    _define(_name, (_OWN, *_more, SCHEMA), "(Tensor, Tensor, Tensor)", lambda *given: given[1:4])
 _define("packed_bwd", (_DONE, _LENGTHS, HOOKED_SCHEMA), _GRADIENTS, _fake_packed_bwd)

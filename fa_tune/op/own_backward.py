@@ -9,11 +9,11 @@ import torch
 from fa_tune.build.native.call import problem_of, tensors_of
 from fa_tune.build.native.core import CoreKernel
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
-from fa_tune.core.tensors import is_expanded, workload_of
+from fa_tune.core.tensors import is_expanded
 from fa_tune.core.workload import BACKWARD, Workload
 from fa_tune.op.backward import Three
-from fa_tune.op.operands import Done, with_whole_rows
-from fa_tune.op.python_op import launch
+from fa_tune.op.operands import Done, Lengths, with_whole_rows
+from fa_tune.op.python_op import asked_workload, launch
 from fa_tune.op.refusals import Asked, Refusals, why_not_ours
 from fa_tune.op.traits import Traits
 
@@ -23,6 +23,7 @@ Kernels = Callable[[Workload, int, bool], CoreKernel]
 # torch's passes are faster (benchmarks/backward_h200.md, "In a training step").
 FEWEST_TILES, TILE_KEYS = 64, 128
 _own_bwd = torch.ops.fa_tune.own_bwd.default
+_packed_own_bwd = torch.ops.fa_tune.packed_own_bwd.default
 
 
 class OwnBackward:
@@ -34,35 +35,52 @@ class OwnBackward:
         self._native = native
         self._refusals = Refusals()
 
-    def gradients(self, done: Done, traits: Traits) -> Three | None:
-        """dQ, dK and dV, contiguous; None where torch's passes serve: of small problems, of tensors
-        or traits that no kernel takes, and in a graph's capture of what was not run before."""
+    def gradients(self, done: Done, traits: Traits, lengths: Lengths | None = None) -> Three | None:
+        """dQ, dK and dV, contiguous, of a packed batch with `lengths`; None where torch's passes
+        serve: of small problems, of tensors or traits that no kernel takes, and in a graph's
+        capture of what was not run before."""
         q, k, v = done.q, done.k, done.v
         if done.grad_lse is not None or why_not_ours(q, k, traits.scale) or not traits.masks_only:
             return None  # a gradient of the log-sum-exp has no place in any kernel
-        if k.shape[0] * k.shape[2] * -(-k.shape[1] // TILE_KEYS) < FEWEST_TILES:
+        batch = k.shape[0] if lengths is None else 1
+        if batch * k.shape[-2] * -(-k.shape[-3] // TILE_KEYS) < FEWEST_TILES:
             return None
         repeatable = torch.are_deterministic_algorithms_enabled()
         made, _ = self._refusals.attempt(
             lambda: (
-                _own_bwd(*done[:5], done.lse.contiguous(), *traits.scored)
+                _by_native(done, traits, lengths)
                 if self._native and not repeatable
-                else self._by_python(done, traits, repeatable)
+                else self._by_python(done, traits, lengths, repeatable)
             ),
-            Asked(q, k, v, traits, lse=True),
+            Asked(q, k, v, traits, lse=True, of="dense" if lengths is None else "packed"),
             reasons=(NoUsableVariant, InvalidConfig),
         )
         return made  # type: ignore[no-any-return]
 
-    def _by_python(self, done: Done, traits: Traits, repeatable: bool) -> Three:
+    def _by_python(
+        self, done: Done, traits: Traits, lengths: Lengths | None, repeatable: bool
+    ) -> Three:
         grad_out, out = (t.contiguous() if is_expanded(t) else t for t in (done.grad_out, done.out))
         five = (grad_out, done.q, done.k, done.v, out)
         do, q, k, v, o = (with_whole_rows(t) for t in five)
-        dq, dk, dv = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (q, k, v))
-        workload = workload_of(q, k, v, op=BACKWARD, **traits.of_workload)
+        # Rows of no sequence are zeros.
+        room = torch.empty_like if lengths is None else torch.zeros_like
+        dq, dk, dv = (room(t, memory_format=torch.contiguous_format) for t in (q, k, v))
+        workload = asked_workload(q, k, v, lengths, traits, op=BACKWARD)
         device = q.device.index
-        given = {"q": q, "k": k, "v": v, "o": o, "do": do, "lse": done.lse.contiguous()}
-        tensors = tensors_of({**given, "dq": dq, "dk": dk, "dv": dv})
+        given = {"q": q, "k": k, "v": v, "o": o, "do": do, "dq": dq, "dk": dk, "dv": dv}
+        given |= {"lse": done.lse.contiguous()}
+        if lengths is not None:
+            given = {name: tensor[None] for name, tensor in given.items()}
+            given |= {"cu_seqlens_q": lengths.cum_q, "cu_seqlens_kv": lengths.cum_kv}
+        tensors = tensors_of(given)
         kernel = self._kernels(workload, device, repeatable)
         launch(kernel, problem_of(workload), tensors, device)
         return dq, dk, dv
+
+
+def _by_native(done: Done, traits: Traits, lengths: Lengths | None) -> Three:
+    given = (*done[:5], done.lse.contiguous())
+    if lengths is None:
+        return _own_bwd(*given, *traits.scored)  # type: ignore[no-any-return]
+    return _packed_own_bwd(*given, *lengths, *traits.scored)  # type: ignore[no-any-return]

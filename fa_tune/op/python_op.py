@@ -55,7 +55,7 @@ class PythonOp:
         _check_out(q, v, out)
         if any(t.device != q.device for t in (k, v)):
             raise InvalidConfig("Q, K, V must be on one GPU")
-        workload = _workload(q, k, v, lengths, traits, lse is not None)
+        workload = asked_workload(q, k, v, lengths, traits, lse=lse is not None)
         if lse is not None:
             _check_lse(lse, q)
         # Kept until the launch: they may be copies.
@@ -71,19 +71,22 @@ class PythonOp:
         launch(self._kernel(workload, device), problem_of(workload), tensors, device)
 
 
-def _workload(
-    q: Tensor, k: Tensor, v: Tensor, lengths: Lengths | None, traits: Traits, lse: bool
+def asked_workload(
+    q: Tensor, k: Tensor, v: Tensor, lengths: Lengths | None, traits: Traits, **more: Any
 ) -> Workload:
+    """The problem of a call, of a packed batch with `lengths`; `more`: other fields."""
     if lengths is None:
-        return workload_of(q, k, v, lse=lse, **traits.of_workload)
+        return workload_of(q, k, v, **traits.of_workload, **more)
     return workload_of(
-        *(q, k, v),
-        lse=lse,
+        q,
+        k,
+        v,
         packed=True,
         batch=lengths.cum_q.numel() - 1,
         seq_len_q=lengths.longest_q,
         seq_len_kv=lengths.longest_kv,
         **traits.of_workload | {"bottom_right": False},
+        **more,
     )
 
 

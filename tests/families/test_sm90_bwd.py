@@ -10,6 +10,7 @@ import pytest
 
 from fa_tune import families
 from fa_tune.build import nvrtc
+from fa_tune.build.native import abi
 from fa_tune.core.arch import limits
 from fa_tune.core.paths import kernels_dir
 from fa_tune.core.workload import BACKWARD, DType, Workload
@@ -130,6 +131,19 @@ def test_two_passes_need_no_room_for_sums() -> None:
     assert [tensor.box_rows for tensor in dq.maps] == [64, 96, 96, 64, 64]  # Q, K, V, dO, dQ
     assert dq.shared_bytes == TWO_PASS.dq_smem_bytes
     assert dq.workspace_bytes == main.workspace_bytes == 2 * 4 * ROWS
+
+
+def test_a_packed_batch_has_as_many_tiles_as_there_can_be() -> None:
+    """Of 700 rows of Q and 900 of K in three sequences."""
+    packed = replace(PROBLEM, batch=3, lengths="300+200+200x500+0+400")
+    starts = {name: abi.Tensor(1 << 21) for name in ("cu_seqlens_q", "cu_seqlens_kv")}
+    tiles_q, tiles_kv = (700 + 3 * 127) // 128, (900 + 3 * 127) // 128
+    for config in (DEFAULT, TWO_PASS):
+        *_, main = launches = described(config, packed, starts)
+        assert {d.grid[0] for d in launches} == {6 * tiles_q, 2 * tiles_kv}
+        assert all(len(tensor.dimensions) == 5 for tensor in main.maps)
+        columns = 2 + (0 if config.two_pass else 128)
+        assert main.workspace_bytes == 4 * columns * 6 * 128 * tiles_q
 
 
 def test_a_step_of_d_head_64_has_twice_as_many_queries() -> None:

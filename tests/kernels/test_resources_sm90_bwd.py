@@ -13,8 +13,8 @@ from fa_tune.core.model import Outcome
 from tests.tools.proven import due, passed
 from tests.tools.required_sm90_bwd import builds, quick_builds
 
-# Of a thread; the second of persistent CTAs in one pass.
-MOST_SPILLED_BYTES, PERSISTENT_SPILLED_BYTES = 64, 224
+# Of a thread; of persistent CTAs in one pass, and of those that also have lengths to keep.
+MOST_SPILLED_BYTES, PERSISTENT_SPILLED_BYTES, PACKED_SPILLED_BYTES = 64, 224, 352
 
 
 @pytest.mark.all_kernels
@@ -30,6 +30,8 @@ def test_the_fast_set_compiles_without_serialised_products(artifacts: ArtifactSt
         config = families.config_of(result.request.variant)
         persistent = config.dynamic and not config.two_pass
         most = PERSISTENT_SPILLED_BYTES if persistent else MOST_SPILLED_BYTES
+        if persistent and "packed" in result.request.traits:
+            most = PACKED_SPILLED_BYTES
         assert spilled <= most, result.request
         assert found.registers * found.threads <= 65536, result.request
     passed(note, requests)

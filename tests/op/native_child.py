@@ -180,49 +180,6 @@ def views(operators: Operators) -> str:
     return "right"
 
 
-def own_gradients(operators: Operators) -> str:
-    """All launches of a backward pass are those of the core with the same tensors; what shares a
-    place is copied, and another head dimension is refused."""
-    stub, dice, own_bwd = Stub(), random.Random(2), torch.ops.fa_tune.own_bwd
-    for number in range(40):
-        kv_heads, n_q, n_kv = dice.choice((1, 3)), dice.choice((1, 700)), dice.choice((128, 1031))
-        q, grad_out, out = (draw(2, n_q, 3).transpose(1, 2) for _ in range(3))
-        q = q.contiguous().transpose(1, 2)
-        if number % 4:
-            grad_out = grad_out.transpose(1, 2)
-        else:
-            grad_out = grad_out.transpose(1, 2)[:, :, :1].expand(-1, -1, 3, -1)
-        k, v = draw(2, n_kv, 2 * kv_heads).chunk(2, 2)
-        lse, sink = torch.zeros(2, 3, n_q), dice.choice((None, torch.zeros(3)))
-        side = dice.choice((None, 100))
-        traits = Traits(bool(number % 2), scale=0.5, window_left=side, sink=sink)
-        stub.launched()
-        given = (grad_out, q, k, v, out.transpose(1, 2), lse)
-        made = dict(zip(("dq", "dk", "dv"), own_bwd(*given, *traits.scored), strict=True))
-        found = stub.launched()
-        workload = Workload(
-            *(2, 3, kv_heads, n_q, n_kv, 128, DType.FP16), op="backward", **traits.of_workload
-        )
-        named = dict(zip(("do", "q", "k", "v", "o", "lse"), given, strict=True))
-        named["do"] = grad_out if number % 4 else grad_out.contiguous()
-        args = tensors_of(named | made | given_ones(sink=sink))
-        args.workspace = ROOM
-        kernel = operators.plans.kernel(workload, -1)
-        kernel.launch(problem_of(workload), args, 0, -1)
-        expected = stub.launched()
-        assert len(found) == len(expected) >= 2
-        for one, other in zip(found, expected, strict=True):
-            assert replace(one, params=b"") == replace(other, params=b"")
-            same = sum(a == b for a, b in zip(one.params, other.params, strict=True))
-            assert number % 4 == 0 or len(one.params) - same <= 3 * 8  # the workspace's addresses
-        assert all(t.is_contiguous() for t in made.values())
-    with pytest.raises(RuntimeError, match=r"^NoUsableVariant: .*backward"):
-        own_bwd(*(draw(1, 128, 1, 96) for _ in range(5)), torch.zeros(1, 1, 128), *Traits().scored)
-    with pytest.raises(RuntimeError, match=r"^InvalidConfig: grad_out must be like q"):
-        own_bwd(draw(1, 64, 1), *(draw(1, 128, 1) for _ in range(4)), torch.zeros(1, 1, 128))
-    return "right"
-
-
 def packed(operators: Operators) -> str:
     """The same of packed batches, into new tensors and into those that are given."""
     stub, dice, ops = Stub(), random.Random(3), torch.ops.fa_tune
@@ -474,7 +431,7 @@ def fork(operators: Operators) -> str:
 
 CHECKS = {
     one.__name__: one
-    for one in (views, own_gradients, packed, results, refused, buckets, partition, threads, fork)
+    for one in (views, packed, results, refused, buckets, partition, threads, fork)
 }
 
 

@@ -18,11 +18,20 @@ from tests.project_files import ROOT
 )
 def test_operators_in_cpp(checks: str, stub: Path, native_cache: Path) -> None:
     """Those that count choices each in a process of its own."""
+    run_child("native_child", stub, native_cache, checks)
+
+
+def test_gradients_in_cpp(stub: Path, native_cache: Path) -> None:
+    run_child("native_gradients_child", stub, native_cache)
+
+
+def run_child(name: str, stub: Path, native_cache: Path, checks: str = "") -> None:
+    """Run a program of this folder, which is to find nothing wrong."""
     done = subprocess.run(
         [
             sys.executable,
             "-m",
-            "tests.op.native_child",
+            f"tests.op.{name}",
             str(stub),
             str(native_cache),
             *checks.split(),

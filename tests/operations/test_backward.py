@@ -99,7 +99,20 @@ def test_cases_are_backward_passes_each_once() -> None:
 
 
 def autograd(w: Workload, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """By autograd through attention in fp64."""
+    """By autograd through attention in fp64, of a packed batch sequence by sequence."""
+    if w.packed:
+        whole = {name: torch.zeros_like(given[name[1:]]).double() for name in GRADIENTS}
+        q_end = kv_end = 0
+        for q, kv in w.members:
+            q_end, kv_end = q_end + q, kv_end + kv
+            if not (q and kv):
+                continue
+            rows, keys = slice(q_end - q, q_end), slice(kv_end - kv, kv_end)
+            own = given | {name: given[name][:, rows] for name in ("q", "do")}
+            own |= {name: given[name][:, keys] for name in ("k", "v")}
+            for name, found in autograd(w.dense(1, q, kv), own).items():
+                whole[name][:, rows if name == "dq" else keys] = found
+        return whole
     leaves = {name: given[name].detach().double().requires_grad_() for name in "qkv"}
     group = w.heads // w.kv_heads
     k, v = (leaves[name].repeat_interleave(group, 2) for name in "kv")
@@ -128,6 +141,8 @@ WORKLOADS = (
     of_key("causal_left9_sink", kv_heads=3, dtype="bf16"),
     of_key("full_scale0.5", q=1),
     of_key("full_dv64"),
+    replace(of_key("causal"), batch=5, lengths="9+0+40+1+30x20+7+40+0+3"),
+    replace(of_key("full_left9_sink", kv_heads=2), batch=3, lengths="20+33+5"),
 )
 
 

@@ -10,16 +10,16 @@ from fa_tune.core.workload import DType
 from fa_tune.families.sm90_bwd.constraints import ROWS
 
 ARCH = "sm_90a"  # what the family compiles for
-TRAITS = ("plain", "causal+ragged+window")
+TRAITS = ("plain", "causal+ragged+window", "causal+ragged+window+packed")
 
 
 def builds() -> list[BuildRequest]:
-    """Every build that has to pass: both types, each with half of the traits."""
+    """Every build that has to pass: both types, each with some of the traits."""
     family, hopper = families.get("sm90_bwd"), limits((9, 0))
     return [
         BuildRequest(families.variant(config), traits, ARCH)
         for d_head in ROWS
-        for dtype, traits in zip((DType.FP16, DType.BF16), TRAITS, strict=True)
+        for dtype, traits in zip((DType.FP16, DType.BF16, DType.BF16), TRAITS, strict=True)
         for config in family.configs("fast", dtypes=[dtype], d_head=d_head)
         if family.constraints(config, hopper) is None
     ]

@@ -1,4 +1,4 @@
-// What forward kernels of all families are told.
+// What kernels of all families are told.
 #pragma once
 
 #include <algorithm>

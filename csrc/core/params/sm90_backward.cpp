@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "params/layout.h"
+#include "params/forward.h"
 #include "problem.h"
 #include "sm90/bwd/params.cuh"
 
@@ -15,7 +15,7 @@ constexpr double kL2Share = 0.8;         // for the heads at work
 constexpr std::int64_t kMaxGroupedHeads = 64;
 
 std::int64_t padded_rows(const fa_tune_problem& problem) {
-    return (rows_of(problem) + kPaddedTo - 1) / kPaddedTo * kPaddedTo;
+    return blocks_of(problem, rows_of(problem), kPaddedTo) * kPaddedTo;
 }
 
 std::int64_t rows_of_all(const fa_tune_problem& problem) {
@@ -42,34 +42,25 @@ int l2_head_group(const Launching& launching) {
     return static_cast<int>(std::clamp<std::int64_t>(room / of_head, 1, kMaxGroupedHeads));
 }
 
-sm90::backward::TensorStrides strides_of(const fa_tune_tensor& tensor) {
-    return {tensor.batch_stride, tensor.seq_stride, tensor.head_stride};
-}
-
 void fill(const Launching& launching, sm90::backward::BackwardParams& params) {
+    using Strides = sm90::backward::TensorStrides;
     const fa_tune_problem& problem = launching.call.problem;
     params.o = launching.address<const unsigned short>(FA_TUNE_TENSOR_O);
     params.d_o = launching.address<const unsigned short>(FA_TUNE_TENSOR_DO);
     params.dq = launching.address<unsigned short>(FA_TUNE_TENSOR_DQ);
-    params.o_strides = strides_of(launching.tensor(FA_TUNE_TENSOR_O));
-    params.do_strides = strides_of(launching.tensor(FA_TUNE_TENSOR_DO));
-    params.dq_strides = strides_of(launching.tensor(FA_TUNE_TENSOR_DQ));
-    params.lse = launching.address<const float>(FA_TUNE_TENSOR_LSE);
+    params.o_strides = strides_of<Strides>(launching, FA_TUNE_TENSOR_O);
+    params.do_strides = strides_of<Strides>(launching, FA_TUNE_TENSOR_DO);
+    params.dq_strides = strides_of<Strides>(launching, FA_TUNE_TENSOR_DQ);
+    set_problem(launching, params);
+    params.packed.members = nullptr;  // no list is made
     params.lse2 = static_cast<float*>(launching.call.tensors.workspace);
     if (params.lse2 != nullptr) {
         params.delta = params.lse2 + rows_of_all(problem);
         if (launching.plan.sum_rows > 0) params.dq_sum = params.delta + rows_of_all(problem);
     }
     params.batch = static_cast<int>(batch_of(problem));
-    params.heads = static_cast<int>(problem.heads);
-    params.heads_per_kv = static_cast<int>(problem.heads / problem.kv_heads);
-    params.seq_len_q = static_cast<int>(rows_of(problem));
-    params.seq_len_kv = static_cast<int>(keys_of(problem));
     params.padded_q = static_cast<int>(padded_rows(problem));
-    params.diagonal = last_diagonal_of(problem);
-    params.first_diagonal = first_diagonal_of(problem);
     params.l2_head_group = l2_head_group(launching);
-    params.softmax_scale = static_cast<float>(scale_of(problem));
 }
 
 constexpr MapRoles kKeyMaps{6,

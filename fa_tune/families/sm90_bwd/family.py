@@ -37,7 +37,7 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
     entry = "sm90/bwd/entry.cu"
     config_class = Sm90BackwardConfig
     example = "sm90_bwd(FP16, 128, 64, 128): q_stages_3"
-    computes = computed.BASIC - {"lse"} | computed.MASKS
+    computes = computed.BASIC - {"lse"} | computed.MASKS | computed.PACKED
     set_keys = "fast, tune or all"
 
     constraints = staticmethod(constraints)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fa_tune.core.workload import BACKWARD, FORWARD, DType, Workload
 from fa_tune.operations.base import CheckCase, TensorSpec
-from fa_tune.operations.forward.spec import Forward
+from fa_tune.operations.forward.spec import Forward, sequences
 from fa_tune.operations.traits import Traits
 
 ELEMENTWISE = 6  # operations on each score: scale, exponential, two of dS, two roundings
@@ -40,6 +40,8 @@ class Backward(Forward):
         """All tiles that a kernel of one pass computes, and the sums over columns of O dO.  Raises
         InvalidConfig for blocks that do not divide the lengths."""
         w = workload
+        if w.uneven:
+            return sum(self.total_flop(one, B_r, B_c) for one in sequences(w))
         super().total_flop(w, B_r, B_c)  # the blocks
         tile = B_r * B_c * (2 * (3 * w.d_head + 2 * w.d_v) + ELEMENTWISE)
         per_head = self.visited_tiles(w, B_r, B_c) * tile + 2 * w.seq_len_q * w.d_v
@@ -59,9 +61,17 @@ class Backward(Forward):
         d_head_v: int = 0,
         thorough: bool = False,
     ) -> tuple[CheckCase, ...]:
-        """Those of the forward pass."""
+        """Those of the forward pass.  Sequences of a packed batch are about as long as blocks of
+        keys, and so are those of queries there, whatever number of these is a whole one."""
+        if traits.packed:
+            blocks = (max(blocks), max(blocks))
         cases = super().verification_cases(
-            blocks, d_head, dtype, traits, d_head_v=d_head_v, thorough=thorough
+            blocks,
+            d_head,
+            dtype,
+            traits,
+            d_head_v=d_head_v,
+            thorough=thorough,
         )
         found = (replace(c, workload=backward_of(c.workload)) for c in cases)
         return tuple(dict.fromkeys(found))

@@ -30,6 +30,7 @@ from fa_tune.operations.forward.torch_side.scores import hidden_pairs
 from fa_tune.operations.torch_side import Judged
 
 OUTPUTS = ("dq", "dk", "dv")
+OF_QUERIES, OF_KEYS = ("q", "o", "do", "dq"), ("k", "v", "dk", "dv")
 UNIT = 2.0**-23  # of fp32, in which the log-sum-exp is
 MOST_OPEN = 20.0  # nats
 SCORES_AT_ONCE = 2**26
@@ -57,29 +58,63 @@ def inputs(workload: Workload, text: str = NORMAL, *, seed: int, **how: Any) -> 
 def expected(
     workload: Workload, inputs: Tensors, *, precise: torch.dtype | None = None
 ) -> Mapping[str, Judged]:
-    """What dQ, dK and dV must be, some rows of a head at a time.  Raises InvalidConfig for scores
-    that change before the softmax, and for what is no dense batch."""
+    """What dQ, dK and dV must be, some rows of a head of a sequence at a time.  Raises
+    InvalidConfig for scores that change before the softmax, and for caches."""
     w = workload
-    if w.softcap is not None or w.alibi or w.score_hook is not None or w.uneven:
+    if w.softcap is not None or w.alibi or w.score_hook is not None or w.cached:
         raise InvalidConfig(f"there is no reference for the gradients of {w.key}")
     like = {"dq": inputs["q"], "dk": inputs["k"], "dv": inputs["v"]}
     exact, open_, same = (
         {name: torch.zeros(t.shape, dtype=kind, device=t.device) for name, t in like.items()}
         for kind in (precise or torch.float64, torch.float32, torch.float32)
     )
-    for rows in _rows(workload):
-        for name, found in _exact(workload, inputs, rows, exact["dq"].dtype).items():
-            exact[name][rows.of(name)] += found
-        made = _reference(workload, inputs, rows)
-        for name in OUTPUTS:
-            same[name][rows.of(name)] += made.gradients[name]
-            open_[name][rows.of(name)] += made.squares[name]
+    for one in _sequences(workload):
+        given = one.of(inputs)
+        of_exact, of_same, of_open = map(one.of, (exact, same, open_))
+        for rows in _rows(one.workload):
+            for name, found in _exact(one.workload, given, rows, exact["dq"].dtype).items():
+                of_exact[name][rows.of(name)] += found
+            made = _reference(one.workload, given, rows)
+            for name in OUTPUTS:
+                of_same[name][rows.of(name)] += made.gradients[name]
+                of_open[name][rows.of(name)] += made.squares[name]
     dtype = inputs["q"].dtype
     found = {name: Judged(exact[name], open_[name].sqrt_()) for name in OUTPUTS}
     return {
         name: replace(judged, reference=judged.errors(same[name].to(dtype)))
         for name, judged in found.items()
     }
+
+
+@dataclass(frozen=True)
+class _Sequence:
+    """A sequence of a packed batch, or a whole dense one, as a problem of its own."""
+
+    workload: Workload
+    queries: slice
+    keys: slice
+
+    def of(self, tensors: Tensors) -> dict[str, torch.Tensor]:
+        """Its parts of tensors."""
+        found = dict(tensors)
+        for names, rows in ((OF_QUERIES, self.queries), (OF_KEYS, self.keys)):
+            found |= {name: tensors[name][:, rows] for name in names if name in tensors}
+        if "lse" in tensors:
+            found["lse"] = tensors["lse"][..., self.queries]
+        return found
+
+
+def _sequences(w: Workload) -> Iterator[_Sequence]:
+    """Those that have queries and keys."""
+    if not w.packed:
+        yield _Sequence(w, slice(None), slice(None))
+        return
+    end_q = end_kv = 0
+    for q, kv in w.members:
+        queries, keys = slice(end_q, end_q + q), slice(end_kv, end_kv + kv)
+        end_q, end_kv = queries.stop, keys.stop
+        if q and kv:
+            yield _Sequence(w.dense(1, q, kv), queries, keys)
 
 
 @dataclass(frozen=True)
@@ -93,7 +128,7 @@ class _Rows:
 
     def of(self, name: str) -> tuple[int, slice, int]:
         """Where their part of a tensor is."""
-        if name in ("q", "o", "do", "dq"):
+        if name in OF_QUERIES:
             return self.batch, self.queries, self.head
         return self.batch, slice(None), self.kv_head
 

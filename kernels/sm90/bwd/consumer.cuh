@@ -44,6 +44,7 @@
 #include "sm90/bwd/gradients.cuh"
 #include "sm90/bwd/mask.cuh"
 #include "sm90/bwd/named_barriers.cuh"
+#include "sm90/bwd/query_rows.cuh"
 #include "sm90/bwd/scheduler.cuh"
 #include "sm90/bwd/shared_memory.cuh"
 
@@ -69,6 +70,7 @@ struct Consumer {
     using Scores = ptx::WgmmaM64K16<CFG.B_r, kBf16>;
     using FirstScores = ptx::WgmmaOverwriting<CFG.B_r, kBf16>;
     using Products = ptx::WgmmaM64K16<CFG.d_head, kBf16>;
+    using Tile = WorkTile<TRAITS.packed>;
 
     struct Step {
         int number;  // of the CTA
@@ -80,8 +82,9 @@ struct Consumer {
     const SharedAddress<CFG> smem;
     const int warpgroup, warp, lane;
     const float scale_log2;
-    int first_key;  // this warpgroup's, of the tile
-    int dq_tile;    // whose sums come next
+    [[no_unique_address]] Sequence<TRAITS.packed> sequence;  // of the tile
+    int first_key;                                           // this warpgroup's, of the tile
+    int dq_tile;                                             // whose sums come next
     float dk[kGradients], dv[kGradients];
     // Of S and P; of dP, then dS and then dQ.
     float s[kScores], dp[kScores];
@@ -99,18 +102,19 @@ struct Consumer {
           lane(threadIdx.x % 32),
           scale_log2(params.softmax_scale * kLog2E) {}
 
-    __device__ __forceinline__ void run(const WorkTile& first) {
+    __device__ __forceinline__ void run(const Tile& first) {
         if (CFG.turns && warpgroup == 1) pass_turn();
         if constexpr (!CFG.dynamic) {
             run_tile(first, 0, 0);
         } else {
-            ConsumerTiles<true> tiles{smem.tiles()};
+            ConsumerTiles<true, TRAITS.packed> tiles{smem.tiles()};
             int done = 0;
             unsigned kv_parity = 0;
-            WorkTile tile = first;
+            Tile tile = first;
 #pragma unroll 1
             while (tile.number >= 0) {
-                const int steps = run_tile(tile, done, kv_parity);
+                // A CTA's first one may be.
+                const int steps = tile.is_empty() ? 0 : run_tile(tile, done, kv_parity);
                 done += steps;
                 kv_parity ^= steps > 0;
                 tile = tiles.next();
@@ -121,8 +125,9 @@ struct Consumer {
     }
 
     // `done`: steps of the CTA before the tile.  Returns how many it has.
-    __device__ __forceinline__ int run_tile(const WorkTile& tile, int done, unsigned kv_parity) {
+    __device__ __forceinline__ int run_tile(const Tile& tile, int done, unsigned kv_parity) {
         const int key = tile.block * CFG.B_c;
+        sequence = tile.sequence;
         first_key = key + 64 * warpgroup;
         const Range blocks = query_blocks();
         const int steps = blocks.count() * p.heads_per_kv;
@@ -130,8 +135,9 @@ struct Consumer {
         for (int i = 0; i < kGradients; ++i) dk[i] = dv[i] = 0.f;
         if (steps > 0) {
             if constexpr (kHasDq) {
-                const int head = tile.batch * p.heads + tile.head * p.heads_per_kv;
-                dq_tile = head * (p.padded_q / CFG.B_r) + blocks.first;
+                const QueryRows<TRAITS.packed> rows{p, sequence, tile.batch,
+                                                    tile.head * p.heads_per_kv};
+                dq_tile = static_cast<int>(rows.padded(0) / CFG.B_r) + blocks.first;
             }
             accumulate(steps, done, blocks.first, kv_parity);
             if constexpr (CFG.dynamic) {
@@ -150,7 +156,7 @@ struct Consumer {
         Step step{done, first_block};
         const int last = done + steps - 1;
         const bool skips = kSkips && warpgroup == 1 && steps > 1 &&
-                           first_block * CFG.B_r + CFG.B_r + p.diagonal <= first_key;
+                           first_block * CFG.B_r + CFG.B_r + sequence.diagonal(p) <= first_key;
         ptx::mbarrier_wait(smem.k_full(), kv_parity);
         {
             const int n = skips ? done + 1 : done;
@@ -274,7 +280,8 @@ struct Consumer {
         unsigned first = first_key;
         if constexpr (TRAITS.diagonal()) keep_register(first);
         const int key = static_cast<int>(first) - 64 * warpgroup;
-        return queries_of_keys<TRAITS>(p, {key, key + CFG.B_c}).template blocks<CFG.B_r>();
+        return queries_of_keys<TRAITS>(p, sequence, {key, key + CFG.B_c})
+            .template blocks<CFG.B_r>();
     }
     __device__ __forceinline__ int next_block(int block) const {
         const Range blocks = query_blocks();
@@ -361,11 +368,12 @@ struct Consumer {
     __device__ __forceinline__ void hide(float (&x)[kScores], int block) const {
         const int thread = ptx::tid_x(), lane = thread % 32;
         const int key = first_key + 16 * (thread / 32 % 4) + lane / 4;
-        const Range rows[2] = {queries_of_key<TRAITS>(p, key), queries_of_key<TRAITS>(p, key + 8)};
+        const Range rows[2] = {queries_of_key<TRAITS>(p, sequence, key),
+                               queries_of_key<TRAITS>(p, sequence, key + 8)};
         hide_outside(x, rows, block * CFG.B_r + 2 * (lane % 4));
     }
     __device__ __forceinline__ bool is_masked(int block) const {
-        return needs_mask<TRAITS>(p, queries_of(block), {first_key, first_key + 64});
+        return needs_mask<TRAITS>(p, sequence, queries_of(block), {first_key, first_key + 64});
     }
 
     // P of a block of queries whose S, and LSE in a stage of Q, are there.
@@ -441,7 +449,7 @@ struct Consumer {
 
     // --- the way out ---------------------------------------------------------------------------
 
-    __device__ __forceinline__ void store(const WorkTile& tile) const {
+    __device__ __forceinline__ void store(const Tile& tile) const {
         const int own = static_cast<int>(NamedBarrier::GRADIENTS) + warpgroup;
         if constexpr (CFG.dynamic) {
             // Those of the tile before have left their place.
@@ -457,8 +465,9 @@ struct Consumer {
         ptx::fence_proxy_async_shared();
         ptx::bar_sync(own, kThreads);
         if (warp == 0 && ptx::elect_sync()) {
-            send_gradient<KvTile>(dk_map, smem.dk() + first, first_key, tile.head, tile.batch);
-            send_gradient<KvTile>(dv_map, smem.dv() + first, first_key, tile.head, tile.batch);
+            const BoxPlace place = sequence.template kv_box<64>(first_key, tile.batch);
+            send_gradient<KvTile, TRAITS.packed>(dk_map, smem.dk() + first, tile.head, place);
+            send_gradient<KvTile, TRAITS.packed>(dv_map, smem.dv() + first, tile.head, place);
             ptx::cp_async_bulk_commit_group();
         }
     }

@@ -28,6 +28,7 @@
 #include "sm90/bwd/dq_producer.cuh"
 #include "sm90/bwd/gradients.cuh"
 #include "sm90/bwd/named_barriers.cuh"
+#include "sm90/bwd/query_rows.cuh"
 #include "sm90/bwd/row_products.cuh"
 
 namespace fa_tune::sm90::backward {
@@ -45,14 +46,16 @@ struct DqConsumer {
     using Scores = ptx::WgmmaM64K16<CFG.dq_keys, kBf16>;
     using FirstScores = ptx::WgmmaOverwriting<CFG.dq_keys, kBf16>;
     using Products = ptx::WgmmaM64K16<CFG.d_head, kBf16>;
+    using Tile = WorkTile<TRAITS.packed>;
 
     const BackwardParams& p;
     const ptx::TensorMap& dq_map;
     const DqSharedAddress<CFG> smem;
     const int warpgroup, warp, lane;
     const float scale_log2;
-    int first_row;            // of this warpgroup, in its tile
-    float lse2[2], delta[2];  // of a thread's rows
+    [[no_unique_address]] Sequence<TRAITS.packed> sequence;  // of the tile
+    int first_row;                                           // of this warpgroup, in its tile
+    float lse2[2], delta[2];                                 // of a thread's rows
     float dq[kGradients];
     float s[kScores], dp[kScores];  // of S and P; of dP and dS
     unsigned ds_operand[kSteps][4];
@@ -68,17 +71,18 @@ struct DqConsumer {
           lane(threadIdx.x % 32),
           scale_log2(params.softmax_scale * kLog2E) {}
 
-    __device__ __forceinline__ void run(const WorkTile& first) {
+    __device__ __forceinline__ void run(const Tile& first) {
         if constexpr (!CFG.dynamic) {
             run_tile(first, 0, 0);
         } else {
-            ConsumerTiles<true> tiles{smem.tiles()};
+            ConsumerTiles<true, TRAITS.packed> tiles{smem.tiles()};
             int done = 0;
             unsigned q_parity = 0;
-            WorkTile tile = first;
+            Tile tile = first;
 #pragma unroll 1
             while (tile.number >= 0) {
-                const int steps = run_tile(tile, done, q_parity);
+                // A CTA's first one may be.
+                const int steps = tile.is_empty() ? 0 : run_tile(tile, done, q_parity);
                 done += steps;
                 q_parity ^= steps > 0;
                 tile = tiles.next();
@@ -89,10 +93,11 @@ struct DqConsumer {
     }
 
     // `done`: steps of the CTA before the tile.  Returns how many it has.
-    __device__ __forceinline__ int run_tile(const WorkTile& tile, int done, unsigned q_parity) {
+    __device__ __forceinline__ int run_tile(const Tile& tile, int done, unsigned q_parity) {
         const int row = tile.block * kDqRows;
-        const Range blocks =
-            keys_of_queries<TRAITS>(p, {row, row + kDqRows}).template blocks<CFG.dq_keys>();
+        sequence = tile.sequence;
+        const Range blocks = keys_of_queries<TRAITS>(p, sequence, {row, row + kDqRows})
+                                 .template blocks<CFG.dq_keys>();
         first_row = row + 64 * warpgroup;
 #pragma unroll
         for (int i = 0; i < kGradients; ++i) dq[i] = 0.f;
@@ -107,7 +112,7 @@ struct DqConsumer {
 
   private:
     // dQ of a tile of one step or more.
-    __device__ __forceinline__ void accumulate(const WorkTile& tile, const Range& blocks, int done,
+    __device__ __forceinline__ void accumulate(const Tile& tile, const Range& blocks, int done,
                                                unsigned q_parity) {
         static_assert(Layout::kVStages == 2, "a stage of V is a bit of a step's number");
         const int first = done & 1;
@@ -215,14 +220,15 @@ struct DqConsumer {
 
     __device__ __forceinline__ bool is_masked(int block) const {
         const int key = block * CFG.dq_keys;
-        const Range rows{first_row, min(first_row + 64, p.seq_len_q)};
-        return needs_mask<TRAITS>(p, rows, {key, key + CFG.dq_keys});
+        const Range rows{first_row, min(first_row + 64, sequence.queries(p))};
+        return needs_mask<TRAITS>(p, sequence, rows, {key, key + CFG.dq_keys});
     }
     // By what it reads anew of the thread, so that nothing of it takes up registers elsewhere.
     __device__ __forceinline__ void hide(float (&x)[kScores], int block) const {
         const int thread = ptx::tid_x(), lane = thread % 32;
         const int row = first_row + 16 * (thread / 32 % 4) + lane / 4;
-        const Range rows[2] = {keys_of_query<TRAITS>(p, row), keys_of_query<TRAITS>(p, row + 8)};
+        const Range rows[2] = {keys_of_query<TRAITS>(p, sequence, row),
+                               keys_of_query<TRAITS>(p, sequence, row + 8)};
         hide_outside(x, rows, block * CFG.dq_keys + 2 * (lane % 4));
     }
 
@@ -252,9 +258,9 @@ struct DqConsumer {
 
     // LSE to base 2 and D of a thread's rows, also to the workspace.  The four lanes of a row read
     // a quarter each; their first one stores.
-    __device__ __forceinline__ void find_statistics(const WorkTile& tile) {
+    __device__ __forceinline__ void find_statistics(const Tile& tile) {
         constexpr int kChunks = CFG.d_head / 32;
-        const long long head = tile.batch * p.heads + tile.head;
+        const QueryRows<TRAITS.packed> rows{p, sequence, tile.batch, tile.head};
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const int row = first_row + 16 * warp + lane / 4 + 8 * i;
@@ -262,30 +268,30 @@ struct DqConsumer {
             lse2[i] = infinity();
 #pragma unroll
             for (int j = 0; j < kChunks; ++j) o[j] = d_o[j] = {};
-            if (row < p.seq_len_q) {
-                const uint4* const of_o = row_of(p.o, p.o_strides, tile.batch, row, tile.head);
-                const uint4* const of_do = row_of(p.d_o, p.do_strides, tile.batch, row, tile.head);
+            if (row < sequence.queries(p)) {
+                const uint4* const of_o = rows.of(p.o, p.o_strides, row);
+                const uint4* const of_do = rows.of(p.d_o, p.do_strides, row);
 #pragma unroll
                 for (int j = 0; j < kChunks; ++j) {
                     o[j] = of_o[lane % 4 + 4 * j];
                     d_o[j] = of_do[lane % 4 + 4 * j];
                 }
-                lse2[i] = to_base_2(p.lse[head * p.seq_len_q + row]);
+                lse2[i] = to_base_2(rows.lse(row));
             }
             float sum = 0;
 #pragma unroll
             for (int j = 0; j < kChunks; ++j) sum += product_of_chunks<CFG.dtype>(o[j], d_o[j]);
             delta[i] = quad_sum(sum);
             if (lane % 4 == 0) {
-                p.lse2[head * p.padded_q + row] = lse2[i];
-                p.delta[head * p.padded_q + row] = delta[i];
+                p.lse2[rows.padded(row)] = lse2[i];
+                p.delta[rows.padded(row)] = delta[i];
             }
         }
     }
 
     // --- the way out ---------------------------------------------------------------------------
 
-    __device__ __forceinline__ void store(const WorkTile& tile) const {
+    __device__ __forceinline__ void store(const Tile& tile) const {
         const int own = static_cast<int>(NamedBarrier::GRADIENTS) + warpgroup;
         if constexpr (CFG.dynamic) {
             // That of the tile before has left its place.
@@ -297,7 +303,8 @@ struct DqConsumer {
         ptx::fence_proxy_async_shared();
         ptx::bar_sync(own, kThreads);
         if (warp == 0 && ptx::elect_sync()) {
-            send_gradient<QTile>(dq_map, smem.dq(warpgroup), first_row, tile.head, tile.batch);
+            send_gradient<QTile, TRAITS.packed>(dq_map, smem.dq(warpgroup), tile.head,
+                                                sequence.template q_box<64>(first_row, tile.batch));
             ptx::cp_async_bulk_commit_group();
         }
     }

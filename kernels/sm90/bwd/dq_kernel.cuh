@@ -49,9 +49,10 @@ __global__ void __launch_bounds__(384, 1)
     const DqSharedAddress<CFG> smem{static_cast<unsigned>(__cvta_generic_to_shared(shared_memory))};
     const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0);
     if (threadIdx.x == 0) initialise_barriers<CFG>(smem);
-    const WorkTile first = TileOrder::of_queries(params, kDqRows).decode(blockIdx.x);
+    const auto first = TileOrder<TRAITS.packed>::of_queries(params, kDqRows).decode(blockIdx.x);
     ptx::griddepcontrol_launch_dependents();
     ptx::griddepcontrol_wait();
+    if (!CFG.dynamic && first.is_empty()) return;
     __syncthreads();
     if (warp < 4) {
         ptx::setmaxnreg_dec<kProducerRegisters>();

@@ -41,14 +41,14 @@ __global__ void __launch_bounds__(kFinishThreads)
     constexpr int kAcross = CFG.d_head / 64;  // parts
     constexpr int kParts = kPreparedRows / 64 * kAcross;
     ptx::griddepcontrol_launch_dependents();
-    const int blocks = p.padded_q / kPreparedRows;
-    const int of_batch = blockIdx.x / blocks;
-    const int batch = of_batch / p.heads, head = of_batch - batch * p.heads;
-    const int first_row = (blockIdx.x - of_batch * blocks) * kPreparedRows;
+    const auto block = QueryBlock<TRAITS.packed>::of(p, blockIdx.x);
+    const int& queries = block.sequence.queries(p);
+    const auto rows = block.rows(p);
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     const float* const sums =
         p.dq_sum + static_cast<long long>(blockIdx.x) * kParts * kOfPart + 1024 * warp + 4 * lane;
     ptx::griddepcontrol_wait();
+    if (TRAITS.packed && queries == 0) return;
 #pragma unroll
     for (int part = threadIdx.x / 128; part < kParts; part += kFinishThreads / 128) {
         // Columns 8j + 2 (lane % 4) and + 1 of two rows.
@@ -69,11 +69,10 @@ __global__ void __launch_bounds__(kFinishThreads)
             }
             // Eight columns of a row each.
             transpose_in_quad(words, lane);
-            const int row = first_row + part / kAcross * 64 + 16 * warp + lane / 4 + 8 * down;
+            const int row = block.first_row + part / kAcross * 64 + 16 * warp + lane / 4 + 8 * down;
             const int column = part % kAcross * 64 + 32 * half + 8 * (lane % 4);
-            if (row >= p.seq_len_q) continue;
-            unsigned short* const to = p.dq + batch * p.dq_strides.batch + row * p.dq_strides.seq +
-                                       head * p.dq_strides.head + column;
+            if (row >= queries) continue;
+            unsigned short* const to = rows.place(p.dq, p.dq_strides, row) + column;
             *reinterpret_cast<uint4*>(to) = {words[0], words[1], words[2], words[3]};
         }
     }

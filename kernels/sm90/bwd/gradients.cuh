@@ -5,6 +5,7 @@
 #pragma once
 
 #include "common/dtype.cuh"
+#include "common/sequence.cuh"
 #include "ptx/cp_async_bulk.cuh"
 #include "ptx/cvt.cuh"
 #include "ptx/stmatrix.cuh"
@@ -38,13 +39,12 @@ __device__ __forceinline__ void stage_gradient(const float (&gradient)[kValues],
 }
 
 // By one thread, which closes the group: 64 rows of all panels.
-template <class Tile>
-__device__ __forceinline__ void send_gradient(const ptx::TensorMap& map, unsigned rows, int row,
-                                              int head, int batch) {
+template <class Tile, bool kPacked>
+__device__ __forceinline__ void send_gradient(const ptx::TensorMap& map, unsigned rows, int head,
+                                              const BoxPlace& place) {
 #pragma unroll
     for (int panel = 0; panel < Tile::kPanels; ++panel) {
-        ptx::cp_async_bulk_tensor_4d_store(map, rows + panel * Tile::kPanelBytes, 64 * panel, row,
-                                           head, batch);
+        store_box<kPacked>(map, rows + panel * Tile::kPanelBytes, 64 * panel, head, place);
     }
 }
 

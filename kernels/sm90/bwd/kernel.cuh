@@ -59,9 +59,10 @@ __global__ void __launch_bounds__(384, 1)
     // Broadcast, so that the compiler knows it to be the same in all lanes.
     const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0);
     if (threadIdx.x == 0) initialise_barriers<CFG>(smem);
-    const WorkTile first = TileOrder::of_keys(params, CFG.B_c).decode(blockIdx.x);
+    const auto first = TileOrder<TRAITS.packed>::of_keys(params, CFG.B_c).decode(blockIdx.x);
     ptx::griddepcontrol_launch_dependents();
     ptx::griddepcontrol_wait();
+    if (!CFG.dynamic && first.is_empty()) return;
     __syncthreads();
     if (warp < 4) {
         ptx::setmaxnreg_dec<kProducerRegisters>();

@@ -4,7 +4,9 @@
 //     query i      . . x x x x . . .      key j counts when
 //     query i+1    . . . x x x x . .          i + first_diagonal <= j  (window)
 //        ...                                  j <= i + diagonal        (causal)
-//                                             j < seq_len_kv           (ragged)
+//                                             j < keys                 (ragged)
+//
+// Queries and keys are those of a batch element, or of a sequence of a packed batch.
 //
 // In a warpgroup's accumulators a thread has two rows, 8 apart, and of each two columns of every
 // eight (ptx/wgmma.cuh).  Rows are keys where dK and dV are made, and queries where dQ is.
@@ -14,6 +16,7 @@
 #pragma once
 
 #include "common/problem.cuh"
+#include "common/sequence.cuh"
 #include "sm90/bwd/params.cuh"
 
 namespace fa_tune::sm90::backward {
@@ -33,49 +36,60 @@ struct Range {
 
 // The queries that see any of these keys.
 template <WorkloadTraits TRAITS>
-__device__ __forceinline__ Range queries_of_keys(const BackwardParams& p, const Range& keys) {
-    Range seen{0, p.seq_len_q};
-    if constexpr (TRAITS.causal) seen.first = max(seen.first, keys.first - p.diagonal);
+__device__ __forceinline__ Range queries_of_keys(const BackwardParams& p,
+                                                 const Sequence<TRAITS.packed>& sequence,
+                                                 const Range& keys) {
+    Range seen{0, sequence.queries(p)};
+    if constexpr (TRAITS.causal) seen.first = max(seen.first, keys.first - sequence.diagonal(p));
     if constexpr (TRAITS.window) {
-        seen.end = min(seen.end, min(keys.end, p.seq_len_kv) - p.first_diagonal);
+        seen.end = min(seen.end, min(keys.end, sequence.keys(p)) - sequence.first_diagonal(p));
     }
     return seen;
 }
 
 // The keys that any of these queries sees.
 template <WorkloadTraits TRAITS>
-__device__ __forceinline__ Range keys_of_queries(const BackwardParams& p, const Range& queries) {
-    Range seen{0, p.seq_len_kv};
+__device__ __forceinline__ Range keys_of_queries(const BackwardParams& p,
+                                                 const Sequence<TRAITS.packed>& sequence,
+                                                 const Range& queries) {
+    Range seen{0, sequence.keys(p)};
     if constexpr (TRAITS.causal) {
-        seen.end = min(seen.end, min(queries.end, p.seq_len_q) + p.diagonal);
+        seen.end = min(seen.end, min(queries.end, sequence.queries(p)) + sequence.diagonal(p));
     }
-    if constexpr (TRAITS.window) seen.first = max(seen.first, queries.first + p.first_diagonal);
+    if constexpr (TRAITS.window) {
+        seen.first = max(seen.first, queries.first + sequence.first_diagonal(p));
+    }
     return seen;
 }
 
 // Whether any of these pairs does not count.
 template <WorkloadTraits TRAITS>
-__device__ __forceinline__ bool needs_mask(const BackwardParams& p, const Range& queries,
-                                           const Range& keys) {
+__device__ __forceinline__ bool needs_mask(const BackwardParams& p,
+                                           const Sequence<TRAITS.packed>& sequence,
+                                           const Range& queries, const Range& keys) {
     bool needed = false;
-    if constexpr (TRAITS.causal) needed |= keys.end - 1 > queries.first + p.diagonal;
-    if constexpr (TRAITS.window) needed |= keys.first < queries.end - 1 + p.first_diagonal;
+    if constexpr (TRAITS.causal) needed |= keys.end - 1 > queries.first + sequence.diagonal(p);
+    if constexpr (TRAITS.window) {
+        needed |= keys.first < queries.end - 1 + sequence.first_diagonal(p);
+    }
     // A query after the last may see keys that no other does.
-    if constexpr (TRAITS.diagonal()) needed |= queries.end > p.seq_len_q;
-    if constexpr (TRAITS.ragged) needed |= keys.end > p.seq_len_kv;
+    if constexpr (TRAITS.diagonal()) needed |= queries.end > sequence.queries(p);
+    if constexpr (TRAITS.ragged) needed |= keys.end > sequence.keys(p);
     return needed;
 }
 
 // The columns of a row that count.
 template <WorkloadTraits TRAITS>
-__device__ __forceinline__ Range queries_of_key(const BackwardParams& p, int key) {
-    Range seen = queries_of_keys<TRAITS>(p, {key, key + 1});
-    if (TRAITS.ragged && key >= p.seq_len_kv) seen.end = 0;
+__device__ __forceinline__ Range queries_of_key(const BackwardParams& p,
+                                                const Sequence<TRAITS.packed>& sequence, int key) {
+    Range seen = queries_of_keys<TRAITS>(p, sequence, {key, key + 1});
+    if (TRAITS.ragged && key >= sequence.keys(p)) seen.end = 0;
     return seen;
 }
 template <WorkloadTraits TRAITS>
-__device__ __forceinline__ Range keys_of_query(const BackwardParams& p, int query) {
-    return keys_of_queries<TRAITS>(p, {query, query + 1});
+__device__ __forceinline__ Range keys_of_query(const BackwardParams& p,
+                                               const Sequence<TRAITS.packed>& sequence, int query) {
+    return keys_of_queries<TRAITS>(p, sequence, {query, query + 1});
 }
 
 // A thread's elements of columns outside these of its two rows become 0.  `first_column`: of its

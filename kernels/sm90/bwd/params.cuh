@@ -1,6 +1,9 @@
 // What a launch of the backward pass passes to its kernels besides the tensor maps.
 #pragma once
 
+#include "common/packed_batch.cuh"
+#include "common/score_params.cuh"
+
 namespace fa_tune::sm90::backward {
 
 // In elements; the last dimension is contiguous.
@@ -10,6 +13,10 @@ struct TensorStrides {
 
 // o, d_o: [batch, seq_len_q, heads, d_head]; dq: as they.  Rows are 16-byte aligned.
 // padded_q is seq_len_q rounded up to 128: what is per query in the workspace has as many.
+//
+// Of a packed batch seq_len_q and seq_len_kv are the rows of all sequences, padded_q those of all
+// that sequences may have (packed_tiles.cuh), batch is 1, lse [heads, seq_len_q], and diagonals are
+// counted from the alignment of a sequence's last query with its last key.
 struct BackwardParams {
     const unsigned short* o;
     const unsigned short* d_o;
@@ -31,10 +38,11 @@ struct BackwardParams {
     int seq_len_kv;
     int padded_q;
     int batch;
-    int diagonal;        // causal: query i sees key j when j <= i + diagonal
-    int first_diagonal;  // window: query i sees key j when j >= i + first_diagonal
-    int l2_head_group;   // neighbouring KV heads whose tiles are handed out together
+    int diagonal;       // causal: query i sees key j when j <= i + diagonal
+    int l2_head_group;  // neighbouring KV heads whose tiles are handed out together
     float softmax_scale;
+    ScoreParams score;
+    PackedBatch packed;
 };
 
 }  // namespace fa_tune::sm90::backward

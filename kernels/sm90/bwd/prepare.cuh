@@ -7,12 +7,13 @@
 #include "ptx/global_words.cuh"
 #include "ptx/griddepcontrol.cuh"
 #include "sm90/bwd/constraints.cuh"
+#include "sm90/bwd/query_rows.cuh"
 #include "sm90/bwd/row_products.cuh"
 
 namespace fa_tune::sm90::backward {
 
 constexpr int kPrepareThreads = 256;
-constexpr int kPreparedRows = 128;  // of a CTA
+constexpr int kPreparedRows = kBlockRows;  // of a CTA
 
 template <Sm90BackwardConfig CFG, WorkloadTraits TRAITS>
 __global__ void __launch_bounds__(kPrepareThreads)
@@ -21,19 +22,20 @@ __global__ void __launch_bounds__(kPrepareThreads)
     constexpr int kRowsAtOnce = kPrepareThreads / kOfRow;
     constexpr int kRows = kPreparedRows / kRowsAtOnce;  // of a thread
     ptx::griddepcontrol_launch_dependents();
-    const int blocks = p.padded_q / kPreparedRows;
-    const int of_batch = blockIdx.x / blocks;  // the head, of all in the batch
-    const int batch = of_batch / p.heads, head = of_batch - batch * p.heads;
-    const int first_row = (blockIdx.x - of_batch * blocks) * kPreparedRows + threadIdx.x / kOfRow;
+    const auto block = QueryBlock<TRAITS.packed>::of(p, blockIdx.x);
+    const int& queries = block.sequence.queries(p);
+    if (TRAITS.packed && queries == 0) return;
+    const auto rows = block.rows(p);
+    const int first_row = block.first_row + threadIdx.x / kOfRow;
     const int chunk = threadIdx.x % kOfRow;
     uint4 o[kRows], d_o[kRows];
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
         const int row = first_row + i * kRowsAtOnce;
         o[i] = d_o[i] = {};
-        if (row < p.seq_len_q) {
-            o[i] = row_of(p.o, p.o_strides, batch, row, head)[chunk];
-            d_o[i] = row_of(p.d_o, p.do_strides, batch, row, head)[chunk];
+        if (row < queries) {
+            o[i] = rows.of(p.o, p.o_strides, row)[chunk];
+            d_o[i] = rows.of(p.d_o, p.do_strides, row)[chunk];
         }
     }
     // Also in 16 bytes a thread, neighbours side by side.
@@ -53,10 +55,8 @@ __global__ void __launch_bounds__(kPrepareThreads)
         }
         if (chunk != 0) continue;
         float lse2 = infinity();
-        if (row < p.seq_len_q) {
-            lse2 = to_base_2(p.lse[static_cast<long long>(of_batch) * p.seq_len_q + row]);
-        }
-        const long long at = static_cast<long long>(of_batch) * p.padded_q + row;
+        if (row < queries) lse2 = to_base_2(rows.lse(row));
+        const long long at = rows.padded(row);
         p.lse2[at] = lse2;
         p.delta[at] = sum;
     }

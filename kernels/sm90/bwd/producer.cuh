@@ -13,6 +13,7 @@
 #include "ptx/cp_async_bulk_linear.cuh"
 #include "ptx/mbarrier.cuh"
 #include "sm90/bwd/mask.cuh"
+#include "sm90/bwd/query_rows.cuh"
 #include "sm90/bwd/scheduler.cuh"
 #include "sm90/bwd/shared_memory.cuh"
 
@@ -21,6 +22,7 @@ namespace fa_tune::sm90::backward {
 template <Sm90BackwardConfig CFG, WorkloadTraits TRAITS>
 struct Producer {
     using Layout = SharedMemory<CFG>;
+    using Tile = WorkTile<TRAITS.packed>;
     static constexpr int kStatBytes = 4 * CFG.B_r;
 
     const BackwardParams& p;
@@ -30,20 +32,21 @@ struct Producer {
     RingPosition<Layout::kDoStages> do_ring = {};
     RingPosition<1> kv_ring = {};
 
-    __device__ __forceinline__ void run(const WorkTile& first) {
-        ProducerTiles<CFG.dynamic> tiles{TileOrder::of_keys(p, CFG.B_c), smem.tiles(),
-                                         reinterpret_cast<SchedulerCounters*>(p.counters)};
-        for (WorkTile tile = first; tile.number >= 0; tile = tiles.next()) {
+    __device__ __forceinline__ void run(const Tile& first) {
+        ProducerTiles<CFG.dynamic, TRAITS.packed> tiles{
+            TileOrder<TRAITS.packed>::of_keys(p, CFG.B_c), smem.tiles(),
+            reinterpret_cast<SchedulerCounters*>(p.counters)};
+        for (Tile tile = first; tile.number >= 0; tile = tiles.next()) {
             const int key = tile.block * CFG.B_c;
-            const Range blocks =
-                queries_of_keys<TRAITS>(p, {key, key + CFG.B_c}).template blocks<CFG.B_r>();
+            const Range blocks = queries_of_keys<TRAITS>(p, tile.sequence, {key, key + CFG.B_c})
+                                     .template blocks<CFG.B_r>();
             int left = blocks.count() * p.heads_per_kv;  // steps
             if (left == 0) tiles.fetch_next();
             bool first_step = true;
 #pragma unroll 1
             for (int head = tile.head * p.heads_per_kv; left > 0; ++head) {
                 const long long stats =
-                    static_cast<long long>(tile.batch * p.heads + head) * p.padded_q;
+                    QueryRows<TRAITS.packed>{p, tile.sequence, tile.batch, head}.padded(0);
 #pragma unroll 1
                 for (int block = blocks.first; block < blocks.end; ++block) {
                     // As late as its number is there in time: with the longest tiles first a CTA
@@ -51,9 +54,9 @@ struct Producer {
                     if (--left == 0) tiles.fetch_next();
                     const int row = block * CFG.B_r;
                     if (!CFG.dynamic && first_step) load_k(tile);
-                    load_q(row, head, tile.batch, p.lse2 + stats + row);
+                    load_q(row, head, tile, p.lse2 + stats + row);
                     if (!CFG.dynamic && first_step) load_v(tile);
-                    load_do(row, head, tile.batch, p.delta + stats + row);
+                    load_do(row, head, tile, p.delta + stats + row);
                     if (CFG.dynamic && first_step) {
                         load_v(tile);
                         load_k(tile);
@@ -66,54 +69,59 @@ struct Producer {
         tiles.release_counters();
     }
 
-    __device__ __forceinline__ void load_q(int row, int head, int batch, const float* lse2) {
+    __device__ __forceinline__ void load_q(int row, int head, const Tile& tile, const float* lse2) {
         const unsigned full = smem.q_full(q_ring.stage);
         ptx::mbarrier_wait(smem.q_empty(q_ring.stage), q_ring.parity ^ 1);
         ptx::mbarrier_arrive_expect_tx(full, Layout::QTile::kBytes + kStatBytes);
-        load<typename Layout::QTile, CFG.B_r>(smem.q(q_ring.stage), q_map, full, ptx::kEvictLast,
-                                              row, head, batch);
+        load<typename Layout::QTile>(smem.q(q_ring.stage), q_map, full, ptx::kEvictLast, head,
+                                     tile.sequence.template q_box<CFG.B_r>(row, tile.batch));
         ptx::cp_async_bulk_load(smem.lse2(q_ring.stage), lse2, kStatBytes, full);
         q_ring.advance();
     }
 
-    __device__ __forceinline__ void load_do(int row, int head, int batch, const float* delta) {
+    __device__ __forceinline__ void load_do(int row, int head, const Tile& tile,
+                                            const float* delta) {
         const unsigned full = smem.do_full(do_ring.stage);
         ptx::mbarrier_wait(smem.do_empty(do_ring.stage), do_ring.parity ^ 1);
         ptx::mbarrier_arrive_expect_tx(full, Layout::QTile::kBytes + kStatBytes);
-        load<typename Layout::QTile, CFG.B_r>(smem.d_o(do_ring.stage), do_map, full,
-                                              ptx::kEvictLast, row, head, batch);
+        load<typename Layout::QTile>(smem.d_o(do_ring.stage), do_map, full, ptx::kEvictLast, head,
+                                     tile.sequence.template q_box<CFG.B_r>(row, tile.batch));
         ptx::cp_async_bulk_load(smem.delta(do_ring.stage), delta, kStatBytes, full);
         do_ring.advance();
     }
 
-    __device__ __forceinline__ void load_k(const WorkTile& tile) const {
+    __device__ __forceinline__ void load_k(const Tile& tile) const {
         load_kv(k_map, smem.k(), smem.k_full(), smem.k_empty(), tile);
     }
-    __device__ __forceinline__ void load_v(const WorkTile& tile) const {
+    __device__ __forceinline__ void load_v(const Tile& tile) const {
         load_kv(v_map, smem.v(), smem.v_full(), smem.v_empty(), tile);
     }
 
     __device__ __forceinline__ void load_kv(const ptx::TensorMap& map, unsigned to, unsigned full,
-                                            unsigned empty, const WorkTile& tile) const {
+                                            unsigned empty, const Tile& tile) const {
         ptx::mbarrier_wait(empty, kv_ring.parity ^ 1);
         ptx::mbarrier_arrive_expect_tx(full, Layout::KvTile::kBytes);
-        load<typename Layout::KvTile, 64>(to, map, full, ptx::kEvictFirst, tile.block * CFG.B_c,
-                                          tile.head, tile.batch);
+        using Block = typename Layout::KvTile;
+#pragma unroll
+        for (int panel = 0; panel < Block::kPanels; ++panel) {
+#pragma unroll
+            for (int down = 0; down < Block::kRows; down += 64) {
+                load_box<TRAITS.packed>(
+                    to + panel * Block::kPanelBytes + down * Block::kRowBytes, map, full,
+                    ptx::kEvictFirst, 64 * panel, tile.head,
+                    tile.sequence.template kv_box<64>(tile.block * CFG.B_c + down, tile.batch));
+            }
+        }
     }
 
-    // A tile, by boxes of so many rows.
-    template <class Tile, int kBoxRows>
+    template <class Block>
     __device__ __forceinline__ static void load(unsigned to, const ptx::TensorMap& map,
-                                                unsigned full, unsigned long long policy, int row,
-                                                int head, int batch) {
+                                                unsigned full, unsigned long long policy, int head,
+                                                const BoxPlace& place) {
 #pragma unroll
-        for (int panel = 0; panel < Tile::kPanels; ++panel) {
-#pragma unroll
-            for (int down = 0; down < Tile::kRows; down += kBoxRows) {
-                ptx::cp_async_bulk_tensor_4d_load(
-                    to + panel * Tile::kPanelBytes + down * Tile::kRowBytes, map, full, policy,
-                    64 * panel, row + down, head, batch);
-            }
+        for (int panel = 0; panel < Block::kPanels; ++panel) {
+            load_box<TRAITS.packed>(to + panel * Block::kPanelBytes, map, full, policy, 64 * panel,
+                                    head, place);
         }
     }
 };

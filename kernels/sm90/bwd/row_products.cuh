@@ -4,7 +4,6 @@
 #include "common/constants.cuh"
 #include "common/dtype.cuh"
 #include "ptx/e4m3.cuh"
-#include "sm90/bwd/params.cuh"
 
 namespace fa_tune::sm90::backward {
 
@@ -34,14 +33,6 @@ template <DType DTYPE>
 __device__ __forceinline__ float product_of_chunks(const uint4& a, const uint4& b) {
     return product_of_pairs<DTYPE>(a.x, b.x) + product_of_pairs<DTYPE>(a.y, b.y) +
            product_of_pairs<DTYPE>(a.z, b.z) + product_of_pairs<DTYPE>(a.w, b.w);
-}
-
-// Eight elements a chunk, from the first of a row on.
-__device__ __forceinline__ const uint4* row_of(const unsigned short* tensor,
-                                               const TensorStrides& strides, int batch, int row,
-                                               int head) {
-    return reinterpret_cast<const uint4*>(tensor + batch * strides.batch + row * strides.seq +
-                                          head * strides.head);
 }
 
 }  // namespace fa_tune::sm90::backward

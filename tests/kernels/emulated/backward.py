@@ -16,7 +16,7 @@ import os
 import random
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -25,8 +25,15 @@ from pathlib import Path
 import numpy as np
 
 from fa_tune.build.native import abi
-from fa_tune.core.workload import DType, Workload
-from fa_tune.families.sources import closure
+from fa_tune.core.workload import DType
+from tests.kernels.emulated.backward_kernels import Kernel
+from tests.kernels.emulated.backward_problems import (
+    BackwardProblem,
+    Gradients,
+    draw_problem,
+    forward_results,
+    gradients,
+)
 from tests.kernels.emulated.emulation import (
     CLUSTERS,
     EmulationFailed,
@@ -34,29 +41,22 @@ from tests.kernels.emulated.emulation import (
     Schedule,
     Shape,
     emulate,
-    library_of,
     map_bytes,
     schedules,
 )
 from tests.kernels.emulated.judging import LONGEST_TEXT, Verdict, in_own_process
+from tests.kernels.emulated.packed_problems import PackedProblem
 from tests.kernels.emulated.problems import (
-    LAYOUTS,
     Bits,
-    Problem,
     Room,
-    attention,
     to_bits,
     to_float,
 )
 
-ENTRY = "sm90/bwd/entry.cu"
-TRAITS = ("causal", "ragged", "lse", "window", "sink", "softcap", "alibi", "hook", "packed")
 PADDED = 128  # queries: what is per query in the workspace comes in as many
 LIMIT_S = 600.0
 # The root mean square error by that of sums of magnitudes: rounding of P, dS, O and the result.
 LIMIT = {DType.FP16: 2.0**-11, DType.BF16: 2.0**-8}
-ONE_PASS = ("prepare", "kernel", "finish")
-TWO_PASSES = ("dq", "kernel")
 # Of each kernel: the tensors of its maps, and how many rows their boxes have.
 MAPS: Mapping[str, Callable[[Kernel], dict[str, int]]] = {
     "prepare": lambda _: {},
@@ -64,12 +64,33 @@ MAPS: Mapping[str, Callable[[Kernel], dict[str, int]]] = {
     "kernel": lambda k: {"q": k.B_r, "k": 64, "v": 64, "d_o": k.B_r, "dk": 64, "dv": 64},
     "dq": lambda k: {"q": 64, "k": k.dq_keys, "v": k.dq_keys, "d_o": 64, "dq": 64},
 }
-LACKING = 'int lacking = 0;\nextern "C" void set_lacking(int number) { lacking = number; }\n'
 THREADS = {"prepare": 256, "finish": 256, "kernel": 384, "dq": 384}
 
 
 class _Strides(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_longlong) for name in ("batch", "seq", "head"))
+
+
+class _Score(ctypes.Structure):
+    """kernels/common/score_params.cuh."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("sink", "alibi_slopes")),
+        *((name, ctypes.c_int) for name in ("alibi_batch_stride", "first_diagonal")),
+        *(("alibi_diagonal", ctypes.c_int), ("score_scale", ctypes.c_float)),
+    )
+
+
+class _Packed(ctypes.Structure):
+    """kernels/common/packed_batch.cuh."""
+
+    _fields_ = (
+        *((name, ctypes.c_int) for name in ("batch", "unused")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("cu_seqlens_q", "cu_seqlens_kv", "used_q", "used_kv", "members")
+        ),
+    )
 
 
 class _Params(ctypes.Structure):
@@ -83,186 +104,13 @@ class _Params(ctypes.Structure):
             (name, ctypes.c_int)
             for name in (
                 *("heads", "heads_per_kv", "seq_len_q", "seq_len_kv", "padded_q", "batch"),
-                *("diagonal", "first_diagonal", "l2_head_group"),
+                *("diagonal", "l2_head_group"),
             )
         ),
         ("softmax_scale", ctypes.c_float),
+        ("score", _Score),
+        ("packed", _Packed),
     )
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """The kernels of a config and of compile-time traits (`causal+ragged`)."""
-
-    dtype: DType
-    d_head: int
-    q_stages: int = 2
-    turns: bool = True
-    two_pass: bool = False
-    dynamic: bool = False
-    dq_keys: int = 96
-    traits: str = ""
-
-    @property
-    def B_r(self) -> int:
-        """Queries of a step."""
-        return 64 if self.d_head == 128 else 128
-
-    B_c = 128  # keys of a CTA
-
-    @property
-    def launches(self) -> tuple[str, ...]:
-        """The kernels of a call."""
-        return TWO_PASSES if self.two_pass else ONE_PASS
-
-    def has(self, trait: str) -> bool:
-        """Whether it was compiled for it."""
-        return trait in self.traits.split("+")
-
-    def library(
-        self,
-        folder: Path,
-        edit: Callable[[dict[str, str]], Mapping[str, str]] = lambda headers: headers,
-    ) -> Path:
-        """Compiled, of the sources that `edit` makes of those there are, where `lacking` is a
-        number that `judge` is given.  Raises ValueError, ToolMissing."""
-        fields = (
-            *(f"DType::{self.dtype.name}", self.d_head, self.B_r, self.B_c, self.q_stages),
-            *(self.turns, self.two_pass, self.dynamic, self.dq_keys),
-        )
-        config = f"Sm90BackwardConfig{{{', '.join(map(_literal, fields))}}}"
-        traits = f"WorkloadTraits{{{', '.join(_literal(self.has(name)) for name in TRAITS)}}}"
-        sizes = "".join(
-            f'extern "C" unsigned shared_bytes_{kernel}() '
-            f"{{ return sizeof(fa_tune::sm90::backward::{layout}<{config}>); }}\n"
-            for kernel, layout in (("kernel", "SharedMemory"), ("dq", "DqSharedMemory"))
-        )
-        headers = edit(dict(closure(ENTRY)))
-        names = [f"sm90_backward_{kernel}<{config}, {traits}>" for kernel in self.launches]
-        return library_of(headers, f'{LACKING}#include "{ENTRY}"\n{sizes}', names, folder)
-
-
-def _literal(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-# --- problems -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class BackwardProblem:
-    """A forward problem, and what its results' gradient is."""
-
-    forward: Problem
-    d_o: Bits
-    l2_head_group: int
-    ctas: int  # of a grid that is resident
-
-    @property
-    def workload(self) -> Workload:
-        """What it is of."""
-        return self.forward.workload
-
-    @property
-    def last_diagonal(self) -> int:
-        """Query i sees no key after i + this."""
-        w = self.workload
-        right = 0 if w.causal else w.window_right
-        return w.seq_len_kv if right is None else w.diagonal + right
-
-    @property
-    def first_diagonal(self) -> int:
-        """Query i sees no key before i + this."""
-        w = self.workload
-        return -w.seq_len_q if w.window_left is None else w.diagonal - w.window_left
-
-    def seen(self) -> np.ndarray:
-        """Which keys a query sees, [seq_len_q, seq_len_kv]."""
-        w = self.workload
-        place = np.arange(w.seq_len_kv) - np.arange(w.seq_len_q)[:, None]
-        right = w.causal or w.window_right is not None
-        seen = place <= self.last_diagonal if right else np.ones_like(place, bool)
-        return seen & (place >= self.first_diagonal) if w.window_left is not None else seen
-
-
-def draw_problem(kernel: Kernel, seed: str) -> BackwardProblem:
-    """A problem of a kernel's traits."""
-    dice = random.Random(seed)
-    whole = not kernel.has("ragged")
-
-    def length(*blocks: int) -> int:
-        block = dice.choice(blocks)
-        near = dice.choice((1, block - 1, block, block + 1, 2 * block, 2 * block + 1, 3 * block))
-        return max(1, min(400, dice.choice((near, dice.randint(1, 400)))))
-
-    q = length(64, 128)
-    kv = 128 * dice.randint(1, 3) if whole else length(kernel.B_c, kernel.dq_keys)
-    if dice.random() < 0.3 and not whole:
-        kv = q
-    kv_heads, group = dice.choice((1, 1, 2, 3)), dice.choice((1, 1, 2, 3, 4))
-    batch = dice.choice((1, 1, 2))
-    while batch * kv_heads * group * q * kv > 3e5 and batch * kv_heads * group > 1:
-        batch, kv_heads, group = 1, max(1, kv_heads - 1), max(1, group - (kv_heads == 1))
-    fields: dict[str, object] = {}
-    longest = max(q, kv)
-    if kernel.has("causal"):
-        fields["causal"] = dice.random() < 0.6
-        if not fields["causal"]:
-            fields["window_right"] = int(longest ** dice.random()) - 1
-    if kernel.has("window"):
-        fields["window_left"] = int(longest ** dice.random()) - 1
-    if fields:
-        fields["bottom_right"] = dice.random() < 0.6
-    if dice.random() < 0.2:
-        fields["sink"] = True
-    if dice.random() < 0.2:
-        fields["softmax_scale"] = 10 ** dice.uniform(-2, 0)
-    shape = (batch, kv_heads * group, kv_heads, q, kv, kernel.d_head, kernel.dtype)
-    return make_problem(Workload(*shape, **fields), dice)
-
-
-def make_problem(
-    workload: Workload, dice: random.Random, layouts: Sequence[str] = LAYOUTS
-) -> BackwardProblem:
-    """A workload's inputs, in one of these layouts."""
-    forward = Problem.draw(workload, dice.choice(layouts), dice.randrange(2**31))
-    d_o = Room.of(forward.q.shape, dice.choice(("plain", "strided", "transposed"))).inside
-    values = np.random.default_rng(dice.randrange(2**31)).standard_normal(d_o.shape)
-    d_o[...] = to_bits(values + 0.25, workload.dtype)
-    return BackwardProblem(forward, d_o, dice.choice((1, 2, 3)), dice.randint(1, 3))
-
-
-@dataclass(frozen=True)
-class Gradients:
-    """dQ, dK and dV in fp64, and of each the sums of magnitudes that it is of."""
-
-    right: Mapping[str, np.ndarray]
-    magnitude: Mapping[str, np.ndarray]
-
-
-def gradients(problem: BackwardProblem, o: np.ndarray, lse: np.ndarray) -> Gradients:
-    """What must come out, [batch, seq, heads, d], of exact O and log-sum-exp."""
-    w, forward = problem.workload, problem.forward
-    group = w.heads // w.kv_heads
-    tensors = (forward.q, forward.k, forward.v, problem.d_o)
-    q, k, v, d_o = (to_float(t, w.dtype).transpose(0, 2, 1, 3) for t in tensors)
-    o = o.transpose(0, 2, 1, 3)
-    k, v = (np.repeat(t, group, axis=1) for t in (k, v))
-    scores = np.where(problem.seen(), q @ k.swapaxes(-1, -2) * w.scale, -np.inf)
-    p = np.exp(scores - np.where(np.isinf(lse), 0.0, lse)[..., None])
-    dp = d_o @ v.swapaxes(-1, -2)
-    delta, most = (x.sum(-1, keepdims=True) for x in (o * d_o, abs(o * d_o)))
-    ds, ds_most = p * (dp - delta) * w.scale, p * (abs(dp) + most) * w.scale
-
-    def found(p: np.ndarray, ds: np.ndarray, *of: np.ndarray) -> dict[str, np.ndarray]:
-        q, k, d_o = of
-        made = {"dq": ds @ k, "dk": ds.swapaxes(-1, -2) @ q, "dv": p.swapaxes(-1, -2) @ d_o}
-        for name in ("dk", "dv"):
-            shape = (w.batch, w.kv_heads, group, w.seq_len_kv, w.d_head)
-            made[name] = made[name].reshape(shape).sum(2)
-        return {name: x.transpose(0, 2, 1, 3) for name, x in made.items()}
-
-    return Gradients(found(p, ds, q, k, d_o), found(p, ds_most, abs(q), abs(k), abs(d_o)))
 
 
 # --- launching ------------------------------------------------------------------------------
@@ -285,23 +133,27 @@ def launch(
     problem: BackwardProblem,
     schedule: Schedule,
     *,
-    forward_results: tuple[np.ndarray, np.ndarray] | None = None,
+    results: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> tuple[Result, Gradients]:
     """A call's launches, one after another, on exact O and log-sum-exp or on those given.  Raises
     EmulationFailed."""
     w, forward = problem.workload, problem.forward
-    exact, lse = forward_results or attention(forward)[::2]
+    batch, total_q, total_kv = w.rows
+    exact, lse = results or forward_results(problem)
     o = Room.of(forward.q.shape, forward.out_layout).inside
     o[...] = to_bits(exact, w.dtype)
     rooms = {
         "dq": Room.of(forward.q.shape, forward.out_layout),
-        "dk": Room.of((w.batch, *forward.k.shape[1:]), forward.out_layout),
-        "dv": Room.of((w.batch, *forward.v.shape[1:]), forward.out_layout),
+        "dk": Room.of((batch, *forward.k.shape[1:]), forward.out_layout),
+        "dv": Room.of((batch, *forward.v.shape[1:]), forward.out_layout),
     }
     inputs = {"q": forward.q, "k": forward.k, "v": forward.v, "d_o": problem.d_o, "o": o}
     tensors = inputs | {name: room.inside for name, room in rooms.items()}
-    padded = -(-w.seq_len_q // PADDED) * PADDED
-    rows = w.batch * w.heads * padded
+    packed = forward.tensors() if isinstance(forward, PackedProblem) else {}
+    sequences = w.batch if packed else 1
+    q_blocks, kv_blocks = ((n + sequences * (PADDED - 1)) // PADDED for n in (total_q, total_kv))
+    padded = q_blocks * PADDED
+    rows = batch * w.heads * padded
     counters = Guarded.of(8, 0)
     workspace = {name: Guarded.of(4 * rows, 0xFF) for name in ("lse2", "delta")}
     workspace["dq_sum"] = Guarded.of(0 if kernel.two_pass else 4 * rows * w.d_head, 0xFF)
@@ -311,21 +163,30 @@ def launch(
         *(_strides(tensors[name]) for name in ("o", "d_o", "dq")),
         lse32.ctypes.data,
         *(guarded.inside.ctypes.data for guarded in (*workspace.values(), counters)),
-        *(w.heads, w.heads // w.kv_heads, w.seq_len_q, w.seq_len_kv, padded, w.batch),
-        *(problem.last_diagonal, problem.first_diagonal, problem.l2_head_group, w.scale),
+        *(w.heads, w.heads // w.kv_heads, total_q, total_kv, padded, batch),
+        *(problem.last_diagonal, problem.l2_head_group, w.scale),
+        _Score(None, None, 0, problem.first_diagonal, 0, 0.0),
+        _Packed(
+            *(sequences if packed else 0, 0),
+            *(
+                packed[name].ctypes.data if name in packed else None
+                for name in ("cu_seqlens_q", "cu_seqlens_kv", "used_q", "used_kv")
+            ),
+        ),
     )
     before = {name: t.copy() for name, t in inputs.items()}
     written = [room.whole for room in rooms.values()]
     written += [guarded.whole for guarded in (*workspace.values(), counters)]
     for number, name in enumerate(kernel.launches):
         tiles = {
-            "kernel": -(-w.seq_len_kv // kernel.B_c) * w.kv_heads,
-            **dict.fromkeys(("prepare", "finish", "dq"), padded // PADDED * w.heads),
-        }[name] * w.batch
+            "kernel": kv_blocks * w.kv_heads,
+            **dict.fromkeys(("prepare", "finish", "dq"), q_blocks * w.heads),
+        }[name] * batch
         resident = name in ("kernel", "dq")
         ctas = min(tiles, problem.ctas) if kernel.dynamic and resident else tiles
         shared = _shared_bytes(library, name) if resident else 0
-        maps = [map_bytes(_map(tensors[t], box)) for t, box in MAPS[name](kernel).items()]
+        map_of = _packed_map if packed else _map
+        maps = [map_bytes(map_of(tensors[t], box)) for t, box in MAPS[name](kernel).items()]
         shape = Shape((ctas, 1, 1), (THREADS[name], 1, 1), shared, CLUSTERS)
         hidden = written if number > 0 else []
         emulate(library, number, shape, [*maps, bytes(params)], schedule, hidden)
@@ -336,6 +197,17 @@ def launch(
     if any((t != before[name]).any() for name, t in inputs.items()):
         raise EmulationFailed("it wrote to its inputs")
     return Result(rooms), gradients(problem, exact, lse)
+
+
+def _packed_map(tensor: Bits, box_rows: int) -> abi.TensorMap:
+    """As csrc/core/tensor_maps.cpp makes it."""
+    _, rows, heads, columns = tensor.shape
+    row, head = tensor.strides[1:3]
+    far = 2**30
+    made = abi.TensorMap(address=tensor.ctypes.data, rank=5, box_rows=box_rows)
+    made.dimensions[:5] = (columns, far, heads, far + 1, rows + 1)
+    made.strides[:4] = (row, head, 2**34 - row, row)
+    return made
 
 
 def _strides(tensor: Bits) -> _Strides:
@@ -366,6 +238,10 @@ def faults(problem: BackwardProblem, result: Result, right: Gradients) -> list[s
         given, exact = to_float(room.inside, dtype), right.right[name]
         if not room.is_clean_outside():
             said.append(f"it wrote beside {name}")
+        unused = np.isnan(exact)
+        if not np.isnan(given[unused]).all():
+            said.append(f"it wrote to {name} of no sequence")
+        given, exact = np.where(unused, 0.0, given), np.where(unused, 0.0, exact)
         if given[right.magnitude[name] == 0].any():
             said.append(f"{name} of what sees nothing is not 0")
         error = share(given - exact, right.magnitude[name])
@@ -434,6 +310,7 @@ def _judge(
 # --- at random ------------------------------------------------------------------------------
 
 MASKS = ("", "causal", "ragged", "causal+ragged", "window+ragged", "causal+window+ragged")
+PACKED_MASKS = ("", "causal+", "window+", "causal+window+")
 
 
 def draw_kernel(seed: str) -> Kernel:
@@ -448,8 +325,14 @@ def draw_kernel(seed: str) -> Kernel:
         two_pass=two_pass,
         dynamic=dynamic,
         dq_keys=dice.choice((64, 80, 96, 112, 128)[: 3 if d_head == 128 and dynamic else 5]),
-        traits=dice.choice(MASKS),
+        traits=_draw_traits(dice),
     )
+
+
+def _draw_traits(dice: random.Random) -> str:
+    if dice.random() < 0.4:
+        return f"{dice.choice(PACKED_MASKS)}ragged+packed"
+    return dice.choice(MASKS)
 
 
 def main() -> int:

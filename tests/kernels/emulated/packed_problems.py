@@ -3,6 +3,7 @@ out of each, in fp64."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -42,10 +43,7 @@ class PackedProblem(Problem):
             (dense.k, begin_kv, lengths[:, 1]),
             (dense.v, begin_kv, lengths[:, 1]),
         ):
-            counted = np.zeros(tensor.shape[1], bool)
-            for first, n in zip(begin, used, strict=False):
-                counted[first : first + n] = True
-            tensor[:, ~counted] = 0xFFFF
+            tensor[:, ~_used(tensor.shape[1], begin, used)] = 0xFFFF
         packed = replace(workload, **totals) if np.any(gap) else workload
         columns = np.ascontiguousarray(lengths.T)
         shape = (workload.batch, workload.heads)
@@ -66,9 +64,56 @@ class PackedProblem(Problem):
             found |= {"used_q": self.used_q, "used_kv": self.used_kv}
         return super().tensors() | found
 
+    def parts(self) -> Iterator[tuple[Problem, slice, slice]]:
+        """The sequences that have queries and keys, as problems of their own, and where their rows
+        are."""
+        spans = zip(self.begin_q, self.used_q, self.begin_kv, self.used_kv, strict=False)
+        for element, (first, n, first_key, n_keys) in enumerate(spans):
+            rows, keys = slice(first, first + n), slice(first_key, first_key + n_keys)
+            if n and n_keys:
+                yield self.alone(element, rows, keys), rows, keys
+
+    def alone(self, element: int, rows: slice, keys: slice) -> Problem:
+        n, n_keys = rows.stop - rows.start, keys.stop - keys.start
+        listed = replace(
+            self.workload, total_q=0, total_kv=0, packed=False, lengths=f"{n}x{n_keys}"
+        )
+        (alone,) = sequences(listed)
+        return Problem(
+            *(alone, self.q[:, rows], self.k[:, keys], self.v[:, keys]),
+            *("plain", self.sink, self.slopes[element : element + 1]),
+        )
+
+    def used_rows(self) -> np.ndarray:
+        """Which rows of Q are of a sequence, bool."""
+        return _used(self.q.shape[1], self.begin_q, self.used_q)
+
+    def used_keys(self) -> np.ndarray:
+        """The same of K and V."""
+        return _used(self.k.shape[1], self.begin_kv, self.used_kv)
+
+    def exact(self) -> tuple[np.ndarray, np.ndarray]:
+        """O and the log-sum-exp in fp64, NaN in rows of no sequence."""
+        w = self.workload
+        o = np.zeros(self.q.shape)
+        lse = np.full((1, w.heads, w.total_q), -np.inf)
+        if w.sink:
+            lse[:] = self.sink[:, None]
+        o[:, ~self.used_rows()] = lse[:, :, ~self.used_rows()] = np.nan
+        for part, rows, _ in self.parts():
+            o[:, rows], _, lse[:, :, rows] = attention(part)
+        return o, lse
+
     def lse(self) -> np.ndarray:
         w = self.workload
         return np.full(w.heads * w.total_q + 2 * GUARD, np.nan, np.float32)
+
+
+def _used(rows: int, begin: np.ndarray, used: np.ndarray) -> np.ndarray:
+    counted = np.zeros(rows, bool)
+    for first, n in zip(begin, used, strict=False):
+        counted[first : first + n] = True
+    return counted
 
 
 def faults(problem: PackedProblem, out: Room, lse: np.ndarray) -> list[str]:
@@ -84,13 +129,7 @@ def faults(problem: PackedProblem, out: Room, lse: np.ndarray) -> list[str]:
             exact[:, rows] = same[:, rows] = 0.0
             exact_lse[:, rows] = problem.sink[:, None] if w.sink else -np.inf
         elif n:
-            listed = replace(w, total_q=0, total_kv=0, packed=False, lengths=f"{n}x{n_keys}")
-            (alone,) = sequences(listed)
-            part = Problem(
-                *(alone, problem.q[:, rows], problem.k[:, keys], problem.v[:, keys]),
-                *("plain", problem.sink, problem.slopes[element : element + 1]),
-            )
-            found = attention(part, element)
+            found = attention(problem.alone(element, rows, keys), element)
             exact[:, rows], same[:, rows] = found[0], found[1]
             exact_lse[:, rows] = found[2][0]
     given = to_float(out.inside, w.dtype)

@@ -13,16 +13,9 @@ import numpy as np
 import pytest
 
 from fa_tune.core.workload import DType, Workload
-from tests.kernels.emulated.backward import (
-    BackwardProblem,
-    Kernel,
-    draw_problem,
-    faults,
-    judge,
-    launch,
-    make_problem,
-    share,
-)
+from tests.kernels.emulated.backward import faults, judge, launch, share
+from tests.kernels.emulated.backward_kernels import Kernel
+from tests.kernels.emulated.backward_problems import BackwardProblem, draw_problem, make_problem
 from tests.kernels.emulated.emulation import Schedule
 from tests.kernels.emulated.problems import NAN, attention, to_float
 
@@ -34,6 +27,9 @@ KERNELS = (
     Kernel(BF16, 64, dynamic=True, traits="causal+window+ragged"),
     Kernel(BF16, 128, two_pass=True, dynamic=True, traits="causal+ragged"),
     Kernel(FP16, 64, two_pass=True, dq_keys=112, turns=False, traits="window+ragged"),
+    Kernel(BF16, 128, q_stages=3, traits="causal+ragged+packed"),
+    Kernel(FP16, 64, dynamic=True, turns=False, traits="causal+window+ragged+packed"),
+    Kernel(FP16, 128, two_pass=True, dynamic=True, traits="ragged+packed"),
 )
 ONE, TWO = KERNELS[0], KERNELS[2]
 
@@ -69,7 +65,7 @@ def test_nan_of_a_row_reaches_what_depends_on_it_alone(
         spoilt_o[:, problem.seen()[:, row]] = np.nan
     said, _ = launch(
         *(kernel, kernel.library(libraries), problem, Schedule(2, 1, 0.0, 0.5)),
-        forward_results=(spoilt_o, lse),
+        results=(spoilt_o, lse),
     )
     queries = problem.seen()[:, row] if spoilt == "v" else np.arange(w.seq_len_q) == row
     keys = problem.seen()[queries].any(0)

@@ -16,14 +16,18 @@ from pathlib import Path
 import pytest
 
 from fa_tune.core.workload import DType, Workload
-from tests.kernels.emulated.backward import BackwardProblem, Kernel, judge, make_problem
+from tests.kernels.emulated.backward import judge
+from tests.kernels.emulated.backward_kernels import Kernel
+from tests.kernels.emulated.backward_problems import BackwardProblem, make_problem, with_gradient
 from tests.kernels.emulated.emulation import replaced
+from tests.kernels.emulated.packed_problems import PackedProblem
 
 # Several tiles a CTA.  Neither turns nor a short ring keep ONE from going ahead; TURNS leaves out
 # steps.
 ONE = Kernel(DType.FP16, 64, q_stages=3, dynamic=True, turns=False, traits="causal+ragged")
 TURNS = Kernel(DType.FP16, 128, dynamic=True, traits="causal+ragged")
 TWO = Kernel(DType.BF16, 64, two_pass=True, dynamic=True, traits="causal+ragged")
+PACKED = Kernel(DType.FP16, 64, two_pass=True, dynamic=True, traits="causal+ragged+packed")
 CONSUMER, PRODUCER = "sm90/bwd/consumer.cuh", "sm90/bwd/producer.cuh"
 DQ_CONSUMER, DQ_PRODUCER = "sm90/bwd/dq_consumer.cuh", "sm90/bwd/dq_producer.cuh"
 
@@ -31,7 +35,8 @@ DQ_CONSUMER, DQ_PRODUCER = "sm90/bwd/dq_consumer.cuh", "sm90/bwd/dq_producer.cuh
 @dataclass(frozen=True)
 class Mutant:
     """In one file a pattern is replaced at its `places`.  In what replaces it, HAS is before what
-    the mutant lacks, and LACKS before what it alone has; `tells`: what the finding says."""
+    the mutant lacks, LACKS before what it alone has, and NUMBER is its own; `tells`: what the
+    finding says."""
 
     kernel: Kernel
     file: str
@@ -44,7 +49,7 @@ class Mutant:
         """The sources with it."""
         number = list(MUTANTS.values()).index(self) + 1
         by = self.replacement.replace("HAS", f"if (lacking != {number})")
-        by = by.replace("LACKS", f"if (lacking == {number})")
+        by = by.replace("LACKS", f"if (lacking == {number})").replace("NUMBER", str(number))
         return replaced(dict(headers), self.file, self.pattern, by, self.places)
 
 
@@ -89,7 +94,7 @@ MUTANTS = {
     ),
     "the parity of dO is that of the round before": Mutant(
         ONE, CONSUMER, r"(smem\.do_full\(stage\), parity)(\);\s*multiply_scores)",
-        r"\1 ^ (lacking == 10)\2", EITHER,
+        r"\1 ^ (lacking == NUMBER)\2", EITHER,
     ),
     "a turn is kept": Mutant(
         TURNS, CONSUMER, r"(constexpr \(CFG\.turns\)) (pass_turn)", r"\1 HAS \2", HANG,
@@ -140,6 +145,25 @@ MUTANTS = {
     "dQ is staged before that of the tile before has left": Mutant(
         TWO, DQ_CONSUMER, r"(// That of the tile before[^\n]*\n\s*)if", r"\1 HAS if", WRONG,
     ),
+    "a CTA's first tile is of a sequence even if it has no row": Mutant(
+        PACKED, DQ_CONSUMER, r"(tile\.is_empty\(\)) \?", r"(lacking != NUMBER && \1) ?", WRONG,
+    ),
+    "blocks of the workspace are those of sequences without padding": Mutant(
+        PACKED, "sm90/bwd/packed_tiles.cuh", r"\(kBlockRows - 1u\) \* index",
+        r"(lacking == NUMBER ? 0u : (kBlockRows - 1u) * index)", WRONG,
+    ),
+    "a sequence ends where the batch does": Mutant(
+        PACKED, "sm90/bwd/packed_tiles.cuh", r"(from\[index \+ 1\] - from\[index\])",
+        r"(from[lacking == NUMBER ? batch.batch : index + 1] - from[index])", EITHER,
+    ),
+    "the mask of a sequence is that of the first rows": Mutant(
+        PACKED, "common/sequence.cuh", r"return (of_diagonal \+ p\.diagonal)",
+        r"return lacking == NUMBER ? p.diagonal : \1", EITHER,
+    ),
+    "the list of keys begins with the queries'": Mutant(
+        PACKED, "sm90/bwd/scheduler.cuh", r"first_is_longest \? (packed\.cu_seqlens_kv)",
+        r"first_is_longest && lacking != NUMBER ? \1", EITHER,
+    ),
 }  # fmt: skip
 
 
@@ -157,12 +181,21 @@ def _library(kernel: Kernel, folder: Path) -> Path:
 
 def _problem(kernel: Kernel, number: int) -> BackwardProblem:
     """Three tiles a CTA, of several steps, of two heads of a group."""
+    if kernel.has("packed"):
+        lengths = ("130+0+128+50+1x60+70+0+260+128", "64+128+0+100x128+100+200+30")[number % 2]
+        batch = lengths.count("+") // 2 + 1
+        w = Workload(batch, 2, 1, 1, 1, kernel.d_head, kernel.dtype, causal=True, lengths=lengths)
+        dice = random.Random(number)
+        problem = with_gradient(PackedProblem.of(w, "plain", number, 3 * number % 2), dice)
+        return dataclasses.replace(problem, ctas=1 + 3 * (number % 2))
     shape = (1, 2, 1, 256, 300, kernel.d_head, kernel.dtype)
     w = Workload(*shape, causal=True, bottom_right=number % 2 == 0)
     return dataclasses.replace(make_problem(w, random.Random(number)), ctas=1 + number % 2)
 
 
-@pytest.mark.parametrize("kernel", [ONE, TURNS, TWO], ids=["one pass", "turns", "two passes"])
+@pytest.mark.parametrize(
+    "kernel", [ONE, TURNS, TWO, PACKED], ids=["one pass", "turns", "two passes", "packed"]
+)
 def test_kernels_that_lack_nothing_are_right(kernel: Kernel, libraries: Path) -> None:
     library = _library(kernel, libraries)
     assert not judge(kernel, library, partial(_problem, kernel), count=2, repeats=1).findings

@@ -1,0 +1,73 @@
+"""The sm90 backward kernels, compiled for the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fa_tune.core.workload import DType
+from fa_tune.families.sources import closure
+from tests.kernels.emulated.emulation import library_of
+
+ENTRY = "sm90/bwd/entry.cu"
+TRAITS = ("causal", "ragged", "lse", "window", "sink", "softcap", "alibi", "hook", "packed")
+ONE_PASS = ("prepare", "kernel", "finish")
+TWO_PASSES = ("dq", "kernel")
+LACKING = 'int lacking = 0;\nextern "C" void set_lacking(int number) { lacking = number; }\n'
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The kernels of a config and of compile-time traits (`causal+ragged`)."""
+
+    dtype: DType
+    d_head: int
+    q_stages: int = 2
+    turns: bool = True
+    two_pass: bool = False
+    dynamic: bool = False
+    dq_keys: int = 96
+    traits: str = ""
+
+    @property
+    def B_r(self) -> int:
+        """Queries of a step."""
+        return 64 if self.d_head == 128 else 128
+
+    B_c = 128  # keys of a CTA
+
+    @property
+    def launches(self) -> tuple[str, ...]:
+        """The kernels of a call."""
+        return TWO_PASSES if self.two_pass else ONE_PASS
+
+    def has(self, trait: str) -> bool:
+        """Whether it was compiled for it."""
+        return trait in self.traits.split("+")
+
+    def library(
+        self,
+        folder: Path,
+        edit: Callable[[dict[str, str]], Mapping[str, str]] = lambda headers: headers,
+    ) -> Path:
+        """Compiled, of the sources that `edit` makes of those there are, where `lacking` is a
+        number that `judge` is given.  Raises ValueError, ToolMissing."""
+        fields = (
+            *(f"DType::{self.dtype.name}", self.d_head, self.B_r, self.B_c, self.q_stages),
+            *(self.turns, self.two_pass, self.dynamic, self.dq_keys),
+        )
+        config = f"Sm90BackwardConfig{{{', '.join(map(_literal, fields))}}}"
+        traits = f"WorkloadTraits{{{', '.join(_literal(self.has(name)) for name in TRAITS)}}}"
+        sizes = "".join(
+            f'extern "C" unsigned shared_bytes_{kernel}() '
+            f"{{ return sizeof(fa_tune::sm90::backward::{layout}<{config}>); }}\n"
+            for kernel, layout in (("kernel", "SharedMemory"), ("dq", "DqSharedMemory"))
+        )
+        headers = edit(dict(closure(ENTRY)))
+        names = [f"sm90_backward_{kernel}<{config}, {traits}>" for kernel in self.launches]
+        return library_of(headers, f'{LACKING}#include "{ENTRY}"\n{sizes}', names, folder)
+
+
+def _literal(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
