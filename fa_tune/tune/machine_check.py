@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from fa_tune.core import devices
 from fa_tune.core import paths as locations
 from fa_tune.core.devices import cuda_driver_version
 from fa_tune.core.errors import FaTuneError, NoUsableVariant, StorageError
-from fa_tune.core.model import Outcome, Variant
+from fa_tune.core.model import Artifact, Outcome, Variant
 from fa_tune.core.options import MachineOptions, Progress
 from fa_tune.core.paths import default_cache_dir
 from fa_tune.core.workload import DType, Workload
@@ -61,39 +62,48 @@ def doctor(machine: MachineOptions, progress: Progress) -> tuple[Check, ...]:
     else:
         checks.append(_gpu(here))
         checks += _gpus()
-    look("cache folder", lambda: _writable(cache_dir, "journal"), "name another with --cache-dir")
-    look(
-        "registry folder",
-        lambda: _writable(registry_path(None).parent, "registry"),
-        "name another file with FA_TUNE_REGISTRY, or with --registry of search",
-    )
-    look("registry", _registry, "fix or move the file; fa-tune search makes a new one")
-    look(
-        "journal",
-        lambda: _journal(cache_dir / JOURNAL),
-        "fix or move the file; its results are measured again",
-    )
-    look("cache", lambda: _cache(ArtifactStore(cache_dir)), "name another folder with --cache-dir")
     gpu = here is not None and here.device is not None
-    look(
-        "recordings",
-        lambda: _recordings(machine),
-        "repair or remove the file, or name other recordings with --recordings",
-        needed=not gpu,  # then nothing else can be searched
-    )
-    for package, why in (("torch", "reference kernels"), ("cupy", "loading kernels")):
-        checks.append(_package(package, why, needed=gpu))
-    if gpu and here is not None:
-        found = here
-        look("launcher", lambda: str(core_library()), "install one, or name it in CXX")
-        look("compile and run", lambda: _measure(found, EventsProfiler(), progress))
+    with ThreadPoolExecutor() as pool:  # other processes do the work of what is begun here
+        if gpu and here is not None:
+            launcher = pool.submit(core_library)
+            kernels = pool.submit(_small_kernels, here, progress)
+            events, ncu = (
+                pool.submit(_measure, here, profiler, kernels.result)
+                for profiler in (EventsProfiler(), NcuProfiler(ncu=machine.ncu))
+            )
         look(
-            "ncu",
-            lambda: _measure(found, NcuProfiler(ncu=machine.ncu), progress),
-            "search falls back to --profiler events",
+            "cache folder", lambda: _writable(cache_dir, "journal"), "name another with --cache-dir"
         )
-    else:
-        checks.append(Check("ncu", None, "not tried without a GPU"))
+        look(
+            "registry folder",
+            lambda: _writable(registry_path(None).parent, "registry"),
+            "name another file with FA_TUNE_REGISTRY, or with --registry of search",
+        )
+        look("registry", _registry, "fix or move the file; fa-tune search makes a new one")
+        look(
+            "journal",
+            lambda: _journal(cache_dir / JOURNAL),
+            "fix or move the file; its results are measured again",
+        )
+        look(
+            "cache",
+            lambda: _cache(ArtifactStore(cache_dir)),
+            "name another folder with --cache-dir",
+        )
+        look(
+            "recordings",
+            lambda: _recordings(machine),
+            "repair or remove the file, or name other recordings with --recordings",
+            needed=not gpu,  # then nothing else can be searched
+        )
+        for package, why in (("torch", "reference kernels"), ("cupy", "loading kernels")):
+            checks.append(_package(package, why, needed=gpu))
+        if gpu:
+            look("launcher", lambda: str(launcher.result()), "install one, or name it in CXX")
+            look("compile and run", events.result)
+            look("ncu", ncu.result, "search falls back to --profiler events")
+        else:
+            checks.append(Check("ncu", None, "not tried without a GPU"))
     return tuple(checks)
 
 
@@ -177,8 +187,8 @@ def _package(name: str, why: str, *, needed: bool) -> Check:
     return Check(name, False if needed else None, f"not installed ({why})", fix)
 
 
-def _measure(machine: Machine, profiler: EventsProfiler | NcuProfiler, progress: Progress) -> str:
-    """Compile, run and measure the default of every family that runs here on a small workload."""
+def _small_kernels(machine: Machine, progress: Progress) -> dict[str, Artifact]:
+    """The default of every family that runs here, compiled for a small workload."""
     configs = families.defaults_for(TINY, machine.limits)
     if not configs:
         raise NoUsableVariant(f"no family of kernels runs on {machine.arch}")
@@ -189,8 +199,17 @@ def _measure(machine: Machine, profiler: EventsProfiler | NcuProfiler, progress:
             name = built.request.variant.family
             raise NoUsableVariant(f"the default kernel of {name} did not compile: {built.reason}")
         artifacts[built.request.variant.key] = built.artifact
+    return artifacts
+
+
+def _measure(
+    machine: Machine,
+    profiler: EventsProfiler | NcuProfiler,
+    kernels: Callable[[], dict[str, Artifact]],
+) -> str:
+    """Run and measure small kernels, which are compiled by then."""
     times = []
-    plan = MeasurePlan(TINY, artifacts, device=machine.options.device, gpu=machine.gpu_uuid)
+    plan = MeasurePlan(TINY, kernels(), device=machine.options.device, gpu=machine.gpu_uuid)
     for attempt in profiler.measure(plan, lambda _: None):
         name = Variant.from_key(attempt.subject).family
         if attempt.outcome is not Outcome.OK or attempt.measurement is None:
