@@ -8,7 +8,8 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from functools import cache
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 from pathlib import Path
 
 from filelock import FileLock
@@ -117,11 +118,18 @@ def _compiled(
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
     units = sorted(name for name in sources if name.endswith(".cpp"))
+    run = partial(_run, folder, compiler, *options, "-fPIC")
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        list(pool.map(lambda unit: run("-I.", "-c", unit, "-o", f"{unit}.o"), units))
     # Not called like a source.
-    command = [compiler, *options, "-fPIC", "-shared", "-I.", *units, "-o", "library.so"]
+    run("-shared", *(f"{unit}.o" for unit in units), "-o", "library.so", *libraries)
+    return folder / "library.so"
+
+
+def _run(folder: Path, compiler: str, *arguments: str) -> None:
     try:
         done = subprocess.run(
-            [*command, *libraries],
+            [compiler, *arguments],
             cwd=folder,
             capture_output=True,
             text=True,
@@ -134,4 +142,3 @@ def _compiled(
         errors = [line for line in done.stderr.splitlines() if "error" in line]
         why = (errors or done.stderr.splitlines() or ["no reason given"])[0]
         raise ToolMissing(f"{compiler} does not compile the C++ sources: {why}")
-    return folder / "library.so"
