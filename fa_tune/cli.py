@@ -45,6 +45,7 @@ READER_GONE = 141  # what a shell reports for a program that wrote into a closed
 # lines stand here so that --help is quick.
 SECTIONS = {
     "Tune, and use the result": {
+        "capture": "Run a program and write the attention that it ran.",
         "search": "Find the fastest config per workload and keep it.",
         "registry": "Chosen configs: show, check, best, merge.",
         "export": "Write the chosen kernels as a C++ library.",

@@ -9,6 +9,7 @@ call of CUDA; the first time on a machine it compiles the C++ operators.
 """
 
 from fa_tune.op.api import attention, explain, prepare
+from fa_tune.op.capturing.session import capture
 from fa_tune.op.chooser import Choice
 from fa_tune.op.fallback_warning import FallbackWarning
 from fa_tune.op.flash_attn import flash_attn_func, flash_attn_varlen_func
@@ -20,6 +21,7 @@ __all__ = [
     "Choice",
     "FallbackWarning",
     "attention",
+    "capture",
     "disable_sdpa",
     "enable_sdpa",
     "explain",

@@ -22,18 +22,20 @@ from fa_tune.core.model import Artifact, Variant
 from fa_tune.core.workload import FEW_ROWS, Workload
 from fa_tune.families.base import Config
 from fa_tune.store.registry import file as registry_file
-from fa_tune.store.registry.lookup import Target, serving
+from fa_tune.store.registry.lookup import EntryMatch, Target, serving
 from fa_tune.store.registry.schema import Registry
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What runs a workload, and why; `from_registry` is False for a default."""
+    """What runs a workload, and why; `from_registry` is False for a default, `exact` True for the
+    entry of the very workload."""
 
     variant: Variant
     artifact: Artifact
     why: str
     from_registry: bool
+    exact: bool = False
 
     def __str__(self) -> str:
         return f"{self.variant.key}: {self.why}"
@@ -80,7 +82,7 @@ class Chooser:
         """What runs a workload, compiled; `like` is the one to look up in its place.  Raises
         NoUsableVariant, StorageError, ToolMissing."""
         reasons = []
-        for config, why, from_registry in self._candidates(workload, like or workload):
+        for config, why, match in self._candidates(workload, like or workload):
             if self._repeatable:
                 config = config.repeatable()
             family = families.of(config)
@@ -95,14 +97,18 @@ class Chooser:
             if built.artifact is None:
                 reasons.append(built.reason)
                 continue
+            exact = match is not None and match.exact
             if like is not None and like != workload:
+                exact = False
                 why = f"{workload.key} counts as {like.key}: {why}"
-            return Choice(variant, built.artifact, why, from_registry)
+            return Choice(variant, built.artifact, why, match is not None, exact)
         text = "; ".join(dict.fromkeys(reasons))
         raise NoUsableVariant(f"no kernel runs {workload.key} on {self.gpu}: {text or 'none'}")
 
-    def _candidates(self, workload: Workload, like: Workload) -> Iterator[tuple[Config, str, bool]]:
-        """Configs to try, in order, each with the reason why and whether it was looked up."""
+    def _candidates(
+        self, workload: Workload, like: Workload
+    ) -> Iterator[tuple[Config, str, EntryMatch | None]]:
+        """Configs to try, in order, each with the reason why and what was looked up."""
         known: Mapping[str, str] = {name: _sources(name) for name in families.family_names()}
         here = Target(
             self.gpu,
@@ -117,11 +123,11 @@ class Chooser:
                 continue
             if not families.of(config).suits(like):
                 continue  # its kernels do not compute what is asked for
-            yield config, "; ".join((match.explanation, *match.warnings)), True
+            yield config, "; ".join((match.explanation, *match.warnings)), match
         why = f"the default: the registry has nothing for {like.key} on {self.gpu}"
         workload = _with_rows_of(workload, like)
         for config in families.defaults_for(workload, self._limits):
-            yield config, why, False
+            yield config, why, None
 
 
 def _with_rows_of(workload: Workload, like: Workload) -> Workload:
@@ -131,62 +137,6 @@ def _with_rows_of(workload: Workload, like: Workload) -> Workload:
     if workload.packed or workload.cached or min(workload.seq_len_q, like.seq_len_q) <= FEW_ROWS:
         return like
     return replace(like, seq_len_q=workload.seq_len_q)
-
-
-def representative(workload: Workload) -> Workload:
-    """The workload that stands for all of its bucket: batch·heads and lengths are the nearest
-    powers of two in doublings, the heads one group.  So growing lengths need a choice per
-    doubling.  Of few rows the keys alone are counted so: which kernel is fast hangs on how many
-    tiles there are for each multiprocessor, and a cluster for each tile that all run at a time may
-    wait for one another with a few tiles more.  Many rows stay many, since few want other kernels,
-    and one sequence with a cache stays one and several several, since the length of one is that of
-    all its heads.  csrc/torch/choices.cpp has the same buckets, and no caches."""
-    group = workload.heads // workload.kv_heads
-    if workload.packed:
-        return _representative_packed(workload, group)
-    if workload.decode_shape:
-        batch, q = workload.batch * workload.kv_heads, workload.seq_len_q
-    else:
-        work = 1 << _nearest_log2(workload.batch * workload.heads)
-        least = min(workload.batch, 2) if workload.cached else 1
-        batch, q = max(least, work // group), 1 << _nearest_log2(workload.seq_len_q)
-    kv_heads = 1
-    if workload.cached and workload.batch == 1:
-        batch, kv_heads = kv_heads, batch
-    found = replace(
-        workload,
-        batch=batch,
-        heads=group * kv_heads,
-        kv_heads=kv_heads,
-        seq_len_q=q,
-        seq_len_kv=1 << _nearest_log2(workload.seq_len_kv),
-        softmax_scale=None,
-    )
-    return found if found.decode_shape == workload.decode_shape else replace(found, seq_len_q=2 * q)
-
-
-def _representative_packed(workload: Workload, group: int) -> Workload:
-    """The rows in all are of one group of heads, too."""
-    q, kv = (
-        max(1, (1 << _nearest_log2(total * workload.heads)) // group)
-        for total in (workload.total_q, workload.total_kv)
-    )
-    return replace(
-        workload,
-        batch=1 << _nearest_log2(workload.batch),
-        heads=group,
-        kv_heads=1,
-        seq_len_q=1 << _nearest_log2(workload.seq_len_q),
-        seq_len_kv=1 << _nearest_log2(workload.seq_len_kv),
-        total_q=q,
-        total_kv=kv,
-        lengths="",
-        softmax_scale=None,
-    )
-
-
-def _nearest_log2(n: int) -> int:
-    return (n * n).bit_length() // 2
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import torch
 
 _lock = threading.Lock()
 _told: set[tuple[str, str]] = set()
+_last = threading.local()
 
 
 class FallbackWarning(UserWarning):
@@ -26,8 +27,16 @@ def tell(who: str, reason: str, how: str = "is left to torch") -> None:
     compiled, which would end there."""
     if torch.compiler.is_compiling():
         return
+    _last.reason = reason
     with _lock:
         if (who, reason) in _told:
             return
         _told.add((who, reason))
     warnings.warn(f"{who} {how}: {reason}", FallbackWarning, stacklevel=3)
+
+
+def last_reason() -> str:
+    """What was told last in this thread since this was asked, though it may have been told before;
+    "" for nothing."""
+    reason: str = vars(_last).pop("reason", "")
+    return reason

@@ -1,7 +1,7 @@
 """Which kernel serves which problem on which GPU: chosen at the first problem of a bucket.
 
 Problems that were tuned have kernels of their own; all others share one or two per bucket, see
-`fa_tune.op.chooser.representative`.
+`fa_tune.store.registry.buckets.representative`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from fa_tune.core import arch
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Artifact
 from fa_tune.core.workload import Workload
-from fa_tune.op.chooser import Choice, Chooser, representative
+from fa_tune.op.chooser import Choice, Chooser
+from fa_tune.store.registry.buckets import representative
 
 
 def chooser_of(

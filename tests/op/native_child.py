@@ -30,13 +30,14 @@ from fa_tune.core.errors import DriverError, InvalidConfig
 from fa_tune.core.model import Artifact, Outcome, Resources
 from fa_tune.core.workload import DType, Workload
 from fa_tune.op import api, chooser
-from fa_tune.op.chooser import Chooser, representative
+from fa_tune.op.chooser import Chooser
 from fa_tune.op.fallback_warning import FallbackWarning
 from fa_tune.op.operands import Lengths
 from fa_tune.op.packed import packed_attention
 from fa_tune.op.plans import Plans
 from fa_tune.op.state import Operators
 from fa_tune.op.traits import Traits
+from fa_tune.store.registry.buckets import representative
 from tests.csrc.stub import Launched, Stub, image
 from tests.described import described
 
@@ -342,7 +343,7 @@ def buckets(operators: Operators) -> str:
 
 
 def partition(operators: Operators) -> str:
-    """C++ has the buckets of `fa_tune.op.chooser.representative`."""
+    """C++ has the buckets of `fa_tune.store.registry.buckets.representative`."""
     assert operators.native is not None
     dice, stands = random.Random(2), set()
     for _ in range(300):

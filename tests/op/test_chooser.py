@@ -18,8 +18,9 @@ from fa_tune.core.arch import limits
 from fa_tune.core.errors import RegistryError
 from fa_tune.core.workload import DType, Workload
 from fa_tune.op import chooser
-from fa_tune.op.chooser import Chooser, representative
+from fa_tune.op.chooser import Chooser
 from fa_tune.store.registry import file as registry_file
+from fa_tune.store.registry.buckets import representative
 from fa_tune.store.registry.lookup import distance
 from fa_tune.store.registry.schema import Registry
 from tests.store.registry.conftest import MakeEntry, make_entry  # noqa: F401 - a fixture

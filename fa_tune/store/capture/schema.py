@@ -38,7 +38,7 @@ class Problem:
     a cache whose lengths the device knows.  Of a packed batch the lengths are the longest, 0 where
     nobody says.  `dtype` is torch's name, `layout` how Q, K and V lie in memory.  `mask`: `tensor`
     for one that was given, of the type and shape in `mask_tensor`; `blocks` of flex_attention.
-    `page_size` 0: no pages.  `device` is the GPU model, or `cpu`.
+    `page_size` 0: no pages; `kv_dtype` empty: as Q's.  `device` is the GPU model, or `cpu`.
     """
 
     op: Literal["forward", "backward"]
@@ -68,6 +68,7 @@ class Problem:
     total_q: Count = 0
     total_kv: Count = 0
     page_size: Count = 0
+    kv_dtype: str = ""
 
 
 @dataclass(frozen=True)

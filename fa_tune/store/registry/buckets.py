@@ -1,0 +1,63 @@
+"""The buckets of workloads that were not tuned: those of one share a choice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fa_tune.core.workload import Workload
+
+
+def representative(workload: Workload) -> Workload:
+    """The workload that stands for all of its bucket: batch·heads and lengths are the nearest
+    powers of two in doublings, the heads one group.  So growing lengths need a choice per
+    doubling.  Of few rows the keys alone are counted so: which kernel is fast hangs on how many
+    tiles there are for each multiprocessor, and a cluster for each tile that all run at a time may
+    wait for one another with a few tiles more.  Many rows stay many, since few want other kernels,
+    and one sequence with a cache stays one and several several, since the length of one is that of
+    all its heads.  csrc/torch/choices.cpp has the same buckets, and no caches."""
+    group = workload.heads // workload.kv_heads
+    if workload.packed:
+        return _representative_packed(workload, group)
+    if workload.decode_shape:
+        batch, q = workload.batch * workload.kv_heads, workload.seq_len_q
+    else:
+        work = 1 << _nearest_log2(workload.batch * workload.heads)
+        least = min(workload.batch, 2) if workload.cached else 1
+        batch, q = max(least, work // group), 1 << _nearest_log2(workload.seq_len_q)
+    kv_heads = 1
+    if workload.cached and workload.batch == 1:
+        batch, kv_heads = kv_heads, batch
+    found = replace(
+        workload,
+        batch=batch,
+        heads=group * kv_heads,
+        kv_heads=kv_heads,
+        seq_len_q=q,
+        seq_len_kv=1 << _nearest_log2(workload.seq_len_kv),
+        softmax_scale=None,
+    )
+    return found if found.decode_shape == workload.decode_shape else replace(found, seq_len_q=2 * q)
+
+
+def _representative_packed(workload: Workload, group: int) -> Workload:
+    """The rows in all are of one group of heads, too."""
+    q, kv = (
+        max(1, (1 << _nearest_log2(total * workload.heads)) // group)
+        for total in (workload.total_q, workload.total_kv)
+    )
+    return replace(
+        workload,
+        batch=1 << _nearest_log2(workload.batch),
+        heads=group,
+        kv_heads=1,
+        seq_len_q=1 << _nearest_log2(workload.seq_len_q),
+        seq_len_kv=1 << _nearest_log2(workload.seq_len_kv),
+        total_q=q,
+        total_kv=kv,
+        lengths="",
+        softmax_scale=None,
+    )
+
+
+def _nearest_log2(n: int) -> int:
+    return (n * n).bit_length() // 2
