@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -11,22 +12,29 @@ import click
 from fa_tune.commands.shared.axes import configs_of
 from fa_tune.commands.shared.documents import write_document
 from fa_tune.commands.shared.fitted_table import fitted_table
-from fa_tune.commands.shared.grouped_help import GroupedCommand
-from fa_tune.commands.shared.option_groups import Output, shared_options
+from fa_tune.commands.shared.grouped_help import HEADINGS, GroupedCommand
+from fa_tune.commands.shared.option_groups import Output, is_typed, shared_options
 from fa_tune.commands.shared.options import flag, folder, option, refuse_same_file
 from fa_tune.commands.shared.output import say, write_rows_csv, write_table_csv
 from fa_tune.commands.shared.parameters import BUDGET, STDOUT, STRATEGY, NamedPath, WholeNumber
-from fa_tune.commands.shared.progress import watching
+from fa_tune.commands.shared.progress import PlainProgress, watching
 from fa_tune.commands.views.search import all_rows, page_source, show_search, write_search
 from fa_tune.commands.views.verdicts import check_users
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import Variant
 from fa_tune.core.options import SearchOptions
+from fa_tune.families.base import Config
 from fa_tune.lab.strategies import priors_in
 from fa_tune.report.page.render import write_page
 from fa_tune.search.strategies import DEFAULT, STRATEGIES, USES_PRIORS
 from fa_tune.search.strategies.budget import Budget
+from fa_tune.search.strategies.transfer import Prior
+from fa_tune.store.capture.schema import load
+from fa_tune.store.capture.workloads import wishes_of
 from fa_tune.tune import flow, session
+from fa_tune.tune.captured import search_captured
+from fa_tune.tune.outputs import save_csv
+from fa_tune.tune.results import SearchResult
 from fa_tune.tune.staleness import AttemptStanding, Staleness, why_stale
 
 STALE_ROWS = 20  # shown, unless --limit says otherwise
@@ -98,9 +106,19 @@ class Stale:
     "a fresh process, launched as a program would (some seconds in all). If it is over 2 % behind "
     "on any inputs, take the next best; if it gains nothing, the default.",
 )
+@option(
+    "--captured",
+    type=NamedPath(readable=False),
+    metavar="FILE",
+    show_default=False,
+    help="The workloads of a program, which fa-tune capture wrote, the costliest first, until what "
+    "is left can gain no 1 % of its attention's time. No search begins after the seconds of "
+    "--budget.",
+)
 @folder("--record", help="Keep the measurements as a recording for replay in DIR.")
 def command(
     options: SearchOptions,
+    captured: Path | None,
     budget: Budget | None,
     learn_from: tuple[Path, ...],
     stale: bool,
@@ -130,9 +148,12 @@ def command(
       fa-tune search --dtype fp16 --kernels wide --seq-lens 4096
       fa-tune search --strategy learned --budget 24 --audit 8 --axis n_warps=4,8
       fa-tune search --kernels fast --why-stale
+      fa-tune search --captured capture.json --budget 300s
     """
     refuse_same_file(("--csv", output.csv), ("--html", html), ("--registry", options.registry))
     limits = budget or Budget()
+    if captured is not None:
+        _refuse_beside_captured(stale=stale, record=options.record is not None)
     options = replace(
         options,
         csv=None if output.csv == STDOUT else output.csv,
@@ -151,14 +172,16 @@ def command(
     if options.explores:  # the strategy draws by the seed, whoever measures
         typed = options.measure.typed - {"seed"}
         options = replace(options, measure=replace(options.measure, typed=typed))
-    configs = configs_of(options, options.workloads.workloads()) if options.axes else None
     if stale:
         with watching(quiet) as progress:
-            found = why_stale(options, progress, configs)
+            found = why_stale(options, progress, _configs(options))
         _show_staleness(found, output)
         return
     with watching(quiet) as progress, session.ready_workers(options.machine):
-        result = flow.search(options, progress, configs, priors)
+        if captured is None:
+            result = flow.search(options, progress, _configs(options), priors)
+        else:
+            result = _of_captured(captured, options, priors, progress)
     without_a_choice = [
         f"{found.workload.key}: {found.problem or 'nothing could be chosen'}"
         for found in result.results
@@ -181,6 +204,44 @@ def command(
     if len(without_a_choice) == len(result.results):
         raise NoUsableVariant("no workload has a config that can be chosen")
     check_users(result.attempts)
+
+
+def _configs(options: SearchOptions) -> list[Config] | None:
+    return configs_of(options, options.workloads.workloads()) if options.axes else None
+
+
+def _refuse_beside_captured(**others: bool) -> None:
+    """Raise UsageError for options that say what the workloads are, or that are of one search."""
+    for one in click.get_current_context().command.params:
+        says = one.name in HEADINGS["Workloads"] and one.name != "captured"
+        if (says and is_typed(str(one.name))) or others.get(str(one.name)):
+            raise click.UsageError(f"--captured says the workloads: leave {one.opts[0]} out")
+
+
+def _of_captured(
+    path: Path, options: SearchOptions, priors: Sequence[Prior], progress: PlainProgress
+) -> SearchResult:
+    """What was found for the workloads of a program, kept as one search's would be."""
+    wishes = wishes_of(load(path))
+    if not wishes.attention_s:
+        raise NoUsableVariant(f"{path}: no attention was timed; capture a longer run")
+    for reason, seconds in (*wishes.refused_s.items(), ("tuned already", wishes.tuned_s)):
+        if seconds:
+            share = seconds / wishes.attention_s
+            progress.note(f"{share:.1%} of the attention's time is left as it is: {reason}")
+    found = search_captured(
+        replace(options, csv=None, seconds=None),
+        wishes,
+        options.seconds,
+        lambda one: flow.search(one, progress, _configs(one), priors),
+        progress,
+    )
+    progress.note(found.ended)
+    if found.result is None:
+        raise NoUsableVariant(f"{path}: nothing was tuned; {found.ended}")
+    if options.csv is not None:
+        save_csv(options.csv, found.result)
+    return found.result
 
 
 def _show_staleness(found: Staleness, output: Output) -> None:

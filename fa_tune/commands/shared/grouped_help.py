@@ -11,7 +11,17 @@ OWN = "Options"  # what only this command has
 # Heading -> the names of the parameters under it.
 HEADINGS: dict[str, tuple[str, ...]] = {
     "Workloads": (
-        *("models", "seq_lens", "seq_len", "d_heads", "d_head", "d_head_v", "dtypes", "dtype"),
+        *(
+            "captured",
+            "models",
+            "seq_lens",
+            "seq_len",
+            "d_heads",
+            "d_head",
+            "d_head_v",
+            "dtypes",
+            "dtype",
+        ),
         *("masks", "mask", "causal"),
         *("bottom_right", "batch", "batches", "heads", "kv_heads", "seq_lens_kv", "seq_len_kv"),
         *(name for name in COMMON_FIELDS if name != "d_head_v"),

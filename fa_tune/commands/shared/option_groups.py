@@ -381,7 +381,7 @@ def _of_one_operation(found: SearchOptions) -> SearchOptions:
         computed = {families.kind_of(parsed)[-1]}
     if len(computed) == 1:
         (op,) = computed
-        if _is_typed("op") and op != found.workloads.op:
+        if is_typed("op") and op != found.workloads.op:
             raise click.UsageError(
                 f"--op {found.workloads.op}: what is named computes {op}; leave --op out"
             )
@@ -409,7 +409,7 @@ def _refuse_no_workload(found: SearchOptions) -> None:
 def _workloads(**values: Any) -> WorkloadOptions:
     """Raises UsageError for an option that says of a model's workloads what they are."""
     if of_models := values.pop(MODELS, ()):
-        others = [name for name in values if name != "op" and _is_typed(name)]
+        others = [name for name in values if name != "op" and is_typed(name)]
         for one in click.get_current_context().command.params:
             if one.name in others:
                 raise click.UsageError(f"--model says the workloads: leave {one.opts[0]} out")
@@ -427,10 +427,11 @@ def _measure(users: Sequence[str] = (), **values: Any) -> MeasureOptions:
 
 def _typed(kind: Callable[..., Any], **values: Any) -> Any:
     """The options, with the names of those that the user gave on the command line."""
-    return kind(**values, typed=frozenset(filter(_is_typed, values)))
+    return kind(**values, typed=frozenset(filter(is_typed, values)))
 
 
-def _is_typed(name: str) -> bool:
+def is_typed(name: str) -> bool:
+    """Whether the user gave an option of the command on its command line."""
     source = click.get_current_context().get_parameter_source(name)
     return source is ParameterSource.COMMANDLINE
 
@@ -443,7 +444,7 @@ def _refuse_another_kind(kernels: str) -> None:
     dtype, d_head, _, op = families.kind_of(families.parse(kernels, d_head=families.NOT_STATED))
     kinds = ("--dtype", "dtypes", dtype), ("--d-head", "d_heads", d_head), ("--op", "op", op)
     for words, name, own in kinds:
-        if own and _is_typed(name) and given[name] not in (own, (own,)):
+        if own and is_typed(name) and given[name] not in (own, (own,)):
             said = own.name.lower() if isinstance(own, DType) else own
             raise click.UsageError(
                 f"the config of --kernels is for {words} {said}; leave {words} out"
