@@ -12,7 +12,8 @@ namespace {
 
 constexpr std::int64_t kPaddedTo = 128;  // rows of a head in the workspace
 constexpr double kL2Share = 0.8;         // for the heads at work
-constexpr std::int64_t kMaxGroupedHeads = 64;
+constexpr std::int64_t kMaxGroupedHeads = 256;
+constexpr std::int64_t kTileKeys = 128;
 
 std::int64_t padded_rows(const fa_tune_problem& problem) {
     return blocks_of(problem, rows_of(problem), kPaddedTo) * kPaddedTo;
@@ -29,7 +30,9 @@ std::int64_t workspace(const fa_tune_launch_plan& plan, const fa_tune_problem& p
 }
 
 // Neighbouring heads of K and V whose tiles are handed out together: with a mask, where tiles
-// differ in length, those whose queries' Q, dO and sums of dQ fit in their share of L2; else one.
+// differ in length, those whose queries' Q, dO and sums of dQ fit in their share of L2, but so many
+// that every group has a tile for each multiprocessor: the last group's longest tiles come late.
+// Without a mask one.
 int l2_head_group(const Launching& launching) {
     const fa_tune_problem& problem = launching.call.problem;
     if (!is_causal(problem) && problem.window == FA_TUNE_WINDOW_NONE) return 1;
@@ -39,7 +42,12 @@ int l2_head_group(const Launching& launching) {
         problem.heads / problem.kv_heads * padded_rows(problem) * problem.d_head * bytes;
     const auto room =
         static_cast<std::int64_t>(kL2Share * static_cast<double>(launching.call.l2_bytes));
-    return static_cast<int>(std::clamp<std::int64_t>(room / of_head, 1, kMaxGroupedHeads));
+    const std::int64_t tiles = (keys_of(problem) + kTileKeys - 1) / kTileKeys;
+    const std::int64_t wanted = std::max(
+        {room / of_head, (launching.call.multiprocessors + tiles - 1) / tiles, std::int64_t{1}});
+    const std::int64_t heads = batch_of(problem) * problem.kv_heads;
+    const std::int64_t groups = std::max<std::int64_t>(heads / wanted, 1);
+    return static_cast<int>(std::min((heads + groups - 1) / groups, kMaxGroupedHeads));
 }
 
 void fill(const Launching& launching, sm90::backward::BackwardParams& params) {

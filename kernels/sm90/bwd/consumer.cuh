@@ -75,6 +75,7 @@ struct Consumer {
     struct Step {
         int number;  // of the CTA
         int block;   // of queries
+        int head;    // of the group
     };
 
     const BackwardParams& p;
@@ -137,9 +138,9 @@ struct Consumer {
             if constexpr (kHasDq) {
                 const QueryRows<TRAITS.packed> rows{p, sequence, tile.batch,
                                                     tile.head * p.heads_per_kv};
-                dq_tile = static_cast<int>(rows.padded(0) / CFG.B_r) + blocks.first;
+                dq_tile = static_cast<int>(rows.padded(0) / CFG.B_r) + starting_block(p, blocks);
             }
-            accumulate(steps, done, blocks.first, kv_parity);
+            accumulate(steps, done, starting_block(p, blocks), kv_parity);
             if constexpr (CFG.dynamic) {
                 arrive(smem.k_empty());
                 arrive(smem.v_empty());
@@ -153,9 +154,9 @@ struct Consumer {
     // dK and dV of a tile of one step or more.
     __device__ __forceinline__ void accumulate(int steps, int done, int first_block,
                                                unsigned kv_parity) {
-        Step step{done, first_block};
+        Step step{done, first_block, 0};
         const int last = done + steps - 1;
-        const bool skips = kSkips && warpgroup == 1 && steps > 1 &&
+        const bool skips = kSkips && warpgroup == 1 && steps > 1 && p.heads_per_kv == 1 &&
                            first_block * CFG.B_r + CFG.B_r + sequence.diagonal(p) <= first_key;
         ptx::mbarrier_wait(smem.k_full(), kv_parity);
         {
@@ -164,7 +165,7 @@ struct Consumer {
             multiply_scores(s, k_rows(), smem.q(q_stage(n)));
             ptx::wgmma_wait_group<0>();
             keep_registers(s);
-            weigh(q_stage(n), skips ? next_block(first_block) : first_block);
+            weigh(q_stage(n), skips ? first_block + 1 : first_block);
         }
         ptx::mbarrier_wait(smem.v_full(), kv_parity);
         if (steps == 1) {
@@ -175,11 +176,11 @@ struct Consumer {
             } else {
                 make_step<true, false>(step);
             }
-            step = {step.number + 1, next_block(step.block)};
+            step = next(step);
 #pragma unroll 1
             while (step.number < last) {
                 make_step<false, false>(step);
-                step = {step.number + 1, next_block(step.block)};
+                step = next(step);
             }
             make_step<false, true>(step);
         }
@@ -235,17 +236,16 @@ struct Consumer {
         if constexpr (kMakesDq) {
             add_dq();
             arrive(smem.ds_empty(stage ^ 1));
-            ++dq_tile;
-            const Range blocks = query_blocks();
-            // The next head's.
-            if (step.block == blocks.first) dq_tile += p.padded_q / CFG.B_r - blocks.count();
+            const int of_head = p.padded_q / CFG.B_r;
+            dq_tile += of_head;
+            if (step.head == 0) dq_tile += step_direction(p) - p.heads_per_kv * of_head;
         }
         ptx::wgmma_wait_group<0>();
         keep_registers(dk);
         arrive(smem.q_empty(q));
         if constexpr (!kLast) {
             keep_registers(s);
-            weigh(next_q, next_block(step.block));
+            weigh(next_q, next(step).block);
         }
     }
 
@@ -283,9 +283,9 @@ struct Consumer {
         return queries_of_keys<TRAITS>(p, sequence, {key, key + CFG.B_c})
             .template blocks<CFG.B_r>();
     }
-    __device__ __forceinline__ int next_block(int block) const {
-        const Range blocks = query_blocks();
-        return block + 1 == blocks.end ? blocks.first : block + 1;
+    __device__ __forceinline__ Step next(const Step& step) const {
+        if (step.head + 1 < p.heads_per_kv) return {step.number + 1, step.block, step.head + 1};
+        return {step.number + 1, step.block + step_direction(p), 0};
     }
     __device__ __forceinline__ static int q_stage(int n) {
         return CFG.q_stages == 2 ? n & 1 : n % CFG.q_stages;

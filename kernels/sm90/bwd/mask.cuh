@@ -47,6 +47,16 @@ __device__ __forceinline__ Range queries_of_keys(const BackwardParams& p,
     return seen;
 }
 
+// The order of a tile's steps: block of queries after block, and in each all heads of the group.
+// With several heads from the last block to the first, so that CTAs of a KV head, which all have
+// the last block, read Q and dO and add to dQ of a block at the same time, while L2 has it.
+__device__ __forceinline__ int step_direction(const BackwardParams& p) {
+    return p.heads_per_kv > 1 ? -1 : 1;
+}
+__device__ __forceinline__ int starting_block(const BackwardParams& p, const Range& blocks) {
+    return p.heads_per_kv > 1 ? blocks.end - 1 : blocks.first;
+}
+
 // The keys that any of these queries sees.
 template <WorkloadTraits TRAITS>
 __device__ __forceinline__ Range keys_of_queries(const BackwardParams& p,

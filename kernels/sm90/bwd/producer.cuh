@@ -43,12 +43,14 @@ struct Producer {
             int left = blocks.count() * p.heads_per_kv;  // steps
             if (left == 0) tiles.fetch_next();
             bool first_step = true;
+            const int direction = step_direction(p);
 #pragma unroll 1
-            for (int head = tile.head * p.heads_per_kv; left > 0; ++head) {
-                const long long stats =
-                    QueryRows<TRAITS.packed>{p, tile.sequence, tile.batch, head}.padded(0);
+            for (int block = starting_block(p, blocks); left > 0; block += direction) {
 #pragma unroll 1
-                for (int block = blocks.first; block < blocks.end; ++block) {
+                for (int of_group = 0; of_group < p.heads_per_kv; ++of_group) {
+                    const int head = tile.head * p.heads_per_kv + of_group;
+                    const long long stats =
+                        QueryRows<TRAITS.packed>{p, tile.sequence, tile.batch, head}.padded(0);
                     // As late as its number is there in time: with the longest tiles first a CTA
                     // that asked at the beginning of a long one would get another long one.
                     if (--left == 0) tiles.fetch_next();

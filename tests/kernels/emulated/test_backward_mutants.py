@@ -106,8 +106,9 @@ MUTANTS = {
         ONE, CONSUMER, r"(ptx::fence_proxy_async_shared\(\);\s*ptx::bar_sync)", r"HAS \1",
         WRONG + "|no proxy fence",
     ),
-    "the sums of dQ go to the head before": Mutant(
-        ONE, CONSUMER, r"(dq_tile \+= p\.padded_q)", r"HAS \1", WRONG,
+    "the sums of dQ stay with a block": Mutant(
+        ONE, CONSUMER, r"(dq_tile \+= of_head;)",
+        r"\1 LACKS if (step.head == 0) dq_tile -= step_direction(p);", WRONG,
     ),
     "the counters stay": Mutant(
         ONE, "sm90/bwd/scheduler.cuh", r"(counters->taken = 0;)", r"HAS \1", "counters",
@@ -180,7 +181,7 @@ def _library(kernel: Kernel, folder: Path) -> Path:
 
 
 def _problem(kernel: Kernel, number: int) -> BackwardProblem:
-    """Three tiles a CTA, of several steps, of two heads of a group."""
+    """Three tiles a CTA, of several steps, of two heads of a group or of one and one."""
     if kernel.has("packed"):
         lengths = ("130+0+128+50+1x60+70+0+260+128", "64+128+0+100x128+100+200+30")[number % 2]
         batch = lengths.count("+") // 2 + 1
@@ -188,7 +189,7 @@ def _problem(kernel: Kernel, number: int) -> BackwardProblem:
         dice = random.Random(number)
         problem = with_gradient(PackedProblem.of(w, "plain", number, 3 * number % 2), dice)
         return dataclasses.replace(problem, ctas=1 + 3 * (number % 2))
-    shape = (1, 2, 1, 256, 300, kernel.d_head, kernel.dtype)
+    shape = (1, 2, 1 + number % 2, 256, 300, kernel.d_head, kernel.dtype)
     w = Workload(*shape, causal=True, bottom_right=number % 2 == 0)
     return dataclasses.replace(make_problem(w, random.Random(number)), ctas=1 + number % 2)
 
