@@ -15,6 +15,7 @@ class AfterImport:
 
     def __init__(self, actions: dict[str, Callable[[ModuleType], None]]) -> None:
         self._actions = actions
+        self._asked: set[str] = set()
 
     def install(self) -> None:
         """From now on, and at once for modules that are there."""
@@ -31,20 +32,25 @@ class AfterImport:
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The spec that another finder has, whose loader does the action at its end."""
-        if name not in self._actions:
+        if name not in self._actions or name in self._asked:
             return None
-        for finder in sys.meta_path:
-            if finder is not self and (spec := finder.find_spec(name, path, target)) is not None:
-                if spec.loader is not None:
-                    self._extend(spec.loader, self._actions[name])
-                return spec
-        return None
+        self._asked.add(name)  # another one of this kind asks us in turn
+        try:
+            for finder in sys.meta_path:
+                spec = None if finder is self else finder.find_spec(name, path, target)
+                if spec is not None:
+                    if spec.loader is not None:
+                        self._extend(spec.loader, self._actions[name])
+                    return spec
+            return None
+        finally:
+            self._asked.discard(name)
 
     def _extend(self, loader: Any, action: Callable[[ModuleType], None]) -> None:
         load = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            del loader.exec_module  # the loader is as it was
+            vars(loader).pop("exec_module", None)  # the loader is as it was
             load(module)
             if self._actions.pop(module.__name__, None) is not None:
                 action(module)

@@ -14,8 +14,19 @@ from pathlib import Path
 from fa_tune.core.errors import FaTuneError, InvalidConfig, NoUsableVariant, ToolMissing
 from fa_tune.core.options import Progress
 from fa_tune.core.stats import median
-from fa_tune.store.proof import Coverage, Ended, Pair, Proof, Verdict, time_ratio, verdict
-from fa_tune.tune import program
+from fa_tune.store.capture.parts import VARIABLE, Settings, joined
+from fa_tune.store.capture.schema import SCHEMA, Capture
+from fa_tune.store.proof import (
+    Coverage,
+    Ended,
+    Pair,
+    Proof,
+    Verdict,
+    coverage_of,
+    time_ratio,
+    verdict,
+)
+from fa_tune.tune import capture, program
 
 CALLS = "fa_tune.op.sdpa:enable_sdpa"
 STARTUP = Path(__file__).parents[1] / "op" / "startup"
@@ -114,7 +125,7 @@ class _OutOfTime(NoUsableVariant):
 
 @dataclass
 class _Runs:
-    """The runs of a program; `folder` is for what its processes say."""
+    """The runs of a program; `folder` is for what its processes write."""
 
     options: ProveOptions
     folder: Path
@@ -125,11 +136,23 @@ class _Runs:
         """What the pairs say so far."""
         return verdict(self.pairs, higher_is_better=self.options.higher_is_better)
 
-    def first(self) -> Coverage | None:
+    def __post_init__(self) -> None:
+        self._said, self._parts = self.folder / "said", self.folder / "parts"
+        for folder in (self._said, self._parts):
+            folder.mkdir()
+
+    def first(self) -> Coverage:
         """What served the attention of a run with our kernels, which are ready from then on."""
         seconds = self.options.seconds
-        self._value(ours=True, limit_s=None if seconds is None else max(seconds, FIRST_RUN_S))
-        said = [path.read_text(encoding="utf-8") for path in self.folder.iterdir()]
+        limit_s = None if seconds is None else max(seconds, FIRST_RUN_S)
+        Settings(self._parts, self._parts / "inputs").save()
+        environment = self._environment(ours=True)
+        before, after = environment["PYTHONPATH"], str(capture.STARTUP)
+        environment |= {"PYTHONPATH": f"{after}{os.pathsep}{before}", VARIABLE: str(self._parts)}
+        began, started = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
+        self._value(True, limit_s, environment)
+        wall_s = time.perf_counter() - began
+        said = [path.read_text(encoding="utf-8") for path in self._said.iterdir()]
         if failed := [text for text in said if text]:
             raise ToolMissing(f"the program cannot use fa-tune: {failed[0]}")
         if not said:
@@ -137,7 +160,8 @@ class _Runs:
                 "no process of the program used CUDA through torch in a Python that has fa-tune; "
                 "install fa-tune beside the program's torch"
             )
-        return None
+        program = Capture(SCHEMA, self.options.command, started, wall_s, 0, (), ())
+        return coverage_of(joined(program, self._parts))
 
     def add_pair(self, limit_s: float | None) -> None:
         """Run both, who was second first."""
@@ -149,9 +173,11 @@ class _Runs:
         ours, torchs = (one, other) if ours_first else (other, one)
         self.pairs.append(Pair(ours, torchs, ours_first))
 
-    def _value(self, ours: bool, limit_s: float | None) -> float:
+    def _value(
+        self, ours: bool, limit_s: float | None, environment: Mapping[str, str] | None = None
+    ) -> float:
         """What a run measured; raises NoUsableVariant for one that fails or prints no number."""
-        ended = program.run(self.options.command, self._environment(ours), limit_s)
+        ended = program.run(self.options.command, environment or self._environment(ours), limit_s)
         who = f"the program {WITH if ours else WITHOUT}"
         if ended.status is None:
             raise _OutOfTime(f"{who} {ended.how}; allow more by --budget")
@@ -165,12 +191,12 @@ class _Runs:
             raise NoUsableVariant(f"{who} printed no number above 0 that --metric finds")
         return median(found)
 
-    def _environment(self, ours: bool) -> Mapping[str, str]:
+    def _environment(self, ours: bool) -> dict[str, str]:
         paths = (str(STARTUP), os.environ.get("PYTHONPATH", ""))
         found = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-            "FA_TUNE_PROVE": str(self.folder),
+            "FA_TUNE_PROVE": str(self._said),
             "FA_TUNE_PROVE_CALLS": CALLS if ours else "",
         }
         if self.options.registry is not None:

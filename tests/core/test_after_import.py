@@ -41,6 +41,15 @@ def test_it_is_done_when_the_module_is_there(seen: list[ModuleType]) -> None:
     assert finder not in sys.meta_path
 
 
+def test_several_do_what_each_has_to_do(seen: list[ModuleType]) -> None:
+    finders = [AfterImport({NAME: seen.append}) for _ in range(3)]
+    for finder in finders:
+        finder.install()
+    module = importlib.import_module(NAME)
+    assert seen == [module] * 3
+    assert "exec_module" not in vars(module.__loader__)
+
+
 def test_it_is_done_at_once_for_what_is_imported(seen: list[ModuleType]) -> None:
     module = importlib.import_module(NAME)
     AfterImport({NAME: seen.append}).install()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import pytest
 
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant, ToolMissing
 from fa_tune.core.options import Silent
-from fa_tune.store.proof import Proof, Verdict
+from fa_tune.store.proof import Pair, Proof, Verdict
 from fa_tune.tune import program
 from fa_tune.tune import prove as module
 from fa_tune.tune.prove import ProveOptions, prove, read_metric
@@ -174,6 +175,27 @@ def _default_interrupts() -> Any:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_the_first_run_shows_what_served_attention(tmp_path: Path) -> None:
+    """Of the real torch, whose CUDA is begun for it."""
+    path = tmp_path / "attends.py"
+    path.write_text("""
+import os, torch
+q = torch.randn(1, 2, 16, 32, requires_grad=True)
+[c[0]() for c in torch.cuda._queued_calls if c[0].__name__ == "_begin"]
+for _ in range(3):
+    torch.nn.functional.scaled_dot_product_attention(q, q, q).sum().backward()
+print("step", 1 + ("FA_TUNE_CAPTURE" in os.environ), "ms")
+""")
+    found = prove(ProveOptions((sys.executable, str(path)), METRIC, pairs=1), Silent())
+    assert found.coverage is not None
+    assert found.coverage.attention_s > 0
+    assert {part.served.by for part in found.coverage.shares} == {"cpu"}
+    assert sum(part.runs for part in found.coverage.shares) == 6
+    assert sum(part.share for part in found.coverage.shares) == pytest.approx(1)
+    assert all(part.served.why for part in found.coverage.shares)
+    assert found.pairs == (Pair(1, 1, True),), "timed runs are not captured"
 
 
 def test_a_program_that_uses_no_torch_proves_nothing(proven: Prove) -> None:
