@@ -95,7 +95,9 @@ class Layers:
             yield batch, n, n_keys, {"lse": True}
             yield batch, n, n_keys, {"op": BACKWARD}
             if self.context:
-                yield PACKED_SEQUENCES, n, n, {"lse": True, "lengths": "lognormal-1-0"}
+                packed = {"lengths": "lognormal-1-0"}
+                yield PACKED_SEQUENCES, n, n, {"lse": True, **packed}
+                yield PACKED_SEQUENCES, n, n, {"op": BACKWARD, **packed}
 
     def _decoding(self) -> Iterator[_Sizes]:
         for n_queries, n_keys in HOST_KNOWS:

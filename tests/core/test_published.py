@@ -16,7 +16,7 @@ from fa_tune.core.devices import limits_for
 from fa_tune.core.errors import FaTuneError, InvalidConfig, ProfileFormatError
 from fa_tune.core.paths import profiles_dir
 from fa_tune.core.published import USES, Layers, PublishedModel
-from fa_tune.core.workload import BACKWARD, DType, Workload
+from fa_tune.core.workload import BACKWARD, FORWARD, DType, Workload
 from fa_tune.families.computed import not_among
 
 EVERY = published.workloads_of("all")
@@ -89,8 +89,10 @@ def test_the_rule_by_hand() -> None:
     (prompt,) = one.workloads("prefill", DType.FP16)
     assert prompt == Workload(16, 4, 2, 512, 512, 64, DType.FP16, causal=True)
     training = [*one.workloads("training", DType.FP16)]
-    assert [w.op for w in training].count(BACKWARD) == 1
-    assert [w.packed for w in training if w.op != BACKWARD] == [False, True]
+    assert {(w.op, w.packed, w.lse) for w in training} == {
+        *((FORWARD, packed, True) for packed in (False, True)),
+        *((BACKWARD, packed, False) for packed in (False, True)),
+    }
     assert all(w.seq_len_q == 1000 and w.causal for w in training)
     decoding = [*one.workloads("decoding", DType.FP16)]
     assert all(w.seq_len_kv <= 1000 for w in decoding)
