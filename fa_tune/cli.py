@@ -48,6 +48,7 @@ SECTIONS = {
         "capture": "Run a program and write the attention that it ran.",
         "search": "Find the fastest config per workload and keep it.",
         "registry": "Chosen configs: show, check, best, merge.",
+        "prove": "Say what a program gains, and what served its attention.",
         "export": "Write the chosen kernels as a C++ library.",
     },
     "Look at a few kernels": {
@@ -56,9 +57,6 @@ SECTIONS = {
         "bench": "Time with CUDA events: mean, median, spread.",
         "run": "Verify one config, then launch it n times.",
         "verify": "Only check results against a reference.",
-    },
-    "Look at a program": {
-        "prove": "Say what a program gains from fa-tune, and how sure that is.",
     },
     "Read measurements": {
         "report": "Tables from our CSV files or straight from ncu's.",
