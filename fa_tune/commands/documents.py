@@ -20,6 +20,7 @@ from fa_tune.commands.views.default_check import RegistryCheck
 from fa_tune.commands.views.registry_table import Best
 from fa_tune.commands.views.search import Search
 from fa_tune.commands.views.timings import Bench
+from fa_tune.core.judged import JudgeReport
 from fa_tune.core.published import PublishedModel
 from fa_tune.lab.scores import BenchSearch
 from fa_tune.store.capture.schema import Capture
@@ -29,7 +30,7 @@ from fa_tune.store.registry.schema import Registry
 _PRINTED: tuple[type, ...] = (
     *(Search, Profile, Bench, Verify, Run, Report, Doctor),
     *(Explain, Stale, Space, Build, RegistryCheck, Best),
-    *(BenchSearch, BenchDecisions, BenchBetween),
+    *(BenchSearch, BenchDecisions, BenchBetween, JudgeReport),
 )
 # Files, which have no name in a field `schema`.
 _FILES: Mapping[str, type] = {"registry": Registry, "model": PublishedModel}

@@ -235,6 +235,19 @@ class TimeJob(_Job):
 
 
 @dataclass(frozen=True, kw_only=True)
+class JudgeJob(_Job):
+    """Answer requests of `core.judged` on the Unix socket `address` until it is closed; its items
+    stand for nothing.  Device -1: the CPU, with at most `memory_bytes` of data.  Only a `trusted`
+    process knows what must come out."""
+
+    handler = "fa_tune.gpu.jobs.judge:handle"
+    items: Mapping[str, KernelItem]
+    address: str
+    trusted: bool
+    memory_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProfileJob(_Job):
     """Launch every subject once per round, under ncu, workload after workload.  Partials: the
     round, one per launch, in launch order.  Result: the versions of the packages it ran with; the

@@ -23,7 +23,7 @@ from tests.repo.test_docs import dry_parse
 # What has to run on the GPU, or reads files that the reader has; these are only parsed.
 NEEDS_MORE = {
     *("bench", "run", "verify", "build", "record-space", "bench-decisions", "bench-search"),
-    *("bench-between", "capture", "prove"),
+    *("bench-between", "capture", "prove", "judge"),
     *("doctor", "completion", "export", "registry merge", "spaces import", "spaces export"),
 }
 

@@ -58,12 +58,12 @@ def rendered(contents: Contents, sources: Sequence[Source], against: Sequence[So
             style=(files / "page.css").read_text(encoding="utf-8"),
             script=(files / "page.js").read_text(encoding="utf-8"),
             library=vl_convert.javascript_bundle(_EXPORT).replace("</script", "<\\/script"),
-            document=_embedded(document),
+            document=embedded(document),
         )
     )
 
 
-def _embedded(document: dict[str, Any]) -> str:
+def embedded(document: dict[str, Any]) -> str:
     """JSON that no parser of HTML ends early."""
     text = json.dumps(document, ensure_ascii=False, allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

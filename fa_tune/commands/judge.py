@@ -1,0 +1,199 @@
+"""`fa-tune judge`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import secrets
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from click.core import ParameterSource
+
+from fa_tune.commands.shared.grouped_help import GroupedCommand
+from fa_tune.commands.shared.option_groups import Output, shared_options
+from fa_tune.commands.shared.options import option
+from fa_tune.commands.shared.output import tell, write_json
+from fa_tune.commands.shared.parameters import NamedPath, Number, WholeNumber, names, output_file
+from fa_tune.commands.shared.progress import watching
+from fa_tune.core import codec
+from fa_tune.core.errors import NoUsableVariant
+from fa_tune.core.files import save_file
+from fa_tune.core.judged import CLAIMS, REQUIREMENTS, JudgeReport, read_report
+from fa_tune.core.model import is_users
+from fa_tune.core.options import SearchOptions
+from fa_tune.core.units import format_seconds
+from fa_tune.report.page.judged import write_judged
+from fa_tune.tune.judge.flow import JudgeOptions, judge, retake
+from fa_tune.tune.judge.process import Limits
+from fa_tune.tune.session import open_machine
+
+CPU_LENGTH = 256  # without a GPU, unless other lengths are given
+WITHIN = 0.02  # of a report's times, on the same device
+
+
+@click.command("judge", cls=GroupedCommand)
+@click.argument("target", required=False)
+@option(
+    "--claim",
+    type=click.Choice(CLAIMS),
+    show_default="kernel for a CUDA file, else torch",
+    help="What the target says it is: kernel (nothing of torch computes for it), torch (it uses "
+    "torch's operators, no library's attention), library (it may call any).",
+)
+@option(
+    "--require",
+    "required",
+    type=names(REQUIREMENTS),
+    default=(),
+    show_default="none",
+    metavar="NAME,…",
+    help="Also refuse what is not deterministic (equal inputs, equal bits), or does not pass a "
+    "query's nan on. Both are reported anyway.",
+)
+@option("--runs", type=WholeNumber(3, 1000), default=15, help="Samples on each workload.")
+@option(
+    "--seed",
+    type=WholeNumber(0, 2**63 - 1),
+    show_default="drawn",
+    help="Seed of all shapes and inputs. A target that knows it beforehand may be fitted to it.",
+)
+@option(
+    "--timeout",
+    "timeout_s",
+    type=Number(1.0, 86_400.0),
+    default=120.0,
+    metavar="SECONDS",
+    help="Time limit for one answer of the target's process.",
+)
+@option(
+    "--memory",
+    "memory_gb",
+    type=Number(0.1, 100_000.0),
+    default=8.0,
+    metavar="GB",
+    help="On a CPU, memory that the target's process may have.",
+)
+@option(
+    "--report",
+    "kept",
+    type=output_file(stdout=False),
+    metavar="FILE",
+    help="Keep the report as JSON, which --retake reads.",
+)
+@option(
+    "--retake",
+    "report",
+    type=NamedPath(dir_okay=False),
+    metavar="FILE",
+    help="Judge the target of a report again, with the same draws, and compare.",
+)
+@shared_options("workloads", "references", "device", "as_json", "html", "quiet")
+def command(
+    target: str | None,
+    options: SearchOptions,
+    claim: str | None,
+    required: tuple[str, ...],
+    runs: int,
+    seed: int | None,
+    timeout_s: float,
+    memory_gb: float,
+    kept: Path | None,
+    report: Path | None,
+    output: Output,
+    html: Path | None,
+    quiet: bool,
+) -> None:
+    """Verify and time a kernel that may cheat, and refuse it if it does.
+
+    TARGET is what `--with` takes: module:function, file.py:function or file.cu:kernel. It runs in
+    a process of its own, on the verification's cases, on shapes and inputs that are drawn, and on
+    the workloads named, where every result that is timed is checked. Without a GPU functions are
+    judged on the CPU, on 256 queries and keys unless lengths are given. Exit status 4 if it is
+    refused, or if a report is not confirmed.
+
+    \b
+    Examples:
+      fa-tune judge examples/row_attention.cu:rows --dtype fp16
+      fa-tune judge mine.py:attention --claim library --report kept.json
+      fa-tune judge --retake kept.json
+    """
+    if (target is None) == (report is None):
+        raise click.UsageError("name a TARGET, or a report with --retake")
+    limits = Limits(timeout_s, int(memory_gb * 2**30))
+    told: list[str] = []
+    with watching(quiet) as progress:
+        machine = open_machine(options.machine, progress)
+        if report is not None:
+            then = read_report(report)
+            found, told = retake(then, limits, machine, progress)
+        else:
+            then = None
+            grid = options.workloads
+            if machine.device is None and not _is_typed("seq_lens"):
+                grid = dataclasses.replace(grid, seq_lens=(CPU_LENGTH,), batches=(1,), heads=4)
+            wanted = JudgeOptions(
+                workloads=grid.workloads(),
+                claim=claim or ("kernel" if ".cu:" in str(target) else "torch"),
+                required=required,
+                references=_references(options) if machine.device else (),
+                runs=runs,
+                seed=secrets.randbits(62) if seed is None else seed,
+                limits=limits,
+            )
+            found = judge(str(target), wanted, machine, progress)
+    if kept is not None:
+        save_file(kept, json.dumps(codec.dump(found), indent=1).encode())
+    if html is not None:
+        write_judged(html, found)
+    if output.as_json:
+        write_json(codec.dump(found))
+    else:
+        for line in (*_lines(found), *told):
+            tell(line)
+    if then is not None and not _confirms(then, found):
+        raise NoUsableVariant(f"the report is not confirmed: {'; '.join(told)}")
+    if then is None and not found.accepted:
+        raise NoUsableVariant(f"{found.target} is refused: {found.refusals[0].reason}")
+
+
+def _references(options: SearchOptions) -> tuple[str, ...]:
+    return tuple(name for name in options.measure.references if not is_users(name))
+
+
+def _is_typed(name: str) -> bool:
+    source = click.get_current_context().get_parameter_source(name)
+    return source is ParameterSource.COMMANDLINE
+
+
+def _confirms(then: JudgeReport, now: JudgeReport) -> bool:
+    """Whether the verdict is the same and, on the same device, times are within WITHIN."""
+    if then.accepted != now.accepted or then.device != now.device:
+        return then.accepted == now.accepted
+    return all(
+        abs(statistics.median(b.samples_s) / statistics.median(a.samples_s) - 1) <= WITHIN
+        for a, b in zip(then.timings, now.timings, strict=True)
+    )
+
+
+def _lines(report: JudgeReport) -> Iterator[str]:
+    """What a reader wants to know of a report."""
+    yield f"{report.target}: {'accepted' if report.accepted else 'refused'}"
+    for refusal in report.refusals:
+        yield f"{refusal.kind}: {refusal.reason}"
+    calls = sum(case.calls for case in report.cases)
+    taken = [case for case in report.cases if not case.no_call]
+    drawn = sum(case.drawn for case in taken)
+    yield (
+        f"{calls} calls on {len(taken)} cases, {drawn} of them drawn; "
+        f"{len(report.cases) - len(taken)} cases not taken"
+    )
+    if report.deterministic is not None:
+        yield f"equal inputs give {'equal' if report.deterministic else 'different'} bits"
+    for timing in report.timings:
+        yield f"{timing.workload}: {format_seconds(statistics.median(timing.samples_s))}"
+        for name, seconds in timing.references.items():
+            yield f"  {name}: {format_seconds(statistics.median(seconds))}"
+    yield f"on {report.device}; seed {report.seed}; digest {report.digest}"

@@ -1,0 +1,117 @@
+"""Whether code that was loaded has changed what measures and compares it."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import signal
+import sys
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+MODULES = (
+    *("builtins", "ctypes", "gc", "hashlib", "inspect", "io", "json", "math", "os", "random"),
+    *("socket", "sys", "threading", "time", "numpy", "numpy.random"),
+    *("torch", "torch._C", "torch.autograd", "torch.cuda", "torch.cuda.random"),
+    *("torch.cuda.streams", "torch.nn.functional", "torch.profiler", "torch.random"),
+    "torch.testing",
+)
+CLASSES = (
+    *(torch.Tensor, torch.Generator),
+    *(torch.cuda.Event, torch.cuda.Stream, torch.cuda.CUDAGraph),
+)
+# torch._dynamo wraps it when it is first used.
+CHANGED_BY_TORCH = {"torch.manual_seed"}
+# Of `sys`: what a right program may set.
+CHANGED_BY_ANYBODY = {"sys.stdout", "sys.stderr", "sys.stdin", "sys.excepthook"}
+
+
+class Integrity:
+    """Functions and classes of torch, of the standard library and of fa-tune, as they are now."""
+
+    def __init__(self) -> None:
+        for name in MODULES:  # numpy loads some of its own when they are asked for
+            importlib.import_module(name)
+        self._before = dict(_parts())
+        self._operators = set(torch.library._impls)
+        self._objects: list[tuple[Any, dict[str, Any]]] = []
+
+    def watch(self, *objects: Any) -> None:
+        """Whatever these objects have now, they keep."""
+        self._objects += [(one, dict(vars(one))) for one in objects]
+
+    def changed(self) -> list[str]:
+        """The names of those that are others by now, or gone."""
+        now = dict(_parts())
+        different = {name for name, part in self._before.items() if now.get(name) is not part}
+        for one, before in self._objects:
+            found, name = vars(one), type(one).__name__
+            different |= {
+                f"{name}.{attribute}"
+                for attribute in {**before, **found}
+                if found.get(attribute, self) is not before.get(attribute, self)
+            }
+        operators = {name for name in torch.library._impls if name.startswith("aten/")}
+        different |= operators - self._operators
+        return sorted(different - CHANGED_BY_TORCH - CHANGED_BY_ANYBODY)
+
+
+class Stillness:
+    """A context in which nothing of a target's runs by itself: no hook, no signal's handler, no
+    callback of the garbage collector.  Gives the names of torch's modes that are on."""
+
+    def __init__(self) -> None:
+        self._hooks = sys.setprofile, sys.settrace
+        self._mask, self._signals = signal.pthread_sigmask, signal.valid_signals()
+        self._collect = gc.disable, gc.enable
+        self._modes = {
+            "a mode for torch's operators": torch._C._len_torch_dispatch_stack,
+            "a mode for torch's functions": torch._C._len_torch_function_stack,
+        }
+
+    def __enter__(self) -> list[str]:
+        for hook in self._hooks:
+            hook(None)
+        if sys.version_info >= (3, 12):
+            for tool in range(6):
+                if sys.monitoring.get_tool(tool) is not None:
+                    sys.monitoring.free_tool_id(tool)
+        self._mask(signal.SIG_BLOCK, self._signals)
+        self._collect[0]()
+        return [name for name, count in self._modes.items() if count()]
+
+    def __exit__(self, *_: object) -> None:
+        self._collect[1]()
+        self._mask(signal.SIG_SETMASK, ())
+
+
+def _parts() -> Iterator[tuple[str, Any]]:
+    ours = [name for name in sys.modules if name.partition(".")[0] == "fa_tune"]
+    for name in (*MODULES, *ours):
+        module = sys.modules.get(name)
+        if not isinstance(module, ModuleType):
+            continue
+        yield name, module
+        for attribute, part in list(vars(module).items()):
+            if callable(part):
+                yield f"{name}.{attribute}", part
+                if name in ours:
+                    yield from _inside(f"{name}.{attribute}", part)
+    for kind in CLASSES:
+        for base in reversed(kind.__mro__):  # what hides a name of a base counts
+            for attribute, part in list(vars(base).items()):
+                yield f"{kind.__module__}.{kind.__name__}.{attribute}", part
+
+
+def _inside(name: str, part: Any) -> Iterator[tuple[str, Any]]:
+    """The code of a function, and of a class's methods."""
+    if isinstance(part, FunctionType):
+        yield f"{name}.__code__", part.__code__
+    elif isinstance(part, type):
+        for attribute, method in list(vars(part).items()):
+            if isinstance(method, FunctionType):
+                yield f"{name}.{attribute}", method
+                yield f"{name}.{attribute}.__code__", method.__code__

@@ -1,0 +1,1 @@
+"""Judging a kernel that nobody has to trust: what it is given, what it may not do, the report."""

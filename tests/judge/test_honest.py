@@ -1,0 +1,52 @@
+"""No right kernel is refused."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from fa_tune.core.workload import Workload
+from fa_tune.tune.judge.process import Process
+from tests.judge.court import BF16, CAUSAL, FULL, HERE, OPTIONS, trusted, verdict
+
+pytest.importorskip("torch", reason="torch is not installed: nobody computes anything")
+
+
+def _names(file: str) -> list[str]:
+    tree = ast.parse((HERE / "honest" / file).read_text(encoding="utf-8"))
+    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return [name for name in functions if not name.startswith("_")]
+
+
+OWN = _names("formulations.py")
+PROBLEMS = (FULL, CAUSAL, BF16)  # in turn
+
+
+@pytest.fixture(scope="module")
+def ours() -> Iterator[Process]:
+    with trusted() as process:
+        yield process
+
+
+@pytest.mark.parametrize(("number", "name"), list(enumerate(OWN)))
+def test_a_formulation_is_accepted(number: int, name: str, ours: Process) -> None:
+    options = replace(OPTIONS, workloads=(PROBLEMS[number % len(PROBLEMS)],))
+    report = verdict(f"honest/formulations.py:{name}", ours, options)
+    assert report.accepted, report.refusals
+    assert report.deterministic
+    assert sum(case.drawn and not case.no_call for case in report.cases) >= 1
+    assert {case.error.ok for case in report.cases if case.error is not None} == {True}
+
+
+@pytest.mark.parametrize(
+    ("name", "workload"),
+    [("sdpa", FULL), ("sdpa", CAUSAL), ("flex", BF16), ("compiled", FULL)],
+)
+def test_a_library_is_accepted_that_says_so(name: str, workload: Workload, ours: Process) -> None:
+    options = replace(OPTIONS, workloads=(workload,), claim="library")
+    report = verdict(f"honest/libraries.py:{name}", ours, options)
+    assert report.accepted, report.refusals
+    assert report.ran
