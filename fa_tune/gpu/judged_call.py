@@ -76,6 +76,9 @@ class HostClock:
     def hold(self) -> None:
         """Nothing to keep busy."""
 
+    def wait(self) -> None:
+        """Nothing to wait for."""
+
     def start(self) -> None:
         """The first moment."""
         self._times[0] = self._now()
@@ -98,16 +101,20 @@ class EventClock:
         self._handle = ctypes.c_void_p(self._stream.cuda_stream)
         self._sleep, self._busy = torch.cuda._sleep, [BUSY_CYCLES]
         self._set(self._stream)
+        l2 = torch.cuda.get_device_properties().L2_cache_size
+        self._flushed = torch.empty(FLUSH_TIMES * l2, dtype=torch.uint8, device="cuda")
         self._events = [ctypes.c_void_p() for _ in range(2)]
         for event in self._events:
             self._do("cuEventCreate", ctypes.byref(event), 0)
-        l2 = torch.cuda.get_device_properties().L2_cache_size
-        self._flushed = torch.empty(FLUSH_TIMES * l2, dtype=torch.uint8, device="cuda")
 
     def hold(self) -> None:
         """Keep the GPU busy while what follows is enqueued."""
         self._set(self._stream)
         self._sleep(self._busy[0])
+
+    def wait(self) -> None:
+        """Until everything that is enqueued is done."""
+        self._do("cuStreamSynchronize", self._handle)
 
     def start(self) -> None:
         """Empty L2; the first event."""
@@ -185,6 +192,7 @@ class Bound:
     def _watched(self) -> tuple[Any, dict[str, int]]:
         """What a launch gives, and what torch ran in it: operators, and kernels on a GPU."""
         kinds = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * (self._device != "cpu")]
+        self._clock.wait()  # nothing from before is seen
         with self._profile(activities=kinds) as found:
             given = self._launch()
         names = [
