@@ -13,18 +13,20 @@ from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.option_groups import Output, shared_options
 from fa_tune.commands.shared.options import option, refuse_same_file
 from fa_tune.commands.shared.output import say, tell
-from fa_tune.commands.shared.parameters import BUDGET, NamedPath, Read
+from fa_tune.commands.shared.parameters import BUDGET, Read
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core.errors import NoUsableVariant
+from fa_tune.core.options import SearchOptions
 from fa_tune.report.page.proof import write_proof
-from fa_tune.report.proof import sentences, share_rows
+from fa_tune.report.proof import sentences
 from fa_tune.search.strategies.budget import Budget
 from fa_tune.store.proof import Proof
+from fa_tune.store.registry.file import load
+from fa_tune.tune.outputs import registry_path
 from fa_tune.tune.prove import ProveOptions, prove, read_metric
 
 METRIC = Read("regex", read_metric, None)
 HEADINGS = ("share", "time", "runs", "served by", "kernel", "why")
-FEW = 12  # rows
 
 
 @click.command("prove", cls=GroupedCommand)
@@ -50,21 +52,13 @@ FEW = 12  # rows
     metavar="N|Ns|N,Ns",
     help="Limit of the timed runs: pairs of runs (20), seconds (300s), or both (20,300s).",
 )
-@option(
-    "--registry",
-    type=NamedPath(dir_okay=False),
-    metavar="FILE",
-    envvar="FA_TUNE_REGISTRY",
-    show_default="the user's own",
-    help="The registry whose configs the program is run with.",
-)
-@shared_options("html", "as_json", "wide", "quiet")
+@shared_options("registry", "html", "as_json", "quiet")
 def command(
     program: tuple[str, ...],
     metric: re.Pattern[str] | None,
     higher_is_better: bool | None,
     budget: Budget,
-    registry: Path | None,
+    options: SearchOptions,
     html: Path | None,
     output: Output,
     quiet: bool,
@@ -87,36 +81,45 @@ def command(
       fa-tune prove --metric '([0-9.]+) tok/s' --higher-is-better \\
           --html proof.html -- ./generate.sh
     """
+    registry = registry_path(options.registry)
     refuse_same_file(("--html", html), ("--registry", registry))
     if (metric is None) != (higher_is_better is None):
         raise click.UsageError(
             "--metric goes with --lower-is-better or --higher-is-better, and these with --metric"
         )
-    options = ProveOptions(
-        program, metric, bool(higher_is_better), registry, budget.measurements, budget.seconds
-    )
     with watching(quiet) as progress:
-        proof = prove(options, progress)
+        if not load(registry).entries:
+            progress.note(f"The registry {registry} has no entry: defaults run.")
+        limits = budget.measurements, budget.seconds
+        asked = ProveOptions(program, metric, bool(higher_is_better), registry, *limits)
+        proof = prove(asked, progress)
         if html is not None:
             write_proof(html, proof)
             progress.note(f"The page is {html}.")
     if output.as_json:
         write_document(Proof, proof)
     else:
-        _show(proof, wide=output.wide)
+        _show(proof)
     if proof.ended == "interrupted":
         raise KeyboardInterrupt
     if proof.problem is not None:
         raise NoUsableVariant(proof.problem)
 
 
-def _show(proof: Proof, *, wide: bool) -> None:
+def _show(proof: Proof) -> None:
     for sentence in sentences(proof):
         tell(sentence)
-    if proof.coverage is None or not proof.coverage.shares:
-        return
-    rows = [[*row.values()] for row in share_rows(proof.coverage)]
-    say()
-    say(fitted_table(HEADINGS, rows if wide else rows[:FEW], {"served by", "kernel", "why"}))
-    if len(rows) > FEW and not wide:
-        say(f"{len(rows) - FEW} more; --wide has all.")
+    if proof.coverage is not None and proof.coverage.shares:
+        rows = [
+            [
+                f"{100 * part.share:.1f} %",
+                f"{1e3 * part.time_s:.2f} ms",
+                str(part.runs),
+                ", ".join(filter(None, [part.served.by, part.served.entry])),
+                part.served.kernel,
+                part.served.why,
+            ]
+            for part in proof.coverage.shares
+        ]
+        say()
+        say(fitted_table(HEADINGS, rows, {*HEADINGS[3:]}))

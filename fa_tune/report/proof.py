@@ -1,4 +1,4 @@
-"""A proof in words and rows."""
+"""A proof in words."""
 
 from __future__ import annotations
 
@@ -59,18 +59,3 @@ def _of_coverage(coverage: Coverage) -> str:
         f"Of {coverage.attention_s:.4g} s of attention in a run, fa-tune served {ours:.1f} %; "
         f"exact or near entries of the registry served {100 * coverage.tuned:.1f} %."
     )
-
-
-def share_rows(coverage: Coverage) -> list[dict[str, str]]:
-    """What served what, the largest share first."""
-    return [
-        {
-            "share": f"{100 * part.share:.1f} %",
-            "time": f"{1e3 * part.time_s:.2f} ms",
-            "runs": str(part.runs),
-            "by": ", ".join(filter(None, [part.served.by, part.served.entry])),
-            "kernel": part.served.kernel,
-            "why": part.served.why,
-        }
-        for part in coverage.shares
-    ]

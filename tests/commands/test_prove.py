@@ -62,6 +62,20 @@ def test_the_program_is_taken_as_it_is(console: Console, made: Any) -> None:
     assert done.json["coverage"]["shares"][0]["served"]["entry"] == "exact"
 
 
+def test_the_registry_is_read_before_anything_runs(
+    console: Console, made: Any, tmp_path: Path
+) -> None:
+    asked = made()
+    path = tmp_path / "registry.json"
+    done = console("prove", "--registry", str(path), "--", "true")
+    assert done.status == 0
+    assert "no entry" in done.err
+    assert asked.calls[0][0].registry == path
+    path.write_text("{")
+    assert console("prove", "--registry", str(path), "--", "true").status == 5
+    assert len(asked.calls) == 1
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
