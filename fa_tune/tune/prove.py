@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from signal import SIGHUP, SIGTERM
 
 from fa_tune.core.errors import FaTuneError, InvalidConfig, NoUsableVariant, ToolMissing
 from fa_tune.core.options import Progress
@@ -69,7 +72,7 @@ def prove(options: ProveOptions, progress: Progress) -> Proof:
     began = datetime.now(UTC).isoformat(timespec="seconds")
     ended: Ended = "interrupted"
     problem, coverage = None, None
-    with tempfile.TemporaryDirectory(prefix="fa-tune-prove-") as folder:
+    with tempfile.TemporaryDirectory(prefix="fa-tune-prove-") as folder, _ended_alike():
         runs = _Runs(options, Path(folder))
         try:
             progress.stage("first run", 1)
@@ -95,6 +98,17 @@ def prove(options: ProveOptions, progress: Progress) -> Proof:
         problem=problem,
         coverage=coverage,
     )
+
+
+@contextmanager
+def _ended_alike() -> Iterator[None]:
+    """Whoever ends this process, or closes its terminal, interrupts it: no run is left behind."""
+    before = {n: signal.signal(n, signal.default_int_handler) for n in (SIGTERM, SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _compare(runs: _Runs, progress: Progress) -> Ended:

@@ -152,20 +152,29 @@ def _is_gone(pid: int) -> bool:
     return False
 
 
-def test_an_interrupt_keeps_the_pairs(proven: Prove, tmp_path: Path) -> None:
-    body = f"if n == 4: Path({str(tmp_path)!r}, 'late').touch(); time.sleep(600)\n{PRINTS}"
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_keeps_the_pairs(proven: Prove, tmp_path: Path, number: int) -> None:
+    late = tmp_path / "late"
+    body = f"""
+if n == 4:
+    Path({str(late)!r} + "_").write_text(str(os.getpid()))
+    os.rename({str(late)!r} + "_", {str(late)!r})
+    time.sleep(600)
+{PRINTS}
+"""
 
     def interrupt() -> None:
-        while not (tmp_path / "late").exists():
+        while not late.exists():
             time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
 
     with _default_interrupts():
         thread = threading.Thread(target=interrupt)
         thread.start()
-        found = proven(body.replace("; time", "\nif n == 4: time"))
+        found = proven(body)
         thread.join()
     assert (found.ended, len(found.pairs)) == ("interrupted", 1)
+    assert _is_gone(int(late.read_text()))
 
 
 @contextlib.contextmanager
