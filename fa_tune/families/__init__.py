@@ -21,6 +21,7 @@ from fa_tune.families.fields import d_v_of, is_kv_e4m3
 from fa_tune.families.name_parser import is_whole
 from fa_tune.families.plan import CallPlan, Grid, GridShape
 from fa_tune.families.sm80.family import Sm80Family
+from fa_tune.families.sm80_bwd.family import Sm80BackwardFamily
 from fa_tune.families.sm90.family import Sm90Family
 from fa_tune.families.sm90_bwd.family import Sm90BackwardFamily
 from fa_tune.operations.base import CheckCase
@@ -29,7 +30,10 @@ from fa_tune.operations.traits import Traits
 # Of those that suit a workload on a device, the last one's default is the default of the device.
 _FAMILIES: dict[str, KernelFamily] = {
     family.name: family
-    for family in (Sm80Family(), Sm90Family(), DecodeFamily(), Sm90BackwardFamily())
+    for family in (
+        *(Sm80Family(), Sm90Family(), DecodeFamily()),
+        *(Sm80BackwardFamily(), Sm90BackwardFamily()),
+    )
 }
 
 USUAL_LENGTH = 4096

@@ -22,6 +22,9 @@ Kernels = Callable[[Workload, int, bool], CoreKernel]
 # Blocks of 128 keys, of all heads of K and V: with fewer most multiprocessors have none, and
 # torch's passes are faster (benchmarks/backward_h200.md, "In a training step").
 FEWEST_TILES, TILE_KEYS = 64, 128
+# Where kernels were measured to be faster than torch's passes: compute capabilities and, of Q and
+# of V, head dimensions.
+SERVED = {(9, 0): {(64, 64), (128, 128)}}
 _own_bwd = torch.ops.fa_tune.own_bwd.default
 _packed_own_bwd = torch.ops.fa_tune.packed_own_bwd.default
 
@@ -44,6 +47,9 @@ class OwnBackward:
             return None  # a gradient of the log-sum-exp has no place in any kernel
         batch = k.shape[0] if lengths is None else 1
         if batch * k.shape[-2] * -(-k.shape[-3] // TILE_KEYS) < FEWEST_TILES:
+            return None
+        heads = SERVED.get(torch.cuda.get_device_capability(q.device), ())
+        if (q.shape[-1], v.shape[-1]) not in heads:
             return None
         repeatable = torch.are_deterministic_algorithms_enabled()
         made, _ = self._refusals.attempt(

@@ -31,7 +31,7 @@ Kind = tuple[str, Grid]  # kernel name and grid: all that a workload is told by
 ANY_HEAD_DIM = 64  # no grid depends on it
 # Ours, and FlashAttention 2's, by the name of the template alone.
 BASE_NAME = re.compile(
-    r"(flash_|sm90_)forward_(\w+_)?kernel|sm90_backward_\w+|decode_(\w+_)?kernel|flash_fwd_kernel"
+    r"(flash_|sm90_)forward_(\w+_)?kernel|sm[89]0_backward_\w+|decode_(\w+_)?kernel|flash_fwd_kernel"
 )
 UNKNOWN_KERNEL = "not a known attention kernel"
 

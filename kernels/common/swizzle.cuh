@@ -58,7 +58,8 @@ struct LaneAddress {
     unsigned base;  // shared address of (row, chunk) or, with `mask`, of (row, 0)
     int mask;
 
-    // `chunk` must be 0 or 1: the lane's half of a 16-element step.
+    // `chunk`: 0 or 1, the lane's half of a 16-element step, and bits that twice the steps asked
+    // for do not have.
     __device__ __forceinline__ LaneAddress(unsigned tile_base, int row, int chunk) {
         if constexpr (!Tile::kSwizzled || kPowerOfTwo) {
             base = tile_base + Tile::offset(row, chunk);

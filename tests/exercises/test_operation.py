@@ -27,8 +27,8 @@ EDITS = {
     ],
     "fa_tune/families/__init__.py": [
         (
-            "DecodeFamily(), Sm90BackwardFamily())",
-            "DecodeFamily(), Sm90BackwardFamily(), ToyFamily())",
+            "Sm80BackwardFamily(), Sm90BackwardFamily()),",
+            "Sm80BackwardFamily(), Sm90BackwardFamily(), ToyFamily()),",
         ),
         (
             "from fa_tune.operations.base",

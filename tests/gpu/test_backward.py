@@ -10,10 +10,16 @@ from tests.gpu.conftest import fa_tune
 @pytest.mark.gpu
 @pytest.mark.xdist_group("gpu")
 @pytest.mark.usefixtures("hopper")
-@pytest.mark.parametrize("d_head", ["64", "128"])
-def test_every_config_is_right(d_head: str) -> None:
+@pytest.mark.parametrize(
+    ("family", "kernels", "d_head"),
+    [
+        *(("sm90_bwd", "tune", d_head) for d_head in ("64", "128")),
+        *(("sm80_bwd", "fast", d_head) for d_head in ("64", "96", "128", "192", "256")),
+    ],
+)
+def test_every_config_is_right(family: str, kernels: str, d_head: str) -> None:
     """Whole blocks of keys and others, with the other traits of the default workload."""
-    found = fa_tune("verify", "--op", "backward", "--kernels", "tune", "--d-head", d_head)
+    found = fa_tune("verify", "--family", family, "--kernels", kernels, "--d-head", d_head)
     assert all(verdict["correct"] for verdict in found["verdicts"])
     assert found["verdicts"]
 

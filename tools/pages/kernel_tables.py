@@ -13,6 +13,7 @@ from fa_tune.families.sm90.config import REGISTER_BUDGET
 from fa_tune.families.sm90.sets import default_config
 from recorded_files import table
 
+USUAL = (1, 1, 1, 4096, 4096)  # of a workload
 PLACES = {"Q": "1st", "K": "2nd", "V": "3rd"}
 
 
@@ -52,6 +53,13 @@ def sm90_bwd_example() -> str:
         for length in (4096, 512)
     )
     return f"The default at d_head 128 is `{usual}`, of short sequences `{short}`."
+
+
+def sm80_bwd_example() -> str:
+    """The default configs at d_head 128 where there is most shared memory, and least."""
+    family, workload = families.get("sm80_bwd"), Workload(*USUAL, 128, DType.FP16, op=BACKWARD)
+    most, least = (family.default_for(workload, limits(of)) for of in ((9, 0), (8, 9)))
+    return f"The default at d_head 128 is `{most}` on compute capability 9.0, `{least}` on 8.9."
 
 
 def sm90_registers() -> str:

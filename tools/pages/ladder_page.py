@@ -29,6 +29,7 @@ import recorded_grid
 import speed_plot
 from fa_tune.families.decode.config import DecodeConfig
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
+from fa_tune.families.sm80_bwd.config import Sm80BackwardConfig
 from fa_tune.families.sm90.config import Sm90Config
 from fa_tune.families.sm90_bwd.config import Sm90BackwardConfig
 from recorded_grid import H100, H200
@@ -54,6 +55,10 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "example": kernel_tables.sm90_example,
         "fields": lambda: kernel_tables.fields(Sm90Config),
         "registers": kernel_tables.sm90_registers,
+    },
+    "docs/kernel-sm80-bwd.md": {
+        "example": kernel_tables.sm80_bwd_example,
+        "fields": lambda: kernel_tables.fields(Sm80BackwardConfig),
     },
     "docs/kernel-sm90-bwd.md": {
         "example": kernel_tables.sm90_bwd_example,

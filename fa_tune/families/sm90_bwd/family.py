@@ -94,7 +94,7 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
     def plan(self, config: Sm90BackwardConfig, traits: str, arch: str) -> CallPlan:
         counters = COUNTER_BYTES if config.dynamic else 0
         keys = LaunchPlan(
-            params="sm90_backward",
+            params="backward",
             grid=Grid.PERSISTENT_KEYS if config.dynamic else Grid.KEY_TILES,
             tile_rows=config.B_c,
             ctas_per_sm=1,
@@ -108,7 +108,7 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
         )
         if config.two_pass:
             queries = LaunchPlan(
-                params="sm90_backward_dq",
+                params="backward_dq",
                 grid=Grid.PERSISTENT if config.dynamic else Grid.TILES,
                 tile_rows=PADDED_TO,
                 ctas_per_sm=1,
@@ -121,7 +121,7 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
             launches: tuple[LaunchPlan, ...] = (queries, keys)
         else:
             rows = LaunchPlan(
-                params="sm90_backward",
+                params="backward",
                 grid=Grid.TILES,
                 tile_rows=PADDED_TO,
                 ctas_per_sm=1,

@@ -28,6 +28,8 @@
 // cross from one to the next.  Hence first and last steps of their own.
 #pragma once
 
+#include "common/backward/mask.cuh"
+#include "common/backward/query_rows.cuh"
 #include "common/constants.cuh"
 #include "compiler.cuh"
 #include "ptx/bar.cuh"
@@ -42,9 +44,7 @@
 #include "ptx/wgmma_descriptor.cuh"
 #include "ptx/wgmma_overwrite.cuh"
 #include "sm90/bwd/gradients.cuh"
-#include "sm90/bwd/mask.cuh"
 #include "sm90/bwd/named_barriers.cuh"
-#include "sm90/bwd/query_rows.cuh"
 #include "sm90/bwd/scheduler.cuh"
 #include "sm90/bwd/shared_memory.cuh"
 

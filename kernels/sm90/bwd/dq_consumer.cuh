@@ -14,6 +14,8 @@
 // kernel that follows.
 #pragma once
 
+#include "common/backward/query_rows.cuh"
+#include "common/backward/row_products.cuh"
 #include "common/constants.cuh"
 #include "compiler.cuh"
 #include "ptx/bar.cuh"
@@ -28,8 +30,6 @@
 #include "sm90/bwd/dq_producer.cuh"
 #include "sm90/bwd/gradients.cuh"
 #include "sm90/bwd/named_barriers.cuh"
-#include "sm90/bwd/query_rows.cuh"
-#include "sm90/bwd/row_products.cuh"
 
 namespace fa_tune::sm90::backward {
 

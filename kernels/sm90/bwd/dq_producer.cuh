@@ -4,10 +4,10 @@
 //     K(0) Q V(0) dO   K(1) V(1)   K(2) ...
 #pragma once
 
+#include "common/backward/mask.cuh"
 #include "common/pipeline.cuh"
 #include "ptx/cp_async_bulk.cuh"
 #include "ptx/mbarrier.cuh"
-#include "sm90/bwd/mask.cuh"
 #include "sm90/bwd/scheduler.cuh"
 #include "sm90/bwd/shared_memory.cuh"
 

@@ -8,12 +8,12 @@
 // of its first step before that.
 #pragma once
 
+#include "common/backward/mask.cuh"
+#include "common/backward/query_rows.cuh"
 #include "common/pipeline.cuh"
 #include "ptx/cp_async_bulk.cuh"
 #include "ptx/cp_async_bulk_linear.cuh"
 #include "ptx/mbarrier.cuh"
-#include "sm90/bwd/mask.cuh"
-#include "sm90/bwd/query_rows.cuh"
 #include "sm90/bwd/scheduler.cuh"
 #include "sm90/bwd/shared_memory.cuh"
 

@@ -1,23 +1,13 @@
-"""The sm90 backward kernels on the host: problems at random, gradients in fp64, and what is wrong
-with a launch.  Kernels are told here what a launch passes to them.
-
-    python -m tests.kernels.emulated.backward --kernels 40 --problems 10 --seed 0
-
-draws kernels and problems, a line for each kernel; the exit status is 1 if something was found.
+"""The backward kernels on the host: what is wrong with a launch.  sm90 kernels are told here what a
+launch passes to them.
 """
 
 from __future__ import annotations
 
-import argparse
 import ctypes
-import dataclasses
 import itertools
-import os
 import random
-import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,10 +20,10 @@ from tests.kernels.emulated.backward_kernels import Kernel
 from tests.kernels.emulated.backward_problems import (
     BackwardProblem,
     Gradients,
-    draw_problem,
     forward_results,
     gradients,
 )
+from tests.kernels.emulated.backward_sm80 import Sm80Kernel
 from tests.kernels.emulated.emulation import (
     CLUSTERS,
     EmulationFailed,
@@ -64,6 +54,7 @@ MAPS: Mapping[str, Callable[[Kernel], dict[str, int]]] = {
     "kernel": lambda k: {"q": k.B_r, "k": 64, "v": 64, "d_o": k.B_r, "dk": 64, "dv": 64},
     "dq": lambda k: {"q": 64, "k": k.dq_keys, "v": k.dq_keys, "d_o": 64, "dq": 64},
 }
+WITHOUT_MAPS = ("q", "k", "v", "dk", "dv")  # of kernels that take no maps
 THREADS = {"prepare": 256, "finish": 256, "kernel": 384, "dq": 384}
 
 
@@ -94,7 +85,7 @@ class _Packed(ctypes.Structure):
 
 
 class _Params(ctypes.Structure):
-    """kernels/sm90/bwd/params.cuh."""
+    """kernels/common/backward/params.cuh."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("o", "d_o", "dq")),
@@ -110,6 +101,8 @@ class _Params(ctypes.Structure):
         ("softmax_scale", ctypes.c_float),
         ("score", _Score),
         ("packed", _Packed),
+        *((name, ctypes.c_void_p) for name in WITHOUT_MAPS),
+        *((f"{name}_strides", _Strides) for name in WITHOUT_MAPS),
     )
 
 
@@ -128,7 +121,7 @@ class Result:
 
 
 def launch(
-    kernel: Kernel,
+    kernel: Kernel | Sm80Kernel,
     library: Path,
     problem: BackwardProblem,
     schedule: Schedule,
@@ -140,7 +133,7 @@ def launch(
     w, forward = problem.workload, problem.forward
     batch, total_q, total_kv = w.rows
     exact, lse = results or forward_results(problem)
-    o = Room.of(forward.q.shape, forward.out_layout).inside
+    o = Room.of(problem.d_o.shape, forward.out_layout).inside
     o[...] = to_bits(exact, w.dtype)
     rooms = {
         "dq": Room.of(forward.q.shape, forward.out_layout),
@@ -151,8 +144,7 @@ def launch(
     tensors = inputs | {name: room.inside for name, room in rooms.items()}
     packed = forward.tensors() if isinstance(forward, PackedProblem) else {}
     sequences = w.batch if packed else 1
-    q_blocks, kv_blocks = ((n + sequences * (PADDED - 1)) // PADDED for n in (total_q, total_kv))
-    padded = q_blocks * PADDED
+    padded = (total_q + sequences * (PADDED - 1)) // PADDED * PADDED
     rows = batch * w.heads * padded
     counters = Guarded.of(8, 0)
     workspace = {name: Guarded.of(4 * rows, 0xFF) for name in ("lse2", "delta")}
@@ -173,22 +165,18 @@ def launch(
                 for name in ("cu_seqlens_q", "cu_seqlens_kv", "used_q", "used_kv")
             ),
         ),
+        *(tensors[name].ctypes.data for name in WITHOUT_MAPS),
+        *(_strides(tensors[name]) for name in WITHOUT_MAPS),
     )
     before = {name: t.copy() for name, t in inputs.items()}
     written = [room.whole for room in rooms.values()]
     written += [guarded.whole for guarded in (*workspace.values(), counters)]
     for number, name in enumerate(kernel.launches):
-        tiles = {
-            "kernel": kv_blocks * w.kv_heads,
-            **dict.fromkeys(("prepare", "finish", "dq"), q_blocks * w.heads),
-        }[name] * batch
-        resident = name in ("kernel", "dq")
-        ctas = min(tiles, problem.ctas) if kernel.dynamic and resident else tiles
-        shared = _shared_bytes(library, name) if resident else 0
-        map_of = _packed_map if packed else _map
-        maps = [map_bytes(map_of(tensors[t], box)) for t, box in MAPS[name](kernel).items()]
-        shape = Shape((ctas, 1, 1), (THREADS[name], 1, 1), shared, CLUSTERS)
-        hidden = written if number > 0 else []
+        if isinstance(kernel, Sm80Kernel):
+            shape, maps = kernel.shape(name, w), []
+        else:
+            shape, maps = _step(kernel, name, library, problem, tensors)
+        hidden = written if number > 0 and kernel.is_dependent else []
         emulate(library, number, shape, [*maps, bytes(params)], schedule, hidden)
     if counters.inside.any():
         raise EmulationFailed("the counters are not as they were")
@@ -197,6 +185,25 @@ def launch(
     if any((t != before[name]).any() for name, t in inputs.items()):
         raise EmulationFailed("it wrote to its inputs")
     return Result(rooms), gradients(problem, exact, lse)
+
+
+def _step(
+    kernel: Kernel, name: str, library: Path, problem: BackwardProblem, tensors: Mapping[str, Bits]
+) -> tuple[Shape, list[bytes]]:
+    w, packed = problem.workload, isinstance(problem.forward, PackedProblem)
+    batch, *lengths = w.rows
+    more = (w.batch if packed else 1) * (PADDED - 1)
+    q_blocks, kv_blocks = ((n + more) // PADDED for n in lengths)
+    tiles = {
+        "kernel": kv_blocks * w.kv_heads,
+        **dict.fromkeys(("prepare", "finish", "dq"), q_blocks * w.heads),
+    }[name] * batch
+    resident = name in ("kernel", "dq")
+    ctas = min(tiles, problem.ctas) if kernel.dynamic and resident else tiles
+    shared = _shared_bytes(library, name) if resident else 0
+    map_of = _packed_map if packed else _map
+    maps = [map_bytes(map_of(tensors[t], box)) for t, box in MAPS[name](kernel).items()]
+    return Shape((ctas, 1, 1), (THREADS[name], 1, 1), shared, CLUSTERS), maps
 
 
 def _packed_map(tensor: Bits, box_rows: int) -> abi.TensorMap:
@@ -258,7 +265,7 @@ def share(error: np.ndarray, magnitude: np.ndarray) -> float:
 
 
 def judge(
-    kernel: Kernel,
+    kernel: Kernel | Sm80Kernel,
     library: Path,
     problems: Callable[[int], BackwardProblem],
     *,
@@ -274,7 +281,7 @@ def judge(
 
 
 def _judge(
-    kernel: Kernel,
+    kernel: Kernel | Sm80Kernel,
     library: Path,
     problems: Callable[[int], BackwardProblem],
     count: int,
@@ -333,43 +340,3 @@ def _draw_traits(dice: random.Random) -> str:
     if dice.random() < 0.4:
         return f"{dice.choice(PACKED_MASKS)}ragged+packed"
     return dice.choice(MASKS)
-
-
-def main() -> int:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kernels", type=int, default=20)
-    parser.add_argument("--problems", type=int, default=5, help="of each kernel")
-    parser.add_argument("--repeats", type=int, default=1, help="calls of a problem but its first")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0, help="kernel, from 0")
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
-    options = parser.parse_args()
-
-    def job(number: int) -> bool:
-        seed = f"{options.seed}/{number}"
-        kernel = draw_kernel(seed)
-        said = judge(
-            *(kernel, kernel.library(Path(folder)), partial(_drawn, kernel, seed)),
-            count=options.problems,
-            repeats=options.repeats,
-            seed=number,
-        )
-        fields = ", ".join(map(str, dataclasses.astuple(kernel)))
-        print(f"{number} {fields}: {said.launches} calls, {'; '.join(said.findings) or 'right'}")
-        sys.stdout.flush()
-        return bool(said.findings)
-
-    numbers = range(options.first, options.first + options.kernels)
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
-        found = sum(pool.map(job, numbers))
-    print(f"{options.kernels} kernels, {found} not right")
-    return 1 if found else 0
-
-
-def _drawn(kernel: Kernel, seed: str, number: int) -> BackwardProblem:
-    return draw_problem(kernel, f"{seed}/{number}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -36,6 +36,13 @@ class Kernel:
         return 64 if self.d_head == 128 else 128
 
     B_c = 128  # keys of a CTA
+    d_head_v = 0
+    is_dependent = True  # launches but the first, on the one before
+
+    @property
+    def key_blocks(self) -> tuple[int, ...]:
+        """Sizes of blocks of keys."""
+        return self.B_c, self.dq_keys
 
     @property
     def launches(self) -> tuple[str, ...]:

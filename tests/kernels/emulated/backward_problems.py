@@ -11,6 +11,7 @@ import numpy as np
 
 from fa_tune.core.workload import Workload
 from tests.kernels.emulated.backward_kernels import Kernel
+from tests.kernels.emulated.backward_sm80 import Sm80Kernel
 from tests.kernels.emulated.packed_problems import PackedProblem
 from tests.kernels.emulated.problems import (
     LAYOUTS,
@@ -80,7 +81,7 @@ class Part:
     keys: slice
 
 
-def draw_problem(kernel: Kernel, seed: str) -> BackwardProblem:
+def draw_problem(kernel: Kernel | Sm80Kernel, seed: str) -> BackwardProblem:
     """A problem of a kernel's traits."""
     dice = random.Random(seed)
     whole = not kernel.has("ragged")
@@ -91,14 +92,14 @@ def draw_problem(kernel: Kernel, seed: str) -> BackwardProblem:
         return max(1, min(400, dice.choice((near, dice.randint(1, 400)))))
 
     q = length(64, 128)
-    kv = 128 * dice.randint(1, 3) if whole else length(kernel.B_c, kernel.dq_keys)
+    kv = 128 * dice.randint(1, 3) if whole else length(*kernel.key_blocks)
     if dice.random() < 0.3 and not whole:
         kv = q
     kv_heads, group = dice.choice((1, 1, 2, 3)), dice.choice((1, 1, 2, 3, 4))
     batch = dice.choice((1, 1, 2))
     while batch * kv_heads * group * q * kv > 3e5 and batch * kv_heads * group > 1:
         batch, kv_heads, group = 1, max(1, kv_heads - 1), max(1, group - (kv_heads == 1))
-    fields: dict[str, object] = {}
+    fields: dict[str, object] = {"d_head_v": kernel.d_head_v}
     longest = max(q, kv)
     if kernel.has("causal"):
         fields["causal"] = dice.random() < 0.6
@@ -106,7 +107,7 @@ def draw_problem(kernel: Kernel, seed: str) -> BackwardProblem:
             fields["window_right"] = int(longest ** dice.random()) - 1
     if kernel.has("window"):
         fields["window_left"] = int(longest ** dice.random()) - 1
-    if fields:
+    if kernel.has("causal") or kernel.has("window"):
         fields["bottom_right"] = dice.random() < 0.6
     if dice.random() < 0.2:
         fields["sink"] = True
@@ -119,7 +120,10 @@ def draw_problem(kernel: Kernel, seed: str) -> BackwardProblem:
 
 
 def _draw_packed(
-    kernel: Kernel, fields: dict[str, object], heads: tuple[int, int], dice: random.Random
+    kernel: Kernel | Sm80Kernel,
+    fields: dict[str, object],
+    heads: tuple[int, int],
+    dice: random.Random,
 ) -> BackwardProblem:
     """Up to six sequences, some without queries or keys, and some rows of none."""
     lengths = [0, 1, 63, 64, 65, 127, 128, 129, 200]
@@ -145,7 +149,8 @@ def make_problem(
 
 def with_gradient(forward: Problem, dice: random.Random) -> BackwardProblem:
     """Of a forward problem, NaN where it has no rows."""
-    d_o = Room.of(forward.q.shape, dice.choice(("plain", "strided", "transposed"))).inside
+    shape = (*forward.q.shape[:3], forward.workload.d_v)
+    d_o = Room.of(shape, dice.choice(("plain", "strided", "transposed"))).inside
     values = np.random.default_rng(dice.randrange(2**31)).standard_normal(d_o.shape)
     d_o[...] = to_bits(values + 0.25, forward.workload.dtype)
     if isinstance(forward, PackedProblem):
@@ -207,7 +212,7 @@ def _of_dense(problem: BackwardProblem, o: np.ndarray, lse: np.ndarray) -> Gradi
         q, k, d_o = of
         made = {"dq": ds @ k, "dk": ds.swapaxes(-1, -2) @ q, "dv": p.swapaxes(-1, -2) @ d_o}
         for name in ("dk", "dv"):
-            shape = (w.batch, w.kv_heads, group, w.seq_len_kv, w.d_head)
+            shape = (w.batch, w.kv_heads, group, w.seq_len_kv, -1)
             made[name] = made[name].reshape(shape).sum(2)
         return {name: x.transpose(0, 2, 1, 3) for name, x in made.items()}
 

@@ -1,6 +1,6 @@
-"""The sm90 backward kernels on the host: right whatever the schedule.
+"""The backward kernels on the host: right whatever the schedule.
 
-Some kernels; `python -m tests.kernels.emulated.backward` draws any number of them.
+Some kernels; `python -m tests.kernels.emulated.backward_campaign` draws any number of them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from fa_tune.core.workload import DType, Workload
+from fa_tune.families.sm80_bwd.config import Sm80BackwardConfig
 from tests.kernels.emulated.backward import faults, judge, launch, share
 from tests.kernels.emulated.backward_kernels import Kernel
 from tests.kernels.emulated.backward_problems import BackwardProblem, draw_problem, make_problem
+from tests.kernels.emulated.backward_sm80 import Sm80Kernel
 from tests.kernels.emulated.emulation import Schedule
 from tests.kernels.emulated.problems import NAN, attention, to_float
 
@@ -34,18 +36,34 @@ KERNELS = (
 ONE, TWO = KERNELS[0], KERNELS[2]
 
 
+def _sm80(*numbers: int, traits: str, scalar_adds: bool = False, **more: int) -> Sm80Kernel:
+    return Sm80Kernel(Sm80BackwardConfig(*numbers, **more), traits, scalar_adds)
+
+
+# Together: one pass and two, P and dS in registers and shared, one stage and two, both ways to add,
+# rows of 32 to 256 columns and of other ones in V.
+SM80_KERNELS = (
+    _sm80(FP16, 128, 64, 64, 4, 2, 2, traits="causal+ragged"),
+    _sm80(BF16, 96, 32, 32, 2, traits="window+ragged", scalar_adds=True),
+    _sm80(BF16, 64, 64, 64, 4, 1, 2, two_pass=True, traits="causal+window+ragged"),
+    _sm80(FP16, 192, 32, 64, 4, 2, two_pass=True, d_head_v=128, traits="causal"),
+    _sm80(FP16, 256, 64, 32, 8, 4, traits="ragged", scalar_adds=True),
+)
+ALL_KERNELS = (*KERNELS, *SM80_KERNELS)
+
+
 def _drawn(kernel: Kernel, number: int) -> BackwardProblem:
     return draw_problem(kernel, f"{number}")
 
 
-@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+@pytest.mark.parametrize("kernel", ALL_KERNELS, ids=str)
 def test_no_schedule_makes_a_gradient_wrong(kernel: Kernel, libraries: Path) -> None:
     said = judge(kernel, kernel.library(libraries), partial(_drawn, kernel), count=5, repeats=1)
     assert not said.findings
     assert said.launches == 10
 
 
-@pytest.mark.parametrize("kernel", [ONE, TWO], ids=str)
+@pytest.mark.parametrize("kernel", [ONE, TWO, SM80_KERNELS[0], SM80_KERNELS[2]], ids=str)
 @pytest.mark.parametrize("spoilt", ["d_o", "v"])
 def test_nan_of_a_row_reaches_what_depends_on_it_alone(
     kernel: Kernel, spoilt: str, libraries: Path

@@ -16,9 +16,11 @@ from pathlib import Path
 import pytest
 
 from fa_tune.core.workload import DType, Workload
+from fa_tune.families.sm80_bwd.config import Sm80BackwardConfig
 from tests.kernels.emulated.backward import judge
 from tests.kernels.emulated.backward_kernels import Kernel
 from tests.kernels.emulated.backward_problems import BackwardProblem, make_problem, with_gradient
+from tests.kernels.emulated.backward_sm80 import Sm80Kernel
 from tests.kernels.emulated.emulation import replaced
 from tests.kernels.emulated.packed_problems import PackedProblem
 
@@ -28,6 +30,10 @@ ONE = Kernel(DType.FP16, 64, q_stages=3, dynamic=True, turns=False, traits="caus
 TURNS = Kernel(DType.FP16, 128, dynamic=True, traits="causal+ragged")
 TWO = Kernel(DType.BF16, 64, two_pass=True, dynamic=True, traits="causal+ragged")
 PACKED = Kernel(DType.FP16, 64, two_pass=True, dynamic=True, traits="causal+ragged+packed")
+# Warps share rows, and with two stages of Q; each has rows of its own, and one stage.
+SHARED = Sm80Kernel(Sm80BackwardConfig(DType.FP16, 64, 64, 64, 4, 2, 2), "causal+ragged")
+OWN = Sm80Kernel(Sm80BackwardConfig(DType.BF16, 64, 64, 64, 4), "causal+ragged")
+PASS = "sm80/bwd/pass.cuh"
 CONSUMER, PRODUCER = "sm90/bwd/consumer.cuh", "sm90/bwd/producer.cuh"
 DQ_CONSUMER, DQ_PRODUCER = "sm90/bwd/dq_consumer.cuh", "sm90/bwd/dq_producer.cuh"
 
@@ -38,7 +44,7 @@ class Mutant:
     the mutant lacks, LACKS before what it alone has, and NUMBER is its own; `tells`: what the
     finding says."""
 
-    kernel: Kernel
+    kernel: Kernel | Sm80Kernel
     file: str
     pattern: str
     replacement: str
@@ -150,11 +156,11 @@ MUTANTS = {
         PACKED, DQ_CONSUMER, r"(tile\.is_empty\(\)) \?", r"(lacking != NUMBER && \1) ?", WRONG,
     ),
     "blocks of the workspace are those of sequences without padding": Mutant(
-        PACKED, "sm90/bwd/packed_tiles.cuh", r"\(kBlockRows - 1u\) \* index",
+        PACKED, "common/backward/packed_tiles.cuh", r"\(kBlockRows - 1u\) \* index",
         r"(lacking == NUMBER ? 0u : (kBlockRows - 1u) * index)", WRONG,
     ),
     "a sequence ends where the batch does": Mutant(
-        PACKED, "sm90/bwd/packed_tiles.cuh", r"(from\[index \+ 1\] - from\[index\])",
+        PACKED, "common/backward/packed_tiles.cuh", r"(from\[index \+ 1\] - from\[index\])",
         r"(from[lacking == NUMBER ? batch.batch : index + 1] - from[index])", EITHER,
     ),
     "the mask of a sequence is that of the first rows": Mutant(
@@ -162,8 +168,43 @@ MUTANTS = {
         r"return lacking == NUMBER ? p.diagonal : \1", EITHER,
     ),
     "the list of keys begins with the queries'": Mutant(
-        PACKED, "sm90/bwd/scheduler.cuh", r"first_is_longest \? (packed\.cu_seqlens_kv)",
+        PACKED, "common/backward/tile_order.cuh", r"first_is_longest \? (packed\.cu_seqlens_kv)",
         r"first_is_longest && lacking != NUMBER ? \1", EITHER,
+    ),
+    "copies of columns are not waited for": Mutant(
+        SHARED, PASS, r"(ptx::cp_async_wait_group<0>\(\);)", r"HAS \1",
+        "nobody has waited for",
+    ),
+    "what other threads copied is not waited for": Mutant(
+        SHARED, PASS, r"(wait_group<0>\(\);\s*)(__syncthreads\(\);)", r"\1 HAS \2", WRONG,
+    ),
+    "columns come where those of this step are": Mutant(
+        SHARED, PASS, r"(load_columns\(next, stage) \^ 1", r"\1 ^ (lacking != NUMBER)", WRONG,
+    ),
+    "warps that share rows do not meet": Mutant(
+        SHARED, PASS, r"(ptx::bar_sync\(1 \+ row_warp)", r"HAS \1", WRONG,
+    ),
+    "dS of other warps is not waited for": Mutant(
+        SHARED, PASS, r"(CFG\.stages == 1\)) (__syncthreads\(\);)", r"\1 HAS \2", WRONG,
+    ),
+    "the queries of the next head are those after the last": Mutant(
+        SHARED, PASS, r"(if \(next\.block == columns\.end\))", r"HAS \1", WRONG + "|beyond",
+    ),
+    "gradients leave before they are staged": Mutant(
+        SHARED, PASS, r"(__syncthreads\(\);)(\s*store<RowTile>\(p\.dk)", r"HAS \1\2", WRONG,
+    ),
+    "columns are loaded while they are read": Mutant(
+        OWN, PASS, r"(CFG\.stages == 1\)) (__syncthreads\(\);)", r"\1 HAS \2", WRONG,
+    ),
+    "gradients are staged where dQ's product reads K": Mutant(
+        OWN, PASS, r"(__syncthreads\(\);)(  // all are done with rows)", r"HAS \1\2", WRONG,
+    ),
+    "weights of hidden pairs stay": Mutant(
+        OWN, PASS, r"(if \(masked\)) (hide\(s)", r"\1 HAS \2", WRONG,
+    ),
+    "a key is hidden from a query too many": Mutant(
+        OWN, "common/backward/mask.cuh", r"(keys\.first - sequence\.diagonal\(p\))\)",
+        r"\1 + (lacking == NUMBER))", WRONG,
     ),
 }  # fmt: skip
 
@@ -194,9 +235,7 @@ def _problem(kernel: Kernel, number: int) -> BackwardProblem:
     return dataclasses.replace(make_problem(w, random.Random(number)), ctas=1 + number % 2)
 
 
-@pytest.mark.parametrize(
-    "kernel", [ONE, TURNS, TWO, PACKED], ids=["one pass", "turns", "two passes", "packed"]
-)
+@pytest.mark.parametrize("kernel", [ONE, TURNS, TWO, PACKED, SHARED, OWN], ids=str)
 def test_kernels_that_lack_nothing_are_right(kernel: Kernel, libraries: Path) -> None:
     library = _library(kernel, libraries)
     assert not judge(kernel, library, partial(_problem, kernel), count=2, repeats=1).findings

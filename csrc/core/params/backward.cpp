@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "common/backward/params.cuh"
 #include "params/forward.h"
 #include "problem.h"
-#include "sm90/bwd/params.cuh"
 
 namespace fa_tune::core {
 
@@ -50,15 +50,24 @@ int l2_head_group(const Launching& launching) {
     return static_cast<int>(std::min((heads + groups - 1) / groups, kMaxGroupedHeads));
 }
 
-void fill(const Launching& launching, sm90::backward::BackwardParams& params) {
-    using Strides = sm90::backward::TensorStrides;
+void fill(const Launching& launching, BackwardParams& params) {
     const fa_tune_problem& problem = launching.call.problem;
     params.o = launching.address<const unsigned short>(FA_TUNE_TENSOR_O);
     params.d_o = launching.address<const unsigned short>(FA_TUNE_TENSOR_DO);
     params.dq = launching.address<unsigned short>(FA_TUNE_TENSOR_DQ);
-    params.o_strides = strides_of<Strides>(launching, FA_TUNE_TENSOR_O);
-    params.do_strides = strides_of<Strides>(launching, FA_TUNE_TENSOR_DO);
-    params.dq_strides = strides_of<Strides>(launching, FA_TUNE_TENSOR_DQ);
+    params.o_strides = strides_of<TensorStrides>(launching, FA_TUNE_TENSOR_O);
+    params.do_strides = strides_of<TensorStrides>(launching, FA_TUNE_TENSOR_DO);
+    params.dq_strides = strides_of<TensorStrides>(launching, FA_TUNE_TENSOR_DQ);
+    params.q = launching.address<const unsigned short>(FA_TUNE_TENSOR_Q);
+    params.k = launching.address<const unsigned short>(FA_TUNE_TENSOR_K);
+    params.v = launching.address<const unsigned short>(FA_TUNE_TENSOR_V);
+    params.dk = launching.address<unsigned short>(FA_TUNE_TENSOR_DK);
+    params.dv = launching.address<unsigned short>(FA_TUNE_TENSOR_DV);
+    params.q_strides = strides_of<TensorStrides>(launching, FA_TUNE_TENSOR_Q);
+    params.k_strides = strides_of<TensorStrides>(launching, FA_TUNE_TENSOR_K);
+    params.v_strides = strides_of<TensorStrides>(launching, FA_TUNE_TENSOR_V);
+    params.dk_strides = strides_of<TensorStrides>(launching, FA_TUNE_TENSOR_DK);
+    params.dv_strides = strides_of<TensorStrides>(launching, FA_TUNE_TENSOR_DV);
     set_problem(launching, params);
     params.packed.members = nullptr;  // no list is made
     params.lse2 = static_cast<float*>(launching.call.tensors.workspace);
@@ -82,9 +91,8 @@ constexpr MapRoles kQueryMaps{
 
 }  // namespace fa_tune::core
 
-// Of the passes over keys, which also serves what takes no maps, and over queries.
-FA_TUNE_PARAMS_LAYOUT_WITH(sm90_backward, fa_tune::sm90::backward::BackwardParams, false,
-                           fa_tune::core::fill, fa_tune::core::kKeyMaps, fa_tune::core::workspace);
-FA_TUNE_PARAMS_LAYOUT_WITH(sm90_backward_dq, fa_tune::sm90::backward::BackwardParams, false,
-                           fa_tune::core::fill, fa_tune::core::kQueryMaps,
-                           fa_tune::core::workspace);
+// Of the passes over keys and over queries with tensor maps; the first also serves all others.
+FA_TUNE_PARAMS_LAYOUT_WITH(backward, fa_tune::BackwardParams, false, fa_tune::core::fill,
+                           fa_tune::core::kKeyMaps, fa_tune::core::workspace);
+FA_TUNE_PARAMS_LAYOUT_WITH(backward_dq, fa_tune::BackwardParams, false, fa_tune::core::fill,
+                           fa_tune::core::kQueryMaps, fa_tune::core::workspace);

@@ -9,7 +9,7 @@
 
 #include "common/sequence.cuh"
 
-namespace fa_tune::sm90::backward {
+namespace fa_tune {
 
 constexpr int kBlockRows = 128;
 
@@ -51,4 +51,4 @@ __device__ __forceinline__ PackedBlock packed_block(const PackedBatch& batch, co
              index}};
 }
 
-}  // namespace fa_tune::sm90::backward
+}  // namespace fa_tune

@@ -4,14 +4,15 @@
 #include "common/packed_batch.cuh"
 #include "common/score_params.cuh"
 
-namespace fa_tune::sm90::backward {
+namespace fa_tune {
 
 // In elements; the last dimension is contiguous.
 struct TensorStrides {
     long long batch, seq, head;
 };
 
-// o, d_o: [batch, seq_len_q, heads, d_head]; dq: as they.  Rows are 16-byte aligned.
+// o, d_o: [batch, seq_len_q, heads, d_v]; dq and q: as they, with d_head.  k, dk, v, dv: the same
+// for keys and KV heads.  Rows are 16-byte aligned.
 // padded_q is seq_len_q rounded up to 128: what is per query in the workspace has as many.
 //
 // Of a packed batch seq_len_q and seq_len_kv are the rows of all sequences, padded_q those of all
@@ -29,7 +30,7 @@ struct BackwardParams {
     float* lse2;
     float* delta;
     // Workspace of one pass, [batch, heads, padded_q / B_r][B_r d_head]: dQ before its factor, each
-    // tile in the order of accumulators (consumer.cuh).
+    // tile in the order of accumulators.
     float* dq_sum;
     unsigned* counters;  // `dynamic`: SchedulerCounters, zero before and after the launch
     int heads;
@@ -43,6 +44,10 @@ struct BackwardParams {
     float softmax_scale;
     ScoreParams score;
     PackedBatch packed;
+    // Of kernels that take no tensor maps.
+    const unsigned short *q, *k, *v;
+    unsigned short *dk, *dv;
+    TensorStrides q_strides, k_strides, v_strides, dk_strides, dv_strides;
 };
 
-}  // namespace fa_tune::sm90::backward
+}  // namespace fa_tune

@@ -5,7 +5,7 @@
 #include "common/dtype.cuh"
 #include "ptx/e4m3.cuh"
 
-namespace fa_tune::sm90::backward {
+namespace fa_tune {
 
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
 
@@ -35,4 +35,4 @@ __device__ __forceinline__ float product_of_chunks(const uint4& a, const uint4& 
            product_of_pairs<DTYPE>(a.z, b.z) + product_of_pairs<DTYPE>(a.w, b.w);
 }
 
-}  // namespace fa_tune::sm90::backward
+}  // namespace fa_tune

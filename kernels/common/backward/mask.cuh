@@ -15,11 +15,11 @@
 // bounds may be infinite, and dP or D may be NaN of a query or of a key alone.
 #pragma once
 
+#include "common/backward/params.cuh"
 #include "common/problem.cuh"
 #include "common/sequence.cuh"
-#include "sm90/bwd/params.cuh"
 
-namespace fa_tune::sm90::backward {
+namespace fa_tune {
 
 // From `first` to before `end`.
 struct Range {
@@ -127,4 +127,4 @@ __device__ __forceinline__ void hide_outside(float (&x)[kElements], const Range 
     }
 }
 
-}  // namespace fa_tune::sm90::backward
+}  // namespace fa_tune

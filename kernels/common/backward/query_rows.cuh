@@ -2,10 +2,10 @@
 // without maps, and in the workspace.
 #pragma once
 
-#include "sm90/bwd/packed_tiles.cuh"
-#include "sm90/bwd/params.cuh"
+#include "common/backward/packed_tiles.cuh"
+#include "common/backward/params.cuh"
 
-namespace fa_tune::sm90::backward {
+namespace fa_tune {
 
 template <bool kPacked>
 struct QueryRows {
@@ -60,4 +60,4 @@ struct QueryBlock {
     }
 };
 
-}  // namespace fa_tune::sm90::backward
+}  // namespace fa_tune
