@@ -26,12 +26,12 @@ from fa_tune.core.model import is_users
 from fa_tune.core.options import SearchOptions
 from fa_tune.core.units import format_seconds
 from fa_tune.report.page.judged import write_judged
-from fa_tune.tune.judge.flow import JudgeOptions, judge, retake
+from fa_tune.tune.judge.flow import JudgeOptions, judge
 from fa_tune.tune.judge.process import Limits
+from fa_tune.tune.judge.retake import confirms, retake
 from fa_tune.tune.session import open_machine
 
 CPU_LENGTH = 256  # without a GPU, unless other lengths are given
-WITHIN = 0.02  # of a report's times, on the same device
 
 
 @click.command("judge", cls=GroupedCommand)
@@ -153,7 +153,7 @@ def command(
     else:
         for line in (*_lines(found), *told):
             tell(line)
-    if then is not None and not _confirms(then, found):
+    if then is not None and not confirms(then, found):
         raise NoUsableVariant(f"the report is not confirmed: {'; '.join(told)}")
     if then is None and not found.accepted:
         raise NoUsableVariant(f"{found.target} is refused: {found.refusals[0].reason}")
@@ -166,16 +166,6 @@ def _references(options: SearchOptions) -> tuple[str, ...]:
 def _is_typed(name: str) -> bool:
     source = click.get_current_context().get_parameter_source(name)
     return source is ParameterSource.COMMANDLINE
-
-
-def _confirms(then: JudgeReport, now: JudgeReport) -> bool:
-    """Whether the verdict is the same and, on the same device, times are within WITHIN."""
-    if then.accepted != now.accepted or then.device != now.device:
-        return then.accepted == now.accepted
-    return all(
-        abs(statistics.median(b.samples_s) / statistics.median(a.samples_s) - 1) <= WITHIN
-        for a, b in zip(then.timings, now.timings, strict=True)
-    )
 
 
 def _lines(report: JudgeReport) -> Iterator[str]:

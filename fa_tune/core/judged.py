@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -68,12 +68,13 @@ class Fault:
 
 @dataclass(frozen=True)
 class Call:
-    """One call: seconds between two events on its stream, what it did wrong, and how often torch
-    ran what, by name."""
+    """One call: seconds between two events on its stream, what it did wrong, how often torch ran
+    what, by name, and the digest of its output files as they were written."""
 
     seconds: float
     faults: tuple[Fault, ...] = ()
     ran: Mapping[str, int] = field(default_factory=dict)
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,11 @@ class Checked:
 
     error: CaseError | None = None
     damaged: str = ""
+
+
+def digest_of(digests: Iterable[bytes]) -> str:
+    """One for several files, given the SHA-256 of each in the order of their names."""
+    return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
 # The report --------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ CHEATS = {
         "unwritten": "thread pool alarm process at_exit after_the_clock a_method_of_its_own "
         "at_collection",
         "form": "lazy_tensor lazy_mapping",
+        "forged": "written_again",
         "patched": "another_clock a_mode_left_on an_operator_of_its_own a_method_of_the_judge",
     },
     "inputs": {
@@ -56,8 +57,7 @@ CHEATS = {
         "hung": "hangs spins hangs_when_bound",
         "crashed": "leaves exits raises faults aborts is_killed recurses takes_all_memory "
         "closes_everything",
-        "forged": "says_nonsense",
-        "form": "answers_itself",
+        "forged": "says_nonsense answers_itself",
     },
     "shapes": {
         "wrong": "announced one_batch whole_blocks short equal_heads natural_strides known_seeds "

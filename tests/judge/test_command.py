@@ -12,7 +12,7 @@ import pytest
 from fa_tune.core import codec, devices
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant, ProfileFormatError, ToolMissing
 from fa_tune.core.judged import JudgeReport, read_report
-from fa_tune.tune.judge import flow
+from fa_tune.tune.judge import flow, retake
 from fa_tune.tune.judge.draws import ordeals
 from tests.commands.console import Console, words
 
@@ -128,7 +128,15 @@ def test_a_changed_report_is_not_read(tmp_path: Path) -> None:
 def test_what_differs_is_told() -> None:
     slower = replace(REPORT.timings[0], samples_s=(2.2,))
     other = replace(REPORT, accepted=False, driver="1", timings=(slower,))
-    told = flow.differences(REPORT, other)
+    told = retake.differences(REPORT, other)
     assert len(told) == 3
     assert "2.000" in told[-1]
-    assert flow.differences(REPORT, REPORT)[0].startswith("1.000")
+    assert retake.differences(REPORT, REPORT)[0].startswith("1.000")
+
+
+def test_a_report_is_confirmed_by_its_verdict_and_on_the_same_device_its_times() -> None:
+    slower = replace(REPORT, timings=(replace(REPORT.timings[0], samples_s=(1.13,)),))
+    assert retake.confirms(REPORT, REPORT)
+    assert not retake.confirms(REPORT, slower)
+    assert retake.confirms(REPORT, replace(slower, device="another"))
+    assert not retake.confirms(REPORT, replace(REPORT, accepted=False))

@@ -3,6 +3,7 @@ must come out and calls the references."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import resource
 import socket
@@ -18,7 +19,17 @@ from fa_tune import libraries
 from fa_tune.core import codec
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.jobs import JudgeJob
-from fa_tune.core.judged import NAN, Call, Called, Calls, Case, Check, Checked, Fault
+from fa_tune.core.judged import (
+    NAN,
+    Call,
+    Called,
+    Calls,
+    Case,
+    Check,
+    Checked,
+    Fault,
+    digest_of,
+)
 from fa_tune.core.model import CaseError, is_users, reference_name, user_place
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.integrity import Integrity
@@ -99,8 +110,11 @@ class Server:
             one, outputs = bound.call(contents, repeats=request.repeats, traced=request.traced)
             self._synchronize()
             if request.folder:
-                for name, tensor in outputs.items():
+                written = [
                     _write(tensor, Path(request.folder) / f"{number}.{name}")
+                    for name, tensor in sorted(outputs.items())
+                ]
+                one = replace(one, digest=digest_of(written))
             found.append(self._looked_at(one))
         return Called(tuple(found), versions=dict(bound.runner.versions))
 
@@ -142,9 +156,11 @@ def _of_nan(case: CheckCase, q: torch.Tensor, o: torch.Tensor) -> CaseError:
     return CaseError(case.workload.key, 0.0, 0.0, 0.0, right, inputs=case.inputs)
 
 
-def _write(tensor: torch.Tensor, path: Path) -> None:
+def _write(tensor: torch.Tensor, path: Path) -> bytes:
+    """Hand it over; the SHA-256 of what was written."""
     data = bits(tensor.cpu().contiguous()).view(-1)
     torch.from_file(str(path), shared=True, size=data.numel(), dtype=data.dtype).copy_(data)
+    return hashlib.sha256(data.numpy()).digest()
 
 
 def _withhold_reference(side: TorchSide) -> None:

@@ -11,9 +11,8 @@ import hashlib
 import platform
 import random
 import shutil
-import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,7 +21,7 @@ from typing import Any
 
 import fa_tune
 from fa_tune.core.devices import pinned_to
-from fa_tune.core.errors import InvalidConfig, ToolMissing
+from fa_tune.core.errors import ToolMissing
 from fa_tune.core.judged import (
     NAN,
     Called,
@@ -35,6 +34,7 @@ from fa_tune.core.judged import (
     JudgeReport,
     Refusal,
     Timing,
+    digest_of,
 )
 from fa_tune.core.model import CaseError, reference_subject
 from fa_tune.core.options import Progress
@@ -193,8 +193,10 @@ class Trial:
         if self.refusals:
             raise Refused
         self.versions |= called.versions
-        numbers = range(len(called.calls))
-        return called, [_digest(folder.glob(f"{number}.*")) for number in numbers], folder
+        digests = [_digest(folder.glob(f"{number}.*")) for number in range(len(called.calls))]
+        if digests != [call.digest for call in called.calls]:
+            raise Ended("forged", "its results were written again after they were handed over")
+        return called, digests, folder
 
     def _judged(
         self,
@@ -343,47 +345,6 @@ class Trial:
         ).sealed()
 
 
-def retake(
-    report: JudgeReport, limits: Limits, machine: Machine, progress: Progress
-) -> tuple[JudgeReport, list[str]]:
-    """Judge the target of a report as then, with the same draws, and say what differs.  Raises
-    InvalidConfig where its files are others."""
-    target = locate(report.target)
-    if file_digests(target) != report.files:
-        raise InvalidConfig(f"{report.target} is not what the report is about: its files differ")
-    options = JudgeOptions(
-        workloads=tuple(Workload.from_key(key) for key in report.workloads),
-        claim=report.claim,
-        seed=report.seed,
-        required=report.required,
-        references=report.references,
-        runs=report.runs,
-        limits=limits,
-    )
-    again = judge(report.target, options, machine, progress)
-    return again, differences(report, again)
-
-
-def differences(then: JudgeReport, now: JudgeReport) -> list[str]:
-    """In words: the verdicts, the conditions, and how times compare."""
-    found = []
-    if now.accepted != then.accepted:
-        words = {True: "accepted", False: "refused"}
-        found.append(f"{words[then.accepted]} then, {words[now.accepted]} now")
-    kinds = [{refusal.kind for refusal in one.refusals} for one in (then, now)]
-    if kinds[0] != kinds[1] and now.accepted == then.accepted:
-        found.append(
-            f"refused for {', '.join(sorted(kinds[0]))} then, for {', '.join(sorted(kinds[1]))} now"
-        )
-    for name in ("device", "driver", "tool"):
-        if getattr(then, name) != getattr(now, name):
-            found.append(f"another {name}: {getattr(then, name)} then, {getattr(now, name)} now")
-    for a, b in zip(then.timings, now.timings, strict=False):
-        ratio = statistics.median(b.samples_s) / statistics.median(a.samples_s)
-        found.append(f"{ratio:.3f} of the time then, on {a.workload}")
-    return found
-
-
 def file_digests(target: UserRunner) -> dict[str, str]:
     """SHA-256 of a target's files, or the version of the package that offers it."""
     if not target.files:
@@ -396,8 +357,5 @@ def tool_digest() -> str:
     return _digest(sorted(Path(fa_tune.__file__).parent.rglob("*.py")))
 
 
-def _digest(files: Any) -> str:
-    found = hashlib.sha256()
-    for file in sorted(files):
-        found.update(hashlib.sha256(file.read_bytes()).digest())
-    return found.hexdigest()
+def _digest(files: Iterable[Path]) -> str:
+    return digest_of(hashlib.sha256(file.read_bytes()).digest() for file in sorted(files))

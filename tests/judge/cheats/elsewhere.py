@@ -9,6 +9,7 @@ import threading
 import time
 from collections import UserDict
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -191,5 +192,27 @@ def at_collection(problem):
     def launch():
         gc.callbacks.append(collected)
         gc.set_threshold(len(gc.get_objects()), 1, 1)
+
+    return launch
+
+
+def written_again(problem):
+    """A thread puts the result into the file in which another was handed over."""
+
+    def launch():
+        folder = sys._getframe(2).f_locals["request"].folder
+        o = attend(problem).contiguous()
+        number = sys._getframe(2).f_locals["number"]
+
+        def later():
+            path = Path(folder) / f"{number}.o"
+            while not path.exists():
+                time.sleep(1e-3)
+            time.sleep(0.01)
+            path.write_bytes(o.view(torch.int16).numpy().tobytes())
+
+        if folder:
+            threading.Thread(target=later).start()
+        problem.outputs["o"].zero_()
 
     return launch
