@@ -59,6 +59,7 @@ RUN = [
     and line.split()[1] not in NEEDS_MORE
     and "--export" not in line  # ncu itself writes that file
     and "--kernels wide" not in line  # thousands of configs
+    and "--captured" not in line  # a program's file
     and "--strategy" not in line  # slow: many proposals
 ]
 

@@ -34,8 +34,9 @@ _ATEN = {  # operator -> who serves it, and whether heads come before rows
     "_cudnn_attention_backward": ("cudnn", True),
 }
 _MATH = "aten::_scaled_dot_product_attention_math"
-_OURS = (*library.FORWARD, "bwd", "own_bwd", "packed_bwd", *SCHEMAS)
-_KEYS = ("CUDA", "CPU")
+_OURS = (*library.FORWARD, "bwd", "own_bwd", "packed_bwd")
+_KEYS: tuple[str, ...] = ("CUDA", "CPU")
+_ANY_BACKEND = "CompositeExplicitAutograd"
 _FUNCTIONS: tuple[tuple[ModuleType, str, str, tuple[str, ...]], ...] = (
     (products, "forward", "products", ("q", "k", "v", "traits")),
     (products, "packed_forward", "products", ("q", "k", "v", "packed", "traits")),
@@ -69,7 +70,7 @@ class _Operator:
 
     def _install(self) -> None:
         # An alias key has no kernel of its own to ask for: that of a CPU is what it stands for.
-        asked = self._key if self._key in _KEYS else "AutogradCPU"
+        asked = self._key if self._key in _KEYS else "CPU"
         self._kernel = torch.library.get_kernel(self._site.name, asked)
         space, _, name = self._site.name.partition("::")
         self._library = torch.library.Library(space, "IMPL")
@@ -78,12 +79,9 @@ class _Operator:
             self._library.impl(name, self._call, self._key, with_keyset=True, allow_override=True)
 
     def _call(self, keys: Any, *args: Any, **kwargs: Any) -> Any:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            return self._run(keys, *args, **kwargs)
-
         if not is_real(args):
-            return run(*args, **kwargs)
-        return self._recorder.call(self._site, run, args, kwargs)
+            return self._run(keys, *args, **kwargs)
+        return self._recorder.call(self._site, partial(self._run, keys), args, kwargs)
 
     def _run(self, keys: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -137,7 +135,8 @@ def _operators(recorder: Recorder) -> Iterator[_Operator]:
             sites.append((site, _KEYS))
     math = of_operator(_MATH, "math", "sdpa", heads_first=True)
     sites.append((math, ("CompositeImplicitAutograd",)))
-    sites += [(of_operator(f"fa_tune::{name}", "fa_tune", "fa_tune"), _KEYS) for name in _OURS]
+    ours = dict.fromkeys(_OURS, _KEYS) | dict.fromkeys(SCHEMAS, (_ANY_BACKEND,))
+    sites += [(of_operator(f"fa_tune::{n}", "fa_tune", "fa_tune"), k) for n, k in ours.items()]
     for site, keys in sites:
         for key in keys:
             if site is not None and _has_kernel(site.name, key):

@@ -20,7 +20,6 @@ from fa_tune.store.capture.schema import Problem, Served, Usage, merged
 Arguments = Sequence[Any]
 MOST_FORMS = 20_000
 _KEPT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_PLAIN = (Tensor, torch.nn.Parameter)
 
 
 class _Frame(threading.local):
@@ -118,7 +117,14 @@ class Recorder:
                 return
             counts.calls += 1
         if timed is not None:
-            self._clock.end(timed, counts)
+            try:
+                self._clock.end(timed, counts)
+            except RuntimeError as error:
+                self._note_failure(error)
+
+    def _note_failure(self, error: RuntimeError) -> None:
+        """The program is told of what a GPU does not do any more by its own calls."""
+        self.note(f"times are missing: {str(error).partition(chr(10))[0]}")
 
     def _save(self, tally: Tally, site: Site, given: Mapping[str, Any]) -> None:
         """Keep Q, K and V of a call, which waits for the GPU."""
@@ -143,8 +149,11 @@ class Recorder:
     def usages(self, served: Callable[[Problem, str, str], Served]) -> tuple[Usage, ...]:
         """What is known so far, the costliest first."""
         with self._reading:
-            self._clock.read()
-            self._looks.read()
+            try:
+                self._clock.read()
+                self._looks.read()
+            except RuntimeError as error:
+                self._note_failure(error)
             tallies = list(self._tallies.values())
             return merged(usage for tally in tallies for usage in tally.usages(served))
 
@@ -162,4 +171,6 @@ def is_capturing() -> bool:
 
 def is_real(args: Arguments) -> bool:
     """Whether a call has numbers, unlike those of a graph that is traced."""
-    return bool(args) and type(args[0]) in _PLAIN and not args[0].is_meta
+    if not args or not isinstance(args[0], Tensor) or args[0].is_meta:
+        return False
+    return type(args[0]).__torch_dispatch__ is Tensor.__torch_dispatch__

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
@@ -20,6 +20,7 @@ import torch
 
 from fa_tune.core.errors import FaTuneError, InvalidConfig
 from fa_tune.core.files import replace_file, save_file
+from fa_tune.core.workload import BACKWARD
 from fa_tune.op import state
 from fa_tune.op.capturing.hooks import installed
 from fa_tune.op.capturing.recorder import Recorder
@@ -30,6 +31,7 @@ from fa_tune.store.capture.workloads import workload_of
 
 FLUSH_S = 1.0
 FLUSH_SHARE = 0.01  # of the time that goes by, for writing
+_NO_PASS = "no kernel of ours is for this backward pass, or it is small"
 _NOT_ASKED = "nobody asked for ours: enable_sdpa, register_transformers or fa_tune.op's functions"
 
 
@@ -47,9 +49,15 @@ def capture(path: Path | str, *, keep_inputs: int = 0) -> Iterator[None]:
         with installed(recorder):
             yield
     finally:
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()
+        _wait()
         save_file(path, to_json(_found(recorder, began, ended=True)).encode())
+
+
+def _wait() -> None:
+    """Until what is timed is done, but for a GPU that a kernel has failed on."""
+    if torch.cuda.is_initialized():
+        with suppress(RuntimeError):
+            torch.cuda.synchronize()
 
 
 class Began:
@@ -66,6 +74,7 @@ class Child:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._failed = ""
         self._recorder = Recorder(settings.keep_inputs, settings.inputs)
         self._hooks = ExitStack()
         self._hooks.enter_context(installed(self._recorder))
@@ -97,8 +106,7 @@ class Child:
             took = time.perf_counter() - began
 
     def _end(self) -> None:
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()
+        _wait()
         self._ended = True
         self._write()
 
@@ -107,8 +115,10 @@ class Child:
             try:
                 found = _found(self._recorder, self._began, ended=self._ended)
                 replace_file(self._path, to_json(found).encode(), synced=False)
-            except OSError as error:
-                print(f"fa-tune capture: cannot write {self._path}: {error}", file=sys.stderr)
+            except Exception as error:  # the program goes on
+                if self._failed != str(error):
+                    print(f"fa-tune capture: cannot write: {error}", file=sys.stderr)
+                self._failed = str(error)
 
 
 def _found(recorder: Recorder, began: Began, *, ended: bool) -> Capture:
@@ -132,9 +142,10 @@ def _served(problem: Problem, by: str, why: str) -> Served:
     except InvalidConfig as error:
         return Served(by, why=why or ("" if by == "fa_tune" else str(error)))
     if by != "fa_tune":
-        if problem.device == "cpu":
-            why = why or "the tensors are on the cpu"
-        return Served(by, why=why or _NOT_ASKED)
+        usual = "the tensors are on the cpu" if problem.device == "cpu" else _NOT_ASKED
+        if problem.api == "fa_tune" and problem.op == BACKWARD:
+            usual = _NO_PASS
+        return Served(by, why=why or usual)
     try:
         plans = state.operators().plans
         if workload.cached:

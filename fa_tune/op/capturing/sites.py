@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -63,10 +62,15 @@ class Site:
     parameters: tuple[str, ...]
     heads_first: bool = False
     bottom_right: bool = True
+    telling: tuple[int, ...] = field(init=False)  # places of known parameters
+
+    def __post_init__(self) -> None:
+        telling = (i for i, name in enumerate(self.parameters) if name in _TELLING)
+        object.__setattr__(self, "telling", tuple(telling))
 
     def form(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable:
         """What tells calls apart: all that is known of the arguments but a tensor's numbers."""
-        told = [_form(args[i]) for i in _telling(self.parameters) if i < len(args)]
+        told = [_form(args[i]) for i in self.telling if i < len(args)]
         told += [(name, _form(value)) for name, value in kwargs.items() if name in _TELLING]
         return self.name, *told
 
@@ -79,11 +83,6 @@ class Site:
         if "window" in named:
             named["window_left"], named["window_right"] = named["window"]
         return {_OURS[name]: value for name, value in named.items() if name in _OURS}
-
-
-@cache
-def _telling(parameters: tuple[str, ...]) -> tuple[int, ...]:
-    return tuple(i for i, name in enumerate(parameters) if name in _TELLING)
 
 
 def _form(value: Any) -> Hashable:

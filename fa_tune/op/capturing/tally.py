@@ -7,7 +7,7 @@ counting is paid from a budget, a share of the time that goes by.
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -134,8 +134,8 @@ class Clock:
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
-        self._free: list[Any] = []
-        self._pending: deque[tuple[Any, Any, deque[float]]] = deque()
+        self._free: defaultdict[torch.device, list[Any]] = defaultdict(list)
+        self._pending: deque[tuple[Timed, Any, deque[float]]] = deque()
 
     def begin(self, device: torch.device) -> Timed:
         """The call comes next."""
@@ -144,7 +144,7 @@ class Clock:
         started = time.perf_counter()
         with torch.cuda.device(device):
             torch.cuda._sleep(SPIN_CYCLES)
-            start = self._event()
+            start = self._event(device)
             start.record()
         now = time.perf_counter()
         self._budget.spend(now - started + SPIN_S)
@@ -157,21 +157,24 @@ class Clock:
             counts.samples.append(now - timed.host)
             return
         with torch.cuda.device(timed.device):
-            end = self._event()
+            end = self._event(timed.device)
             end.record()
         samples = counts.samples if now - timed.host < SPIN_S else counts.late
-        self._pending.append((timed.start, end, samples))
+        self._pending.append((timed, end, samples))
         self._budget.spend(time.perf_counter() - now)
 
     def read(self) -> None:
         """Take over the times that are there."""
         while self._pending and self._pending[0][1].query():
-            start, end, samples = self._pending.popleft()
-            samples.append(start.elapsed_time(end) / 1e3)
-            self._free += (start, end)
+            timed, end, samples = self._pending.popleft()
+            samples.append(timed.start.elapsed_time(end) / 1e3)
+            self._free[timed.device] += (timed.start, end)
 
-    def _event(self) -> Any:
-        return self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)
+    def _event(self, device: torch.device) -> Any:
+        try:
+            return self._free[device].pop()
+        except IndexError:
+            return torch.cuda.Event(enable_timing=True)
 
 
 class _Look(NamedTuple):
