@@ -49,6 +49,7 @@ def test_forward_and_backward_with_sizes_and_layout(tmp_path: Path) -> None:
         ("bhsd", lambda: [draw(2, 4, 8, 16) for _ in "qkv"]),
         ("bshd", lambda: [draw(2, 8, 4, 16).transpose(1, 2) for _ in "qkv"]),
         ("packed_qkv", lambda: draw(2, 8, 3, 4, 16).permute(2, 0, 3, 1, 4).unbind()),
+        ("mixed", lambda: [draw(2, 8, 4, 16).transpose(1, 2), *[draw(2, 4, 8, 16)] * 2]),
         ("other", lambda: [draw(2, 4, 16, 8).transpose(2, 3) for _ in "qkv"]),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -15,7 +16,7 @@ from fa_tune.core.workload import BACKWARD, FORWARD
 from fa_tune.store.capture.schema import Problem
 
 Api = Literal["sdpa", "flash_attn", "flex_attention", "fa_tune", "torch"]
-Layout = Literal["bhsd", "bshd", "packed_qkv", "other"]
+Layout = Literal["bhsd", "bshd", "mixed", "packed_qkv", "other"]
 
 # What arguments are called by whom.
 _NAMES = {
@@ -215,9 +216,15 @@ def _word(dtype: torch.dtype) -> str:
 def _layout(q: Tensor, k: Tensor, v: Tensor) -> Layout:
     """Of tensors [batch, seq_len, heads, d_head]."""
     three = q, k, v
-    for name, order in (("bshd", (0, 1, 2, 3)), ("bhsd", (0, 2, 1, 3))):
-        if all(t.permute(order).is_contiguous() for t in three):
-            return name  # type: ignore[return-value]
+    rows_first, heads_first = (
+        [t.permute(order).is_contiguous() for t in three] for order in ((0, 1, 2, 3), (0, 2, 1, 3))
+    )
+    if all(rows_first):
+        return "bshd"
+    if all(heads_first):
+        return "bhsd"
+    if all(map(operator.or_, rows_first, heads_first)):
+        return "mixed"
     one = q.untyped_storage().data_ptr()
     if all(t.untyped_storage().data_ptr() == one and not is_expanded(t) for t in three):
         return "packed_qkv"

@@ -36,7 +36,8 @@ class Problem:
     `api` is who was called: `sdpa`, `flash_attn`, `flex_attention`, `fa_tune` or `torch` (its
     FlashAttention 2 as an operator); `kind`: K and V are sequences, `packed` one after another, or
     a cache whose lengths the device knows.  Of a packed batch the lengths are the longest, 0 where
-    nobody says.  `dtype` is torch's name, `layout` how Q, K and V lie in memory.  `mask`: `tensor`
+    nobody says.  `dtype` is torch's name, `layout` how Q, K and V lie in memory,
+    `mixed` for tensors of the first two.  `mask`: `tensor`
     for one that was given, of the type and shape in `mask_tensor`; `blocks` of flex_attention.
     `page_size` 0: no pages; `kv_dtype` empty: as Q's.  `device` is the GPU model, or `cpu`.
     """
@@ -53,7 +54,7 @@ class Problem:
     d_head: Count
     d_head_v: Count
     dtype: Text
-    layout: Literal["bhsd", "bshd", "packed_qkv", "other"]
+    layout: Literal["bhsd", "bshd", "mixed", "packed_qkv", "other"]
     mask: Literal["full", "causal", "causal_br", "tensor", "blocks"] = "full"
     mask_tensor: str = ""
     window_left: Count | None = None
