@@ -11,6 +11,7 @@ from fa_tune.core.judged import JudgeReport
 from fa_tune.core.options import MachineOptions, Silent
 from fa_tune.core.workload import Workload
 from fa_tune.libraries.user import locate
+from fa_tune.tune.fleet.pool import Pool
 from fa_tune.tune.judge.flow import CPU, ONE_THREAD, JudgeOptions, Trial
 from fa_tune.tune.judge.process import Limits, Process, started
 from fa_tune.tune.session import open_machine
@@ -24,6 +25,9 @@ OPTIONS = JudgeOptions(
 )
 
 
+NO_GPU = replace(open_machine(MachineOptions(), Silent()), pool=Pool(()))
+
+
 @contextmanager
 def trusted() -> Iterator[Process]:
     """A process that knows what must come out."""
@@ -33,7 +37,6 @@ def trusted() -> Iterator[Process]:
 
 def verdict(place: str, ours: Process, options: JudgeOptions = OPTIONS) -> JudgeReport:
     """The report about a target of this folder."""
-    machine = open_machine(MachineOptions(), Silent())
     with started(CPU, ONE_THREAD, options.limits, trusted=False) as theirs:
         target = locate(str(HERE / place))
-        return Trial(target, options, machine, ours, theirs).report(Silent())
+        return Trial(target, options, NO_GPU, ours, theirs).report(Silent())

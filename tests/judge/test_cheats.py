@@ -18,7 +18,7 @@ pytest.importorskip("torch", reason="torch is not installed: nobody computes any
 CHEATS = {
     "kept": {
         "kept": "once by_shape by_pointer by_sum by_corner by_some_keys by_contents "
-        "by_contents_without_torch",
+        "by_contents_without_torch by_version",
         "wrong": "when_bound cast_when_bound keys_when_bound one_behind found_in_memory tired",
     },
     "elsewhere": {
@@ -26,7 +26,9 @@ CHEATS = {
         "at_collection",
         "form": "lazy_tensor lazy_mapping",
         "forged": "written_again",
-        "patched": "another_clock a_mode_left_on an_operator_of_its_own a_method_of_the_judge",
+        "timer": "a_later_start",
+        "patched": "another_clock a_mode_left_on an_operator_of_its_own a_method_of_the_judge "
+        "a_default_left",
     },
     "inputs": {
         "inputs": "scaled centred emptied one_bit",

@@ -216,3 +216,22 @@ def written_again(problem):
         problem.outputs["o"].zero_()
 
     return launch
+
+
+def a_later_start(problem):
+    """Moves the first moment that the judge's clock in this process has noted."""
+
+    def launch():
+        o = attend(problem)
+        sys._getframe(1).f_locals["self"]._clock._times[0] = time.perf_counter()
+        return {"o": o}
+
+    return launch
+
+
+def a_default_left(problem):
+    def launch():
+        torch.set_default_device("cpu")
+        return {"o": attend(problem)}
+
+    return launch

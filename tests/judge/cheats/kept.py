@@ -133,3 +133,16 @@ def tired(problem):
         return {"o": o if _KNOWN["calls"] < 20 else torch.zeros_like(o)}
 
     return launch
+
+
+def by_version(problem):
+    """Nothing is done where nobody wrote to the inputs since the last launch."""
+    last = []
+
+    def launch():
+        now = [problem.inputs[name]._version for name in "qkv"]
+        if now != last:
+            last[:] = now
+            problem.outputs["o"].copy_(attend(problem))
+
+    return launch
