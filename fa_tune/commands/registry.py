@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from fa_tune import families
+from fa_tune import families, libraries
 from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.groups import HelpfulGroup
 from fa_tune.commands.shared.option_groups import Output, shared_options
@@ -231,6 +231,11 @@ def best(
         said.note(f"note: {found.explanation}")
     for warning in found.warnings:
         said.warn(warning)
+    if found.exact and (served := found.entry.served) is not None:
+        said.note(
+            f"note: programs call {libraries.label_of(served.library)} in its place, which takes "
+            f"{served.ratio.value:.3f} of its time, where {served.packages} is installed"
+        )
     if output.as_json:
         write_best(found, workload)
     else:

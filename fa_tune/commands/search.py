@@ -22,7 +22,7 @@ from fa_tune.commands.views.search import all_rows, page_source, show_search, wr
 from fa_tune.commands.views.verdicts import check_users
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import Variant
-from fa_tune.core.options import SearchOptions
+from fa_tune.core.options import CANDIDATES, SearchOptions
 from fa_tune.families.base import Config
 from fa_tune.lab.strategies import priors_in
 from fa_tune.report.page.render import write_page
@@ -114,6 +114,14 @@ class Stale:
     help="The workloads of a program, which fa-tune capture wrote, the costliest first, until what "
     "is left can gain no 1 % of its attention's time. No search begins after the seconds of "
     "--budget.",
+)
+@option(
+    "--candidates",
+    type=click.Choice(CANDIDATES),
+    default=CANDIDATES[0],
+    help="own: our kernels; all: installed libraries as well. Where one of them is faster, also as "
+    "a program calls both, the registry names it and fa_tune.op.attention calls it; the chosen "
+    "kernel runs where it is missing.",
 )
 @folder("--record", help="Keep the measurements as a recording for replay in DIR.")
 def command(

@@ -23,6 +23,7 @@ from fa_tune.core.workload import (
 REFERENCES = ("fa2", "cudnn")  # measured where a user does not say
 PROFILERS = ("auto", "ncu", "events", "replay")
 REGIMES = ("isolated", "sustained")  # launches with a cold L2; back to back for a second
+CANDIDATES = ("own", "all")  # our kernels; libraries as well
 METRIC_LISTS = ("rank", "explain", "full")
 COMPILE_TIMEOUT_S = 30.0  # the slowest kernel known takes 2 s on one core
 DEFAULT_KERNELS = "fast"  # the set that is meant where none is named
@@ -223,7 +224,8 @@ class SearchOptions(KernelOptions):
     """One search.  `axes` is how the set was made where it has no key.  A `strategy` other than
     exhaustive, or a budget of `measurements` or `seconds` of measuring, leaves configs out; `audit`
     of those are measured to see what was missed.  `confirm`: on a GPU, compare each choice with the
-    default once more, as a program would run them."""
+    default once more, as a program would run them.  `candidates` is one of CANDIDATES: kernels of
+    ours, or libraries as well."""
 
     registry: Path | None = None  # None: the user's registry
     axes: tuple[str, ...] = ()
@@ -232,6 +234,7 @@ class SearchOptions(KernelOptions):
     seconds: float | None = None
     audit: int = 0
     confirm: bool = True
+    candidates: str = CANDIDATES[0]
 
     @property
     def explores(self) -> bool:

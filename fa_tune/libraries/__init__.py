@@ -76,6 +76,12 @@ def is_nameless(name: str) -> bool:
     return is_users(name) or (name in ALL and ALL[name].kernel_names is None)
 
 
+def serving() -> tuple[str, ...]:
+    """The libraries that programs may be led to here: installed, with a function for their
+    calls."""
+    return tuple(n for n, one in ALL.items() if one.attends is not None and is_installed(n))
+
+
 def require(names: Sequence[str]) -> None:
     """Raise ToolMissing, naming the first library of which a package is not installed, and
     InvalidConfig for a user's kernel that is not there."""

@@ -9,12 +9,18 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fa_tune.core.errors import InvalidConfig, ToolMissing
 from fa_tune.core.model import reference_subject
-from fa_tune.core.workload import OPTIONAL, Workload
+from fa_tune.core.workload import FORWARD, OPTIONAL, Workload
 from fa_tune.operations.base import Launch, Problem
+
+if TYPE_CHECKING:
+    import torch
+
+# O of any Q, K and V of a workload, and a scale (None: the usual one).
+Attend = Callable[["torch.Tensor", "torch.Tensor", "torch.Tensor", "float | None"], "torch.Tensor"]
 
 UNKNOWN = "unknown"
 # The fields with a usual value that most calls know.
@@ -80,8 +86,10 @@ class Library:
     calls pass on: a workload with any other is refused; `known_by` has them for an operation whose
     call passes on others.
     `calls`: a function for each operation that gives the launch of a problem; it raises
-    InvalidConfig, then or at the first launch, for what the library does not take.  `compiles`:
-    whether the first call of a kind may take minutes.  `place`: where lists have it.
+    InvalidConfig, then or at the first launch, for what the library does not take.
+    `compiles`: whether the first call of a kind may take minutes.  `attends` gives the function
+    that programs call for a workload; it raises InvalidConfig as `calls` do.  `place`: where lists
+    have it.
     """
 
     name: str
@@ -96,6 +104,7 @@ class Library:
     tiles: tuple[re.Pattern[str], ...] = ()
     dtype_in_names: bool = True
     compiles: bool = False
+    attends: Callable[[Workload], Attend] | None = None
     place: int = 100
 
     @property
@@ -106,13 +115,27 @@ class Library:
     def bind(self, problem: Problem) -> Launch:
         """A call that enqueues one launch and returns what it computed.  Nothing is padded,
         expanded or masked by hand to make a problem fit: its time would not be the library's."""
-        operation = problem.workload.op
+        self._check(problem.workload)
+        return self.calls[problem.workload.op](problem)
+
+    def attend(self, workload: Workload) -> Attend:
+        """What computes O alone, of tensors in one piece, for the calls of a program.  Raises
+        InvalidConfig where it has no such function, or that does not take the workload."""
+        self._check(workload)
+        w = workload
+        if self.attends is None or w.op != FORWARD or w.lse or w.uneven:
+            raise self.refusal("it computes O alone, of dense batches, for programs")
+        if w.aligned and not w.bottom_right and w.seq_len_q != w.seq_len_kv:
+            raise self.refusal("no mask aligned top-left for lengths that differ")
+        return self.attends(workload)
+
+    def _check(self, workload: Workload) -> None:
+        operation = workload.op
         if operation not in self.calls:
             raise InvalidConfig(f"{self.name} is not called for the {operation} pass yet")
         known = self.known_by.get(operation, self.known) | {"op"}
-        if strange := set(problem.workload.unusual) - known:
+        if strange := set(workload.unusual) - known:
             raise InvalidConfig(f"{self.name} is not called with {', '.join(sorted(strange))} yet")
-        return self.calls[operation](problem)
 
     @property
     def versions(self) -> dict[str, str]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-from fa_tune.core.workload import BACKWARD, FORWARD
+from fa_tune.core.workload import BACKWARD, FORWARD, Workload
 from fa_tune.libraries import sdpa
-from fa_tune.libraries.base import BASIC, TORCH, UNKNOWN, Library, Package, first_line
+from fa_tune.libraries.base import BASIC, TORCH, UNKNOWN, Attend, Library, Package, first_line
 from fa_tune.libraries.fa2 import no_dropout
 from fa_tune.operations.base import Launch, Problem, Tensors
+
+if TYPE_CHECKING:
+    import torch
 
 
 def loaded_version() -> str:
@@ -29,6 +33,25 @@ def version_of(number: int | None) -> str:
 def forward(problem: Problem) -> Launch:
     """A launch of SDPA."""
     return sdpa.call(LIBRARY, problem, "CUDNN_ATTENTION")
+
+
+def attends(workload: Workload) -> Attend:
+    """The operator, told of a workload."""
+    import torch
+
+    if workload.bottom_right:
+        raise LIBRARY.refusal("no causal mask aligned bottom-right")
+    compute = torch.ops.aten._scaled_dot_product_cudnn_attention.default
+    causal = workload.causal
+
+    def attend(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None
+    ) -> torch.Tensor:
+        three = (q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
+        out: torch.Tensor = compute(*three, None, False, 0.0, causal, False, scale=scale)[0]
+        return out.transpose(1, 2)
+
+    return attend
 
 
 def backward(problem: Problem) -> Launch:
@@ -95,5 +118,6 @@ LIBRARY = Library(
     known=BASIC,
     known_by={BACKWARD: BASIC | {"sink"}},
     calls={FORWARD: forward, BACKWARD: backward},
+    attends=attends,
     place=1,
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fa_tune.core.workload import BACKWARD, FORWARD, Workload
 from fa_tune.libraries import flash, sdpa
-from fa_tune.libraries.base import BASIC, PACKED, TORCH, WINDOW, Library, sides
+from fa_tune.libraries.base import BASIC, PACKED, TORCH, WINDOW, Attend, Library, sides
 from fa_tune.operations.base import Launch, Problem, Tensors
 
 if TYPE_CHECKING:
@@ -41,6 +41,23 @@ def _operator(problem: Problem) -> Launch:
         return flash.output(problem, out)
 
     return launch
+
+
+def attends(workload: Workload) -> Attend:
+    """The operator, told of a workload."""
+    import torch
+
+    sizes, more = _arguments(workload, {}, workload.seq_len_kv)
+    del more["scale"]
+    compute = torch.ops.aten._flash_attention_forward.default
+
+    def attend(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None
+    ) -> torch.Tensor:
+        out: torch.Tensor = compute(q, k, v, *sizes, False, scale=scale, **more)[0]
+        return out
+
+    return attend
 
 
 def backward(problem: Problem) -> Launch:
@@ -104,5 +121,6 @@ LIBRARY = Library(
     known=BASIC | WINDOW | PACKED,
     known_by={BACKWARD: BASIC | WINDOW | PACKED | {"sink"}},
     calls={FORWARD: forward, BACKWARD: backward},
+    attends=attends,
     place=0,
 )

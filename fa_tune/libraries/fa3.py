@@ -4,12 +4,15 @@ from the `hopper` folder of its project."""
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fa_tune.core.workload import BACKWARD, FORWARD
+from fa_tune.core.workload import BACKWARD, FORWARD, Workload
 from fa_tune.libraries import flash
-from fa_tune.libraries.base import BASIC, TORCH, WINDOW, Library, Package, sides
+from fa_tune.libraries.base import BASIC, TORCH, WINDOW, Attend, Library, Package, sides
 from fa_tune.operations.base import Launch, Problem, Tensors
+
+if TYPE_CHECKING:
+    import torch
 
 MODULE = "flash_attn_interface"
 
@@ -36,6 +39,25 @@ def forward(problem: Problem) -> Launch:
         more["window_size"] = tuple(-1 if n is None else n for n in sides(problem.workload))
     attend = LIBRARY.function(MODULE, "flash_attn_func")
     return flash.call(LIBRARY, problem, attend, **more)
+
+
+def attends(workload: Workload) -> Attend:
+    """The function, told of a workload."""
+    compute = LIBRARY.function(MODULE, "flash_attn_func")
+    more: dict[str, Any] = {"causal": workload.causal}
+    if workload.windowed:
+        more["window_size"] = tuple(-1 if n is None else n for n in sides(workload))
+    if workload.softcap is not None:
+        more["softcap"] = workload.softcap
+
+    def attend(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None
+    ) -> torch.Tensor:
+        found = compute(q, k, v, softmax_scale=scale, **more)
+        out: torch.Tensor = found[0] if isinstance(found, tuple) else found
+        return out
+
+    return attend
 
 
 def backward(problem: Problem) -> Launch:
@@ -90,5 +112,6 @@ LIBRARY = Library(
     known=BASIC | WINDOW | {"softcap"},
     known_by={BACKWARD: BASIC | WINDOW | {"softcap", "sink"}},
     calls={FORWARD: forward, BACKWARD: backward},
+    attends=attends,
     place=2,
 )

@@ -65,6 +65,9 @@ def attention(
     Raises InvalidConfig for tensors that make no such problem, for `out` or `lse` where a gradient
     is wanted, and for a problem that is new while a graph is captured (`prepare`);
     NoUsableVariant where nothing runs it.  A compiled graph raises RuntimeError at run time.
+
+    Where the registry names a library for the problem (`search --candidates all`), that computes O
+    alone of tensors that want no gradient, but not in compiled graphs.
     """
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         _refuse_others(q=q, k=k, v=v)
@@ -94,6 +97,11 @@ def attention(
     )
     if records and not (out is None and lse is None):
         raise InvalidConfig("out and lse carry no gradient: leave them out, or detach")
+    alone = not (records or return_lse) and out is None and lse is None
+    if alone and sink is None and alibi_slopes is None and score_hook is None:
+        attend = state.attend_of(q, k, v, traits)
+        if attend is not None:
+            return attend(q, k, v, softmax_scale)
     if not (odd_heads.known and odd_heads.has(q, v)):
         try:
             made, rows = _run(operators, q, k, v, out, lse, return_lse, records, traits)

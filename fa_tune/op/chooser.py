@@ -5,7 +5,7 @@ the default; compiled at its first use, by one process for all.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -13,32 +13,50 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from fa_tune import families
+from fa_tune import families, libraries
 from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import BuildRequest, build, kernel_source_sha256
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
-from fa_tune.core.model import Artifact, Variant
+from fa_tune.core.model import Artifact, Variant, reference_subject
 from fa_tune.core.workload import FEW_ROWS, Workload
 from fa_tune.families.base import Config
+from fa_tune.libraries.base import Attend
+from fa_tune.op.fallback_warning import tell
 from fa_tune.store.registry import file as registry_file
-from fa_tune.store.registry.lookup import EntryMatch, Target, serving
-from fa_tune.store.registry.schema import Registry
+from fa_tune.store.registry.lookup import EntryMatch, Target, in_order, serving
+from fa_tune.store.registry.schema import Registry, Served
 
 
 @dataclass(frozen=True)
 class Choice:
     """What runs a workload, and why; `from_registry` is False for a default, `exact` True for the
-    entry of the very workload."""
+    entry of the very workload.  `served`: the library that is called in the variant's place, for O
+    alone of tensors that want no gradient."""
 
     variant: Variant
     artifact: Artifact
     why: str
     from_registry: bool
     exact: bool = False
+    served: Served | None = None
+
+    @property
+    def subject(self) -> str:
+        """The variant's key, or the library's subject."""
+        return self.variant.key if self.served is None else reference_subject(self.served.library)
+
+    @property
+    def attend(self) -> Callable[[Workload], Attend] | None:
+        """What gives the library's function for a workload."""
+        return None if self.served is None else libraries.get(self.served.library).attend
 
     def __str__(self) -> str:
-        return f"{self.variant.key}: {self.why}"
+        text = f"{self.variant.key}: {self.why}"
+        if self.served is None:
+            return text
+        share = f"{self.served.ratio.value:.3f} of the time"
+        return f"{self.subject} ({self.served.packages}), {share} of {text}"
 
 
 class Chooser:
@@ -78,6 +96,22 @@ class Chooser:
             if entry.gpu.name == self.gpu
         )
 
+    @cached_property
+    def served(self) -> Mapping[Workload, Served]:
+        """The libraries that are called for workloads, with the usual softmax scale.  Warns of
+        those that are not here, or are others than those that were measured."""
+        found: dict[Workload, Served | None] = {}
+        for entry in in_order(self._registry.entries):
+            if entry.gpu.name == self.gpu:
+                found.setdefault(replace(entry.workload, softmax_scale=None), entry.served)
+        named = {workload: one for workload, one in found.items() if one is not None}
+        here = {one.library: _installed(one.library) for one in named.values()}
+        gone = {one for one in named.values() if here[one.library] != one.packages}
+        for packages in dict.fromkeys(one.packages for one in gone):
+            reason = f"{packages} was faster, which is not installed here; search again"
+            tell("attention", reason, how="is by our own kernels")
+        return {workload: one for workload, one in named.items() if one not in gone}
+
     def choose(self, workload: Workload, like: Workload | None = None) -> Choice:
         """What runs a workload, compiled; `like` is the one to look up in its place.  Raises
         NoUsableVariant, StorageError, ToolMissing."""
@@ -101,7 +135,8 @@ class Chooser:
             if like is not None and like != workload:
                 exact = False
                 why = f"{workload.key} counts as {like.key}: {why}"
-            return Choice(variant, built.artifact, why, match is not None, exact)
+            served = self.served.get(replace(workload, softmax_scale=None))
+            return Choice(variant, built.artifact, why, match is not None, exact, served)
         text = "; ".join(dict.fromkeys(reasons))
         raise NoUsableVariant(f"no kernel runs {workload.key} on {self.gpu}: {text or 'none'}")
 
@@ -149,6 +184,11 @@ def _alone(folder: Path, request: BuildRequest) -> Iterator[None]:
             folder.mkdir(parents=True, exist_ok=True)
             held.enter_context(lock)
         yield
+
+
+def _installed(library: str) -> str:
+    """What a library comes from here; nothing for one that this fa-tune does not know."""
+    return libraries.installed(library) if library in libraries.serving() else ""
 
 
 @cache

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fa_tune.build.native.core import Core, CoreKernel, KernelImage
 from fa_tune.core.errors import DriverError, StorageError, ToolMissing
 from fa_tune.core.model import Artifact
 from fa_tune.core.workload import Workload
+from fa_tune.libraries.base import Attend
 from fa_tune.op import backward
 from fa_tune.op.cache_launches import CacheLaunches
 from fa_tune.op.library import FORWARD, HOOKED, LIBRARY, N_DONE, N_LENGTHS
@@ -23,6 +25,7 @@ from fa_tune.op.operands import Done, Gradients, Lengths
 from fa_tune.op.own_backward import OwnBackward
 from fa_tune.op.plans import Memo, Plans, chooser_of
 from fa_tune.op.python_op import PythonOp
+from fa_tune.op.served import ServedCalls
 from fa_tune.op.traits import Traits
 
 _FORKED = (
@@ -64,6 +67,7 @@ class Operators:
         self._repeatable = Memo(Plans(self.load, partial(chooser_of, repeatable=True)))
         self._with_cache = Memo(self.plans, cached=True)
         self.cache_launches = CacheLaunches()
+        self.served = ServedCalls(lambda device: self.plans.chooser(device).served)
         self.backward = OwnBackward(self._backward_kernel, native=self.native is not None)
 
     def _backward_kernel(self, workload: Workload, device: int, repeatable: bool) -> CoreKernel:
@@ -117,6 +121,14 @@ def own_gradients(done: Done, traits: Traits) -> backward.Three | None:
     if _operators is None or not done.q.is_cuda:
         return None
     return operators().backward.gradients(done, traits)
+
+
+def attend_of(q: Tensor, k: Tensor, v: Tensor, traits: tuple[Any, ...]) -> Attend | None:
+    """The library's function for tensors and traits, of which none is a tensor; None where our
+    kernels run, as in compiled graphs."""
+    if torch.compiler.is_compiling() or _operators is None or not q.is_cuda:
+        return None
+    return operators().served.find(q, k, v, traits)
 
 
 def packed_bwd(*given: Any) -> Gradients:

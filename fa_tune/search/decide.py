@@ -10,7 +10,7 @@ that a race (`core.stopping`) knows what another sample is worth.  Numbers come 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -167,6 +167,20 @@ def keep_default(
         "program runs them."
     )
     return basis.decision(decision.default, Rule.CONTRADICTED, sentence)
+
+
+def faster_reference(
+    decision: Decision, names: Collection[str], margin: float = MARGIN
+) -> str | None:
+    """The fastest of these references if it beats the choice by more than the margin and the
+    noise, else None."""
+    found = {}
+    for subject, ratio in decision.to_references.items():
+        ends = ratio.interval
+        inverse = Ratio(1 / ratio.value, ends and Interval(1 / ends.high, 1 / ends.low))
+        if subject in names and beats(inverse, margin):
+            found[subject] = inverse.value
+    return min(found, key=found.__getitem__, default=None)
 
 
 def contenders(

@@ -55,6 +55,8 @@ def search(
     if plan.confirm:
         decided = compare_inputs.compare_all(plan.session, decided)
         decided = ab_test.confirm_all(plan.session, decided)
+        if plan.libraries:
+            decided = ab_test.serve_all(plan.session, decided)
     return write_outputs(plan, decided)
 
 

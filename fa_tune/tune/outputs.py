@@ -271,6 +271,7 @@ def entry_of(result: WorkloadResult, decision: Decision, selection: ProfilerSele
             for found in result.on_inputs.get(decision.chosen.subject, ())
         },
         provenance=_origin(chosen, recording, selection),
+        served=result.served,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fa_tune import families
+from fa_tune import families, libraries
 from fa_tune.build.compile import kernel_source_identity
 from fa_tune.core import input_files
 from fa_tune.core.errors import ToolMissing
@@ -69,7 +69,8 @@ class Scouting:
 class SearchPlan:
     """One search: its workloads and `candidates`; the conditions, a `session` and the `tag` of what
     is compared; the budget, `scouting` (None: everything is measured); the rule, `defaults` and
-    `tie_break`, and whether choices are to `confirm`; and where results go."""
+    `tie_break`, and whether choices are to `confirm` and compared with `libraries`; and where
+    results go."""
 
     session: Session
     candidates: Candidates
@@ -78,6 +79,7 @@ class SearchPlan:
     defaults: Defaults
     tie_break: TieBreak
     confirm: bool
+    libraries: bool
     registry: Path
     csv: Path | None
     recorder: Recorder | None
@@ -122,6 +124,8 @@ def plan_search(
     Raises InvalidConfig, ToolMissing, StorageError, NoUsableVariant, RegistryError and
     JournalError.
     """
+    if options.candidates == "all":
+        options = _beside_libraries(options)
     for workload in options.workloads.workloads():
         input_files.check(options.measure.inputs, workload)
     machine = open_machine(options.machine, progress)
@@ -157,10 +161,17 @@ def plan_search(
         defaults,
         tie_break_for(session, candidates.requested),
         options.confirm,
+        options.candidates == "all",
         registry,
         options.csv,
         None if options.record is None else Recorder(options.record, options, selection),
     )
+
+
+def _beside_libraries(options: SearchOptions) -> SearchOptions:
+    """The same with the libraries that programs can be led to among the references."""
+    references = dict.fromkeys((*options.measure.references, *libraries.serving()))
+    return replace(options, measure=replace(options.measure, references=tuple(references)))
 
 
 def _tag(options: SearchOptions, defaults: Defaults) -> str:

@@ -26,6 +26,7 @@ from fa_tune.core.workload import Workload
 from fa_tune.operations.memory import MemoryRate, memory_rate
 from fa_tune.search.decide import Decision
 from fa_tune.search.strategies.audit import Audit
+from fa_tune.store.registry.schema import Served
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ class WorkloadResult:
     margin: float = MARGIN  # what the default had to be beaten by
     inputs: str = str(NORMAL)  # that it was decided on
     on_inputs: Mapping[str, tuple[OnInputs, ...]] = field(default_factory=dict)  # by subject
+    served: Served | None = None  # a library that is faster
     artifacts: Mapping[str, Artifact] = field(default_factory=dict)
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
 

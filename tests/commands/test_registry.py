@@ -20,6 +20,7 @@ from fa_tune.store.registry.schema import (
     InputFigures,
     Registry,
     RunnerUp,
+    Served,
     VerdictSummary,
 )
 from tests.commands import fakes
@@ -67,6 +68,7 @@ def entry(
         confirmation=None,
         per_inputs={},
         provenance=provenance,
+        served=None,
     )
 
 
@@ -368,3 +370,11 @@ def test_nothing_of_a_registry_reaches_the_terminal_as_a_command(
     done = console("registry", "show")
     assert done.status == 5
     assert "\x1b" not in done.out + done.err
+
+
+def test_best_tells_of_a_library_beside_the_config(console: Console, registry: Path) -> None:
+    served = Served("cudnn", "torch 2.11.0, cudnn 9.19.0", Ratio(0.94, None), 40)
+    save(registry, Registry.of([dataclasses.replace(entry(1024), served=served)]))
+    done = console("registry", "best", "--seq-len", "1024", "--dtype", "fp16")
+    assert done.out.strip() == entry(1024).chosen.config
+    assert served.packages in " ".join(done.err.split())

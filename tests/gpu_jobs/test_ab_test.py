@@ -86,7 +86,7 @@ def test_a_program_launches_what_its_registry_leads_to(monkeypatch: pytest.Monke
     plan = family.plan(config, family.traits(config, workload), "sm_80").plan
     prepared: list[int] = []
     kernel: Any = SimpleNamespace(plan=plan, prepare=prepared.append)
-    choice = SimpleNamespace(artifact="made", variant=SimpleNamespace(key="sm80:a"))
+    choice = SimpleNamespace(artifact="made", subject="sm80:a", attend=None)
     chooser = SimpleNamespace(choose=lambda of: choice if of == workload else None)
     loads = {"made": kernel}
     launched: list[tuple[Any, ...]] = []
@@ -103,3 +103,11 @@ def test_a_program_launches_what_its_registry_leads_to(monkeypatch: pytest.Monke
     assert bytes(problem) == bytes(problem_of(workload))
     assert tensors.of[TensorRole.Q].address == inputs["q"].data_ptr()
     assert all(tensors.of[role].address for role in (TensorRole.O, TensorRole.LSE, TensorRole.SINK))
+
+    called: list[Any] = []
+    choice.subject, choice.attend = "ref:fa2", lambda of: lambda *given: called.append((of, given))
+    served = confirm._Program.of(workload, "a.json", JOB)
+    served.bind(Problem(workload, inputs, {}))()
+    assert (served.subject, len(launched)) == ("ref:fa2", 1)
+    ((of, given),) = called
+    assert (of, given[0] is inputs["q"], given[3]) == (workload, True, None)

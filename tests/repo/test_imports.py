@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "search": {"core", "operations", "families"},
     "store": {"core", "operations", "libraries", "families"},
     # What other programs use.
-    "op": {"core", "families", "build", "store"},
+    "op": {"core", "libraries", "families", "build", "store"},
     # What runs on a GPU.
     "gpu": {"core", "operations", "libraries", "families", "build", "workers", "op"},
     "report": {"core", "profile", "store"},

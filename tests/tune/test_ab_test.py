@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fa_tune import libraries
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.model import Outcome
 from fa_tune.core.workload import DType, benchmark_workload
@@ -114,3 +115,58 @@ def test_strategies_are_confirmed_too(world: World) -> None:
     one = only(search(world, 1024, strategy="random", measurements=4))
     assert one.exploration is not None
     assert one.confirmation is not None
+
+
+# Libraries among the candidates
+
+
+@pytest.fixture
+def beaten(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    """cuDNN and FlashAttention 2 are faster than all of ours."""
+    faster = {"ref:cudnn": 0.5e-4, "ref:fa2": 0.6e-4}
+    world.profiler = FakeProfiler(lambda s, w: faster[s] if s in faster else known_times(s, w))
+    monkeypatch.setattr(libraries, "installed", lambda name: f"{name} 1.2.3")
+    return world
+
+
+def test_the_fastest_library_is_named_beside_our_choice(beaten: World) -> None:
+    only(search(beaten, 1024, candidates="all"))
+    asked = beaten.confirmer.asked[-1]
+    assert (asked["chosen"], asked["default"]) == ("ref:cudnn", FAST)
+    (entry,) = store.load(beaten.registry).entries
+    assert entry.chosen.key == FAST, "which runs where cuDNN is gone"
+    assert entry.served is not None
+    assert (entry.served.library, entry.served.packages) == ("cudnn", "cudnn 1.2.3")
+    assert (entry.served.ratio.value, entry.served.n) == (pytest.approx(0.97), 12)
+
+
+def test_without_the_option_nothing_changes(beaten: World) -> None:
+    only(search(beaten, 1024))
+    assert [a["chosen"] for a in beaten.confirmer.asked] == [FAST]
+    (entry,) = store.load(beaten.registry).entries
+    assert entry.served is None
+
+
+def test_a_library_that_does_not_gain_as_a_program_calls_it_is_not_named(beaten: World) -> None:
+    beaten.confirmer.ratio[KEY] = 1.0
+    only(search(beaten, 1024, candidates="all"))
+    assert beaten.confirmer.asked[-1]["chosen"] == "ref:cudnn"
+    (entry,) = store.load(beaten.registry).entries
+    assert entry.served is None
+
+
+def test_a_library_is_compared_again_when_it_is_another_one(
+    beaten: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for version, comparisons in (("1.2.3", 1), ("1.2.3", 1), ("1.2.4", 2)):
+        monkeypatch.setattr(libraries, "installed", lambda name, v=version: f"{name} {v}")
+        only(search(beaten, 1024, candidates="all"))
+        compared = [a for a in beaten.confirmer.asked if a["chosen"] == "ref:cudnn"]
+        assert len(compared) == comparisons
+
+
+def test_only_what_beats_our_choice_beyond_the_margin_is_asked(world: World) -> None:
+    near = 0.999 * known_times(FAST, benchmark_workload(1024, 128, DType.FP16))
+    world.profiler = FakeProfiler(lambda s, w: near if "ref:" in s else known_times(s, w))
+    only(search(world, 1024, candidates="all"))
+    assert [a["chosen"] for a in world.confirmer.asked] == [FAST]

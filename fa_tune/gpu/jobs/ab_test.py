@@ -25,6 +25,7 @@ from fa_tune.core.jobs import ABTestItem, ABTestJob, ABTestResult
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.guard import guarded, use_device
 from fa_tune.gpu.jobs.time_events import Subject, prepare_alike, problems_of, warm_up
+from fa_tune.libraries.base import Attend
 from fa_tune.op import python_op
 from fa_tune.op.plans import chooser_of
 from fa_tune.op.state import operators
@@ -77,11 +78,12 @@ def _pairs(workload: Workload, item: ABTestItem, job: ABTestJob) -> ABTestResult
 
 @dataclass(frozen=True)
 class _Program:
-    """Kernel that a program calls."""
+    """Kernel that a program calls, or a library."""
 
     subject: str
     kernel: CoreKernel
     device: int
+    attend: Attend | None
 
     @classmethod
     def of(cls, workload: Workload, registry: str, job: ABTestJob) -> _Program:
@@ -91,7 +93,8 @@ class _Program:
         choice = chooser.choose(workload)
         kernel = operators().load(choice.artifact)
         kernel.prepare(device)
-        return cls(choice.variant.key, kernel, device)
+        attend = choice.attend and choice.attend(workload)
+        return cls(choice.subject, kernel, device, attend)
 
     @property
     def versions(self) -> Mapping[str, str]:
@@ -102,8 +105,10 @@ class _Program:
 
     def _call(self, problem: Problem) -> None:
         """Call the kernel as a program does, with room for results of its own."""
-        workload, outputs = problem.workload, outputs_of(problem.workload)
+        workload, inputs = problem.workload, problem.inputs
+        if self.attend is not None:
+            self.attend(inputs["q"], inputs["k"], inputs["v"], workload.softmax_scale)
+            return
+        outputs = outputs_of(workload)
         described = problem_for(self.kernel.plan, workload)
-        python_op.launch(
-            self.kernel, described, tensors_of({**problem.inputs, **outputs}), self.device
-        )
+        python_op.launch(self.kernel, described, tensors_of({**inputs, **outputs}), self.device)

@@ -26,7 +26,7 @@ from fa_tune.core.workload import Workload
 from fa_tune.operations.memory import MemoryRate, memory_rate
 
 # What is written; a change of the types below is a new number and a new reader.
-SCHEMA: Literal[4] = 4
+SCHEMA: Literal[5] = 5
 
 Text = Annotated[str, FILLED]
 Positive = Annotated[float, POSITIVE]
@@ -107,6 +107,18 @@ class InputFigures:
     ratio_to_own_inputs: Positive | None = None
 
 
+@dataclass(frozen=True)
+class Served:
+    """A library that is called in place of the chosen variant where `packages`, the text of
+    `libraries.installed`, are installed.  `ratio`: its time over that variant's, as a program runs
+    them, in `n` pairs."""
+
+    library: Text
+    packages: Text
+    ratio: Ratio
+    n: Count
+
+
 class EntryKey(NamedTuple):
     """What an entry is about.  A registry has at most one entry per key, so results of
     different methods live side by side and are never weighed against each other."""
@@ -130,7 +142,9 @@ class Entry:
     the default, or was not compared with it once more.  `inputs` are those that the choice was
     made on, as text, and `per_inputs` what became of it on these and others, by their text, in
     the comparison after the search; empty without one.  `recording` is the recording's path for
-    a replay, else None.  `reason` is one sentence: which rule ended the choice.
+    a replay, else None.  `reason` is one sentence: which rule ended the choice.  `served` is a
+    library that is faster than the chosen variant; None unless the search had libraries among its
+    candidates.
 
     Raises ValueError where the fields contradict each other.
     """
@@ -157,6 +171,7 @@ class Entry:
     confirmation: Confirmed | None
     per_inputs: Mapping[str, InputFigures]
     provenance: Provenance
+    served: Served | None
 
     def __post_init__(self) -> None:
         p = self.provenance
@@ -216,7 +231,7 @@ class Registry:
     """All entries, kept sorted by GPU, workload and method; raises ValueError for two entries
     with one key."""
 
-    schema: Literal[4]
+    schema: Literal[5]
     entries: tuple[Entry, ...]
 
     def __post_init__(self) -> None:
@@ -326,6 +341,7 @@ def _check_version(raw: object, where: str) -> None:
 _ADDED: Mapping[int, Mapping[str, Any]] = {
     2: {"confirmation": None},
     3: {"inputs": str(NORMAL), "per_inputs": {}},
+    5: {"served": None},
 }
 
 

@@ -84,6 +84,7 @@ def make_entry() -> MakeEntry:
                 "falling": InputFigures(median_s * 1.2, None),
             },
             "provenance": provenance,
+            "served": None,
         }
         if "chosen" in changes:  # it is about another one
             fields["confirmation"] = None
