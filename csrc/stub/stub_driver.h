@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-enum { STUB_MAX_PARAMS = 1024 };
+enum { STUB_MAX_PARAMS = 2048 };
 
 /* A launch as the driver saw it.  `params`: the values of all parameters, one after another. */
 typedef struct stub_launch {

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-MAX_PARAMS = 1024
+MAX_PARAMS = 2048
 WORDS3 = ctypes.c_uint32 * 3
 
 

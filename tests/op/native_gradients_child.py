@@ -19,6 +19,9 @@ from fa_tune.op.traits import Traits
 from tests.csrc.stub import Stub
 from tests.op.native_child import ROOM, draw, given_ones, started
 
+# Bytes of parameters that may differ: addresses in the workspace, strides of single rows and heads.
+FREE = 3 * 8 + 10 * 2
+
 
 def own_gradients(operators: Operators) -> str:
     """All launches of a backward pass are those of the core with the same tensors; what shares a
@@ -54,10 +57,10 @@ def own_gradients(operators: Operators) -> str:
         for one, other in zip(found, expected, strict=True):
             assert replace(one, params=b"") == replace(other, params=b"")
             same = sum(a == b for a, b in zip(one.params, other.params, strict=True))
-            assert number % 4 == 0 or len(one.params) - same <= 3 * 8  # the workspace's addresses
+            assert number % 4 == 0 or len(one.params) - same <= FREE
         assert all(t.is_contiguous() for t in made.values())
     with pytest.raises(RuntimeError, match=r"^NoUsableVariant: .*backward"):
-        own_bwd(*(draw(1, 128, 1, 96) for _ in range(5)), torch.zeros(1, 1, 128), *Traits().scored)
+        own_bwd(*(draw(1, 128, 1, 80) for _ in range(5)), torch.zeros(1, 1, 128), *Traits().scored)
     with pytest.raises(RuntimeError, match=r"^InvalidConfig: grad_out must be like q"):
         own_bwd(draw(1, 64, 1), *(draw(1, 128, 1) for _ in range(4)), torch.zeros(1, 1, 128))
     return "right"
@@ -101,7 +104,7 @@ def own_packed_gradients(operators: Operators) -> str:
         for one, other in zip(found, stub.launched(), strict=True):
             assert replace(one, params=b"") == replace(other, params=b"")
             same = sum(a == b for a, b in zip(one.params, other.params, strict=True))
-            assert number % 4 == 0 or len(one.params) - same <= 3 * 8  # the workspace's addresses
+            assert number % 4 == 0 or len(one.params) - same <= FREE
     return "right"
 
 
