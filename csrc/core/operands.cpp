@@ -50,6 +50,8 @@ constexpr Needed kBackward[] = {
     {FA_TUNE_TENSOR_O, "O", Form::kQueries, always},
     {FA_TUNE_TENSOR_DO, "dO", Form::kQueries, always},
     {FA_TUNE_TENSOR_LSE, "lse", Form::kChunks, always},
+    {FA_TUNE_TENSOR_DLSE, "dlse", Form::kElements, with_lse},
+    {FA_TUNE_TENSOR_ALIBI_SLOPES, "alibi_slopes", Form::kElements, with_alibi},
     {FA_TUNE_TENSOR_CU_SEQLENS_Q, "cu_seqlens_q", Form::kElements, when_packed},
     {FA_TUNE_TENSOR_CU_SEQLENS_KV, "cu_seqlens_kv", Form::kElements, when_packed},
     {FA_TUNE_TENSOR_DQ, "dQ", Form::kQueries, always},

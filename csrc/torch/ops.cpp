@@ -170,12 +170,14 @@ class Call {
         }
         tensors_.of[FA_TUNE_TENSOR_O] = given.tensor();
     }
-    void take_lse(AtenTensorHandle lse) {
+    // Or its gradient.
+    void take_lse(AtenTensorHandle lse, fa_tune_tensor_role role = FA_TUNE_TENSOR_LSE,
+                  const char* name = "lse") {
         const auto fp32 = aoti_torch_dtype_float32();
-        tensors_.of[FA_TUNE_TENSOR_LSE].address =
+        tensors_.of[role].address =
             problem_.packed != 0
-                ? address_of(lse, "lse", fp32, "fp32", {q_.heads, q_.rows}, q_)
-                : address_of(lse, "lse", fp32, "fp32", {q_.batch(), q_.heads, q_.rows}, q_);
+                ? address_of(lse, name, fp32, "fp32", {q_.heads, q_.rows}, q_)
+                : address_of(lse, name, fp32, "fp32", {q_.batch(), q_.heads, q_.rows}, q_);
     }
     void run() { launch(problem_, tensors_, q_); }
 
@@ -277,11 +279,13 @@ void run_backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
     Arguments given(stack);
     Owned grad_out = given.tensor(), q = given.tensor(), k = given.tensor(), v = given.tensor();
     Owned out = given.tensor(), lse = given.tensor();
+    const auto grad_lse = given.take<std::optional<Tensor>>();
     Lengths lengths;
     if constexpr (packed) lengths = given.lengths();
     const Traits traits = given.traits<true>();
-    std::array<Owned, 3> found = Call(traits, q, k, v, false, packed ? &lengths : nullptr)
-                                     .gradients(grad_out, out, lse.get());
+    Call call(traits, q, k, v, grad_lse.has_value(), packed ? &lengths : nullptr);
+    if (grad_lse.has_value()) call.take_lse(grad_lse->get(), FA_TUNE_TENSOR_DLSE, "grad_lse");
+    std::array<Owned, 3> found = call.gradients(grad_out, out, lse.get());
     for (std::size_t i = 0; i < found.size(); ++i) {
         stack[i] = torch::stable::detail::from(found[i].release());
     }

@@ -66,6 +66,7 @@ class TensorRole(IntEnum):
     DQ = 18
     DK = 19
     DV = 20
+    DLSE = 21
 
 
 class Grid(IntEnum):

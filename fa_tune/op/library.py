@@ -34,7 +34,6 @@ _QKV = "Tensor q, Tensor k, Tensor v"
 _LENGTHS = "Tensor cum_q, Tensor cum_kv, SymInt longest_q, SymInt longest_kv"
 _ROOM = "Tensor(a!) out, Tensor(b!)? lse"
 _DONE = f"Tensor grad_out, {_QKV}, Tensor out, Tensor lse, Tensor? grad_lse"
-_OWN = _DONE.removesuffix(", Tensor? grad_lse")
 _GRADIENTS = "(Tensor, Tensor, Tensor, Tensor)"
 N_DONE, N_LENGTHS = len(Done._fields), len(Lengths._fields)
 # Kept: with the object, what it registered would go.
@@ -103,5 +102,5 @@ for _kind, (_before, _traits) in _KINDS.items():
         _define(_kind + _name, (_QKV, *_before, *_room, _traits), _result, _fake)
 _define("bwd", (_DONE, HOOKED_SCHEMA), _GRADIENTS, _fake_bwd)
 for _name, _more in (("own_bwd", ()), ("packed_own_bwd", (_LENGTHS,))):
-    _define(_name, (_OWN, *_more, SCHEMA), "(Tensor, Tensor, Tensor)", lambda *given: given[1:4])
+    _define(_name, (_DONE, *_more, SCHEMA), "(Tensor, Tensor, Tensor)", lambda *given: given[1:4])
 _define("packed_bwd", (_DONE, _LENGTHS, HOOKED_SCHEMA), _GRADIENTS, _fake_packed_bwd)

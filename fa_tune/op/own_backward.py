@@ -9,7 +9,7 @@ import torch
 from fa_tune.build.native.call import problem_of, tensors_of
 from fa_tune.build.native.core import CoreKernel
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
-from fa_tune.core.tensors import is_expanded
+from fa_tune.core.tensors import is_expanded, score_tensors
 from fa_tune.core.workload import BACKWARD, Workload
 from fa_tune.op.backward import Three
 from fa_tune.op.operands import Done, Lengths, with_whole_rows
@@ -44,9 +44,10 @@ class OwnBackward:
         capture of what was not run before."""
         q, k, v = done.q, done.k, done.v
         if done.grad_lse is not None or why_not_ours(q, k, traits.scale) or not traits.masks_only:
-            return None  # a gradient of the log-sum-exp has no place in any kernel
+            return None  # their kernels serve no program yet
         batch = k.shape[0] if lengths is None else 1
-        if batch * k.shape[-2] * -(-k.shape[-3] // TILE_KEYS) < FEWEST_TILES:
+        tiles = batch * k.shape[-2] * -(-k.shape[-3] // TILE_KEYS)
+        if tiles < FEWEST_TILES:
             return None
         heads = SERVED.get(torch.cuda.get_device_capability(q.device), ())
         if (q.shape[-1], v.shape[-1]) not in heads:
@@ -72,13 +73,18 @@ class OwnBackward:
         # Rows of no sequence are zeros.
         room = torch.empty_like if lengths is None else torch.zeros_like
         dq, dk, dv = (room(t, memory_format=torch.contiguous_format) for t in (q, k, v))
-        workload = asked_workload(q, k, v, lengths, traits, op=BACKWARD)
+        d_lse = done.grad_lse
+        workload = asked_workload(*(q, k, v, lengths, traits), op=BACKWARD, lse=d_lse is not None)
         device = q.device.index
         given = {"q": q, "k": k, "v": v, "o": o, "do": do, "dq": dq, "dk": dk, "dv": dv}
         given |= {"lse": done.lse.contiguous()}
         if lengths is not None:
             given = {name: tensor[None] for name, tensor in given.items()}
             given |= {"cu_seqlens_q": lengths.cum_q, "cu_seqlens_kv": lengths.cum_kv}
+        # Kept until the launch: they may be copies.
+        _, slopes = score_tensors(workload, q.device, None, traits.alibi_slopes)
+        more = {"dlse": None if d_lse is None else d_lse.contiguous(), "alibi_slopes": slopes}
+        given |= {name: tensor for name, tensor in more.items() if tensor is not None}
         tensors = tensors_of(given)
         kernel = self._kernels(workload, device, repeatable)
         launch(kernel, problem_of(workload), tensors, device)
@@ -86,7 +92,8 @@ class OwnBackward:
 
 
 def _by_native(done: Done, traits: Traits, lengths: Lengths | None) -> Three:
-    given = (*done[:5], done.lse.contiguous())
+    grad_lse = None if done.grad_lse is None else done.grad_lse.float().contiguous()
+    given = (*done[:5], done.lse.contiguous(), grad_lse)
     if lengths is None:
         return _own_bwd(*given, *traits.scored)  # type: ignore[no-any-return]
     return _packed_own_bwd(*given, *lengths, *traits.scored)  # type: ignore[no-any-return]

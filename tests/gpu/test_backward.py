@@ -27,6 +27,27 @@ def test_every_config_is_right(family: str, kernels: str, d_head: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.xdist_group("gpu")
 @pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize(
+    "more",
+    [
+        "--lengths lognormal-0.8-3",
+        "--lengths uniform-3 --mask causal --window-left 100 --sink",
+        "--softcap 20 --lse",
+        "--alibi --mask causal",
+        "--softcap 5 --alibi --lse --mask causal --window-left 70 --lengths uniform-3",
+    ],
+)
+@pytest.mark.parametrize("d_head", ["64", "128"])
+def test_packed_batches_and_changed_scores_are_right(more: str, d_head: str) -> None:
+    options = ["--kernels", "fast", "--d-head", d_head, *more.split()]
+    found = fa_tune("verify", "--op", "backward", *options)
+    assert all(verdict["correct"] for verdict in found["verdicts"])
+    assert found["verdicts"]
+
+
+@pytest.mark.gpu
+@pytest.mark.xdist_group("gpu")
+@pytest.mark.usefixtures("hopper")
 @pytest.mark.parametrize("mask", ["causal_br", "full"])
 def test_masks_and_sinks_are_right(mask: str) -> None:
     more = ["--window-left", "70"] if mask == "full" else ["--sink"]

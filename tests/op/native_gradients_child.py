@@ -37,18 +37,22 @@ def own_gradients(operators: Operators) -> str:
             grad_out = grad_out.transpose(1, 2)[:, :, :1].expand(-1, -1, 3, -1)
         k, v = draw(2, n_kv, 2 * kv_heads).chunk(2, 2)
         lse, sink = torch.zeros(2, 3, n_q), dice.choice((None, torch.zeros(3)))
-        side = dice.choice((None, 100))
-        traits = Traits(bool(number % 2), scale=0.5, window_left=side, sink=sink)
+        side, cap, d_lse = (dice.choice((None, one)) for one in (100, 20.0, torch.zeros(2, 3, n_q)))
+        slopes = dice.choice((None, torch.zeros(3), torch.zeros(2, 3)))
+        traits = Traits(bool(number % 2), False, 0.5, side, None, sink, cap, slopes)
         stub.launched()
         given = (grad_out, q, k, v, out.transpose(1, 2), lse)
-        made = dict(zip(("dq", "dk", "dv"), own_bwd(*given, *traits.scored), strict=True))
+        made = dict(zip(("dq", "dk", "dv"), own_bwd(*given, d_lse, *traits.scored), strict=True))
         found = stub.launched()
         workload = Workload(
-            *(2, 3, kv_heads, n_q, n_kv, 128, DType.FP16), op="backward", **traits.of_workload
+            *(2, 3, kv_heads, n_q, n_kv, 128, DType.FP16),
+            op="backward",
+            lse=d_lse is not None,
+            **traits.of_workload,
         )
         named = dict(zip(("do", "q", "k", "v", "o", "lse"), given, strict=True))
         named["do"] = grad_out if number % 4 else grad_out.contiguous()
-        args = tensors_of(named | made | given_ones(sink=sink))
+        args = tensors_of(named | made | given_ones(sink=sink, alibi_slopes=slopes, dlse=d_lse))
         args.workspace = ROOM
         kernel = operators.plans.kernel(workload, -1)
         kernel.launch(problem_of(workload), args, 0, -1)
@@ -59,10 +63,13 @@ def own_gradients(operators: Operators) -> str:
             same = sum(a == b for a, b in zip(one.params, other.params, strict=True))
             assert number % 4 == 0 or len(one.params) - same <= FREE
         assert all(t.is_contiguous() for t in made.values())
+    five, rows = [draw(1, 128, 1, 80) for _ in range(5)], torch.zeros(1, 1, 128)
     with pytest.raises(RuntimeError, match=r"^NoUsableVariant: .*backward"):
-        own_bwd(*(draw(1, 128, 1, 80) for _ in range(5)), torch.zeros(1, 1, 128), *Traits().scored)
+        own_bwd(*five, rows, None, *Traits().scored)
     with pytest.raises(RuntimeError, match=r"^InvalidConfig: grad_out must be like q"):
-        own_bwd(draw(1, 64, 1), *(draw(1, 128, 1) for _ in range(4)), torch.zeros(1, 1, 128))
+        own_bwd(draw(1, 64, 1), *(draw(1, 128, 1) for _ in range(4)), rows, None)
+    with pytest.raises(RuntimeError, match=r"^InvalidConfig: grad_lse must be"):
+        own_bwd(*(draw(1, 128, 1) for _ in range(5)), rows, rows.half())
     return "right"
 
 
@@ -82,7 +89,10 @@ def own_packed_gradients(operators: Operators) -> str:
         stub.launched()
         made = dict(
             zip(
-                *(("dq", "dk", "dv"), own_bwd(*given, *starts.values(), 300, 500, *traits.scored)),
+                *(
+                    ("dq", "dk", "dv"),
+                    own_bwd(*given, None, *starts.values(), 300, 500, *traits.scored),
+                ),
                 strict=True,
             )
         )

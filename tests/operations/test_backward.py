@@ -19,7 +19,7 @@ if not TYPE_CHECKING:
 
 import torch
 
-from fa_tune.operations.forward.torch_side.scores import hidden_pairs
+from fa_tune.operations.forward.torch_side.scores import changed_scores, hidden_pairs
 from fa_tune.operations.torch_side import judge, outputs_of, results_of, torch_side_of
 from tests.tensors import attention
 
@@ -74,6 +74,15 @@ def test_it_takes_what_the_forward_pass_gives_and_makes_three_gradients() -> Non
     assert {specs[name].dtype for name in outputs} == {w.dtype.element}
 
 
+def test_the_log_sum_exp_may_have_a_gradient() -> None:
+    w = replace(of_key("causal"), lse=True)
+    specs = {spec.name: spec for spec in operations.get("backward").tensors(w)}
+    assert (specs["dlse"].shape, specs["dlse"].output) == ((2, 6, 37), False)
+    assert "dlse" not in {
+        spec.name for spec in operations.get("backward").tensors(of_key("causal"))
+    }
+
+
 def test_a_pass_and_the_one_it_belongs_to() -> None:
     w = of_key("causal")
     assert forward_of(w).key == "b2_h6_kv6_q37_k53_d32_fp16_causal_lse"
@@ -103,13 +112,17 @@ def autograd(w: Workload, given: dict[str, torch.Tensor]) -> dict[str, torch.Ten
     if w.packed:
         whole = {name: torch.zeros_like(given[name[1:]]).double() for name in GRADIENTS}
         q_end = kv_end = 0
-        for q, kv in w.members:
+        for number, (q, kv) in enumerate(w.members):
             q_end, kv_end = q_end + q, kv_end + kv
             if not (q and kv):
                 continue
             rows, keys = slice(q_end - q, q_end), slice(kv_end - kv, kv_end)
             own = given | {name: given[name][:, rows] for name in ("q", "do")}
             own |= {name: given[name][:, keys] for name in ("k", "v")}
+            if w.lse:
+                own["dlse"] = given["dlse"][..., rows]
+            if w.alibi:
+                own["alibi_slopes"] = given["alibi_slopes"][number : number + 1]
             for name, found in autograd(w.dense(1, q, kv), own).items():
                 whole[name][:, rows if name == "dq" else keys] = found
         return whole
@@ -117,6 +130,8 @@ def autograd(w: Workload, given: dict[str, torch.Tensor]) -> dict[str, torch.Ten
     group = w.heads // w.kv_heads
     k, v = (leaves[name].repeat_interleave(group, 2) for name in "kv")
     scores = torch.einsum("bqhd,bkhd->bhqk", leaves["q"], k) * w.scale
+    slopes = given["alibi_slopes"][..., None, None] if w.alibi else None
+    scores = changed_scores(scores, w, slopes)
     hidden = hidden_pairs(w, scores.device)
     if hidden is None:
         hidden = torch.zeros(scores.shape[-2:], dtype=torch.bool)
@@ -128,7 +143,11 @@ def autograd(w: Workload, given: dict[str, torch.Tensor]) -> dict[str, torch.Ten
     seen = scores.masked_fill(hidden & ~blind, -torch.inf)
     weights = seen.softmax(-1).masked_fill(blind | hidden, 0.0)[..., : w.seq_len_kv]
     out = torch.einsum("bhqk,bkhd->bqhd", weights, v)
-    found = torch.autograd.grad(out, list(leaves.values()), given["do"].double())
+    results, slopes_of = [out], [given["do"].double()]
+    if w.lse:
+        results.append(seen.masked_fill(blind, 0.0).logsumexp(-1))
+        slopes_of.append(given["dlse"].double().masked_fill(blind[..., 0], 0.0))
+    found = torch.autograd.grad(results, list(leaves.values()), slopes_of)
     return dict(zip(GRADIENTS, found, strict=True))
 
 
@@ -143,6 +162,10 @@ WORKLOADS = (
     of_key("full_dv64"),
     replace(of_key("causal"), batch=5, lengths="9+0+40+1+30x20+7+40+0+3"),
     replace(of_key("full_left9_sink", kv_heads=2), batch=3, lengths="20+33+5"),
+    of_key("causal_br_sink_softcap5", kv_heads=2),
+    of_key("full_softcap2_alibi", dtype="bf16"),
+    of_key("causal_br_lse_sink", q=53, k=37),
+    replace(of_key("causal_lse_alibi"), batch=3, lengths="20+33+5x9+40+5"),
 )
 
 

@@ -69,6 +69,7 @@ void fill(const Launching& launching, BackwardParams& params) {
     params.dk_strides = strides_of<TensorStrides>(launching, FA_TUNE_TENSOR_DK);
     params.dv_strides = strides_of<TensorStrides>(launching, FA_TUNE_TENSOR_DV);
     set_problem(launching, params);
+    params.grad_lse = launching.address<const float>(FA_TUNE_TENSOR_DLSE);
     params.packed.members = nullptr;  // no list is made
     params.lse2 = static_cast<float*>(launching.call.tensors.workspace);
     if (params.lse2 != nullptr) {

@@ -168,9 +168,10 @@ class Tensors(Struct):
     total_q].  SINK: fp32 [heads].  ALIBI_SLOPES: fp32 [batch, heads], heads contiguous; batch
     stride 0: the same slopes for the whole batch.  These are needed where the problem has them.
 
-    A backward pass, whose problem has lse 0, reads O and LSE as the forward pass left them (natural
-    logarithms, a sink among them, -inf for rows that see no key) and DO, like O, and no SINK.  It
-    writes all of DQ, like Q, of DK, like K, and of DV, like V.
+    A backward pass reads O and LSE as the forward pass left them (natural
+    logarithms, a sink among them, -inf for rows that see no key) and DO, like O, and no SINK; where
+    the problem has lse 1 also DLSE, like LSE, the gradient of that.  It writes all of DQ, like Q,
+    of DK, like K, and of DV, like V.
 
     Of a packed batch Q and O are [total_q, heads, d_head], K and V [total_kv, kv_heads, d_head].
     CU_SEQLENS_Q, CU_SEQLENS_KV: int32 [batch + 1], sequence i is rows cu_seqlens[i] to

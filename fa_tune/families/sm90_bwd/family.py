@@ -37,7 +37,7 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
     entry = "sm90/bwd/entry.cu"
     config_class = Sm90BackwardConfig
     example = "sm90_bwd(FP16, 128, 64, 128): q_stages_3"
-    computes = computed.BASIC - {"lse"} | computed.MASKS | computed.PACKED
+    computes = computed.BASIC | computed.MASKS | computed.PACKED | {"softcap", "alibi"}
     set_keys = "fast, tune or all"
 
     constraints = staticmethod(constraints)
@@ -148,4 +148,4 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
             return ()
         keys = 3 * config.B_c + (17 if wanted.ragged else 0)
         shape = (11, 15, 5, 2 * config.B_r + 17, keys, config.d_head, config.dtype)
-        return (replace(example(wanted, shape, 0, bottom_right=False), op=BACKWARD, lse=False),)
+        return (replace(example(wanted, shape, 0, bottom_right=False), op=BACKWARD),)

@@ -14,20 +14,23 @@ ELEMENTWISE = 6  # operations on each score: scale, exponential, two of dS, two 
 
 class Backward(Forward):
     """The operation's side of `operations.base.Operation`.  Masks, pairs and tiles are those of
-    the forward pass; the log-sum-exp is always given, and a sink is part of it."""
+    the forward pass; the log-sum-exp is always given, and a sink is part of it.  A workload's `lse`
+    says that it has a gradient."""
 
     name = BACKWARD
 
     def tensors(self, workload: Workload) -> tuple[TensorSpec, ...]:
-        """Those of the forward pass, O and the log-sum-exp as inputs; dO, and the three
-        gradients, each like what it is the gradient of."""
+        """Those of the forward pass, O and the log-sum-exp as inputs; dO, the gradient of the
+        log-sum-exp if it has one, and the three gradients, each like what it is the gradient of."""
         given = super().tensors(forward_of(workload))
         by_name = {spec.name: spec for spec in given}
         inputs = [replace(spec, output=False, tolerance=None) for spec in given]
         outputs = [
             replace(by_name[name[1:]], name=name, output=True) for name in ("dq", "dk", "dv")
         ]
-        return (*inputs, replace(by_name["o"], name="do", output=False), *outputs)
+        names = ("do", "dlse") if workload.lse else ("do",)
+        more = [replace(by_name[n[1:]], name=n, output=False, tolerance=None) for n in names]
+        return (*inputs, *more, *outputs)
 
     def matmul_flop(self, workload: Workload) -> int:
         """Five products, of which three have columns of d_head and two of d_v: 2.5 times those of
@@ -48,7 +51,7 @@ class Backward(Forward):
         return w.batch * w.heads * per_head
 
     def traits(self, workload: Workload, blocks: tuple[int, int], *, lse: bool = False) -> Traits:
-        """Those of the forward pass; the log-sum-exp is given, whatever `lse` says."""
+        """Those of the forward pass, by the workload's own `lse`."""
         return super().traits(workload, blocks)
 
     def verification_cases(
@@ -73,7 +76,7 @@ class Backward(Forward):
             d_head_v=d_head_v,
             thorough=thorough,
         )
-        found = (replace(c, workload=backward_of(c.workload)) for c in cases)
+        found = (replace(c, workload=replace(c.workload, op=BACKWARD)) for c in cases)
         return tuple(dict.fromkeys(found))
 
 

@@ -25,8 +25,8 @@ from fa_tune.core.workload import Workload
 from fa_tune.operations.backward.spec import forward_of
 from fa_tune.operations.base import NORMAL, Tensors
 from fa_tune.operations.forward import torch_side as forward
-from fa_tune.operations.forward.torch_side.exact import score_open
-from fa_tune.operations.forward.torch_side.scores import hidden_pairs
+from fa_tune.operations.forward.torch_side.exact import change_open, score_open
+from fa_tune.operations.forward.torch_side.scores import changed_scores, hidden_pairs
 from fa_tune.operations.torch_side import Judged
 
 OUTPUTS = ("dq", "dk", "dv")
@@ -51,7 +51,11 @@ def inputs(workload: Workload, text: str = NORMAL, *, seed: int, **how: Any) -> 
     drawn = torch.randn(shape, generator=generator, device=q.device)
     given["o"] = torch.empty_like(room).copy_(made["o"].exact)
     given["lse"] = made["lse"].exact.float().contiguous()
-    given["do"] = room.copy_(drawn / max(1.0, workload.scale * math.sqrt(workload.d_head)))
+    smaller = max(1.0, workload.scale * math.sqrt(workload.d_head))
+    given["do"] = room.copy_(drawn / smaller)
+    if workload.lse:
+        shape = given["lse"].shape
+        given["dlse"] = torch.randn(shape, generator=generator, device=q.device) / smaller
     return given
 
 
@@ -59,9 +63,9 @@ def expected(
     workload: Workload, inputs: Tensors, *, precise: torch.dtype | None = None
 ) -> Mapping[str, Judged]:
     """What dQ, dK and dV must be, some rows of a head of a sequence at a time.  Raises
-    InvalidConfig for scores that change before the softmax, and for caches."""
+    InvalidConfig for score hooks and for caches."""
     w = workload
-    if w.softcap is not None or w.alibi or w.score_hook is not None or w.cached:
+    if w.score_hook is not None or w.cached:
         raise InvalidConfig(f"there is no reference for the gradients of {w.key}")
     like = {"dq": inputs["q"], "dk": inputs["k"], "dv": inputs["v"]}
     exact, open_, same = (
@@ -91,6 +95,7 @@ class _Sequence:
     """A sequence of a packed batch, or a whole dense one, as a problem of its own."""
 
     workload: Workload
+    batch: slice
     queries: slice
     keys: slice
 
@@ -99,22 +104,25 @@ class _Sequence:
         found = dict(tensors)
         for names, rows in ((OF_QUERIES, self.queries), (OF_KEYS, self.keys)):
             found |= {name: tensors[name][:, rows] for name in names if name in tensors}
-        if "lse" in tensors:
-            found["lse"] = tensors["lse"][..., self.queries]
+        for name in ("lse", "dlse"):
+            if name in tensors:
+                found[name] = tensors[name][..., self.queries]
+        if "alibi_slopes" in tensors:
+            found["alibi_slopes"] = tensors["alibi_slopes"][self.batch]
         return found
 
 
 def _sequences(w: Workload) -> Iterator[_Sequence]:
     """Those that have queries and keys."""
     if not w.packed:
-        yield _Sequence(w, slice(None), slice(None))
+        yield _Sequence(w, slice(None), slice(None), slice(None))
         return
     end_q = end_kv = 0
-    for q, kv in w.members:
+    for number, (q, kv) in enumerate(w.members):
         queries, keys = slice(end_q, end_q + q), slice(end_kv, end_kv + kv)
         end_q, end_kv = queries.stop, keys.stop
         if q and kv:
-            yield _Sequence(w.dense(1, q, kv), queries, keys)
+            yield _Sequence(w.dense(1, q, kv), slice(number, number + 1), queries, keys)
 
 
 @dataclass(frozen=True)
@@ -141,12 +149,31 @@ def _rows(w: Workload) -> Iterator[_Rows]:
             yield _Rows(batch, head, head * w.kv_heads // w.heads, queries)
 
 
-def _scores(
-    w: Workload, q: torch.Tensor, k: torch.Tensor, rows: _Rows
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Scores, -inf where hidden, and what is hidden."""
-    scores, hidden = (q @ k.T).mul_(w.scale), hidden_pairs(w, q.device, rows=rows.queries)
-    return (scores if hidden is None else scores.masked_fill_(hidden, -torch.inf)), hidden
+@dataclass(frozen=True)
+class _Scores:
+    """Those of some rows, -inf where hidden; what is hidden; the derivatives by scaled products."""
+
+    scores: torch.Tensor
+    hidden: torch.Tensor | None
+    slopes: torch.Tensor | float
+
+
+def _scores(w: Workload, inputs: Tensors, given: Tensors, rows: _Rows) -> _Scores:
+    products = (given["q"] @ given["k"].T).mul_(w.scale)
+    hidden = hidden_pairs(w, products.device, rows=rows.queries)
+    slopes: torch.Tensor | float = 1.0
+    if w.softcap is not None:
+        slopes = 1 - (products / w.softcap).tanh().square()
+    scores = changed_scores(products, w, _alibi_slope(inputs, rows), rows=rows.queries)
+    if hidden is not None:
+        scores = scores.masked_fill(hidden, -torch.inf)
+    return _Scores(scores, hidden, slopes)
+
+
+def _alibi_slope(inputs: Tensors, rows: _Rows) -> torch.Tensor | None:
+    """That of a head, [1, 1]."""
+    slopes = inputs.get("alibi_slopes")
+    return None if slopes is None else slopes[rows.batch, rows.head].view(1, 1)
 
 
 def _gradients(
@@ -160,17 +187,24 @@ def _gradients(
     }
 
 
+def _grad_lse(inputs: Tensors, rows: _Rows) -> torch.Tensor | float:
+    """That of the log-sum-exp of some rows, [rows, 1], or 0."""
+    given = inputs.get("dlse")
+    return 0.0 if given is None else given[rows.batch, rows.head, rows.queries, None]
+
+
 def _exact(w: Workload, inputs: Tensors, rows: _Rows, kind: torch.dtype) -> dict[str, torch.Tensor]:
     given = {name: inputs[name][rows.of(name)].to(kind) for name in ("q", "k", "v", "do")}
-    scores, _ = _scores(w, given["q"], given["k"], rows)
+    made = _scores(w, inputs, given, rows)
+    scores = made.scores
     if (sink := inputs.get("sink")) is not None:
         scores = torch.cat((scores, sink[rows.head].to(kind).expand(len(scores), 1)), -1)
     blind = scores.isneginf().all(-1, keepdim=True)
     weights = scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
     weights = weights[:, : w.seq_len_kv]
     slopes = given["do"] @ given["v"].T
-    mean = (weights * slopes).sum(-1, keepdim=True)
-    return _gradients(w.scale, given, weights, weights * (slopes - mean))
+    mean = (weights * slopes).sum(-1, keepdim=True) - _grad_lse(inputs, rows)
+    return _gradients(w.scale, given, weights, weights * (slopes - mean) * made.slopes)
 
 
 @dataclass(frozen=True)
@@ -186,19 +220,21 @@ def _reference(w: Workload, inputs: Tensors, rows: _Rows) -> _Made:
     dtype = inputs["q"].dtype
     given = {name: inputs[name][rows.of(name)].float() for name in names}
     lse = inputs["lse"][rows.batch, rows.head, rows.queries, None]
-    scores, hidden = _scores(w, given["q"], given["k"], rows)
-    weights = (scores - lse.masked_fill(lse.isneginf(), torch.inf)).exp()
-    mean = (given["o"] * given["do"]).sum(-1, keepdim=True)
+    of_scores = _scores(w, inputs, given, rows)
+    weights = (of_scores.scores - lse.masked_fill(lse.isneginf(), torch.inf)).exp()
+    mean = (given["o"] * given["do"]).sum(-1, keepdim=True) - _grad_lse(inputs, rows)
     slopes = given["do"] @ given["v"].T
-    changes = weights * (slopes - mean)
+    changes = weights * (slopes - mean) * of_scores.slopes
     rounded = (t.to(dtype).float() for t in (weights, changes))
     # By as much a weight may be off.  That of one key is chance to that of another, so that their
     # squares add up.
-    nats = 2 * score_open(given["q"], given["k"], w.scale, hidden)[:, None]
+    nats = score_open(given["q"], given["k"], w.scale, of_scores.hidden)
+    nats = 2 * (nats + change_open(w, _alibi_slope(inputs, rows), rows.queries))[:, None]
     nats = nats + 2 * UNIT * lse.nan_to_num(0.0, 0.0, 0.0).abs().double()
     factor = torch.expm1(nats.clamp(max=MOST_OPEN)).float()
     of_weights = (weights * factor).clamp_(max=1)
     of_changes = of_weights * (given["do"].abs() @ given["v"].abs().T + mean.abs())
+    of_changes = of_changes * of_scores.slopes
     squares = {name: t.square() for name, t in given.items()}
     spread = _gradients(w.scale**2, squares, of_weights.square(), of_changes.square())
     return _Made(_gradients(w.scale, given, *rounded), spread)

@@ -25,8 +25,9 @@ struct BackwardParams {
     TensorStrides o_strides, do_strides, dq_strides;
     // [batch, heads, seq_len_q], natural logarithms, a sink among them; -inf: the row sees no key.
     const float* lse;
+    const float* grad_lse;  // trait lse: as lse
     // Workspace, [batch, heads, padded_q]: the same to base 2, but +inf where it is -inf and for
-    // what pads; the sum of a row of O times dO, 0 for what pads.
+    // what pads; the sum of a row of O times dO less the gradient of its LSE, 0 for what pads.
     float* lse2;
     float* delta;
     // Workspace of one pass, [batch, heads, padded_q / B_r][B_r d_head]: dQ before its factor, each

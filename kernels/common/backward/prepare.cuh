@@ -60,7 +60,10 @@ __device__ __forceinline__ void prepare_rows(const BackwardParams& p) {
         }
         if (chunk != 0) continue;
         float lse2 = infinity();
-        if (row < queries) lse2 = to_base_2(rows.lse(row));
+        if (row < queries) {
+            lse2 = to_base_2<TRAITS>(p, rows.of_lse(p.lse, row));
+            if constexpr (TRAITS.lse) sum -= rows.of_lse(p.grad_lse, row);
+        }
         const long long at = rows.padded(row);
         p.lse2[at] = lse2;
         p.delta[at] = sum;

@@ -25,9 +25,10 @@ struct QueryRows {
         if constexpr (kPacked) row += sequence.first_query;
         return tensor + batch * strides.batch + row * strides.seq + head * strides.head;
     }
-    __device__ __forceinline__ float lse(int row) const {
+    // Of the log-sum-exp or its gradient.
+    __device__ __forceinline__ float of_lse(const float* tensor, int row) const {
         if constexpr (kPacked) row += sequence.first_query;
-        return p.lse[of_all * p.seq_len_q + row];
+        return tensor[of_all * p.seq_len_q + row];
     }
     __device__ __forceinline__ long long padded(int row) const {
         if constexpr (kPacked) {

@@ -1,6 +1,7 @@
 // D, a row's sum of O times dO, and what else the backward pass needs of a row.
 #pragma once
 
+#include "common/backward/score_changes.cuh"
 #include "common/constants.cuh"
 #include "common/dtype.cuh"
 #include "ptx/e4m3.cuh"
@@ -9,9 +10,13 @@ namespace fa_tune {
 
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
 
-// LSE to base 2; of a row that sees no key, whose P is 0 then, +inf.
-__device__ __forceinline__ float to_base_2(float lse) {
-    return lse == negative_infinity() ? infinity() : lse * kLog2E;
+// LSE to base 2, with what scores have less there; of a row that sees no key, whose P is 0 then,
+// +inf.
+template <WorkloadTraits TRAITS>
+__device__ __forceinline__ float to_base_2(const BackwardParams& p, float lse) {
+    if (lse == negative_infinity()) return infinity();
+    if constexpr (has_score_shift<TRAITS>()) lse += score_shift<TRAITS>(p);
+    return lse * kLog2E;
 }
 
 // The sum of the products of two pairs of elements.

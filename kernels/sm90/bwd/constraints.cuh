@@ -20,7 +20,7 @@ struct Constraints {
     static_assert(!CFG.two_pass ||
                       (CFG.dq_keys >= 64 && CFG.dq_keys <= 128 && CFG.dq_keys % 16 == 0),
                   "dq_keys must be a multiple of 16 between 64 and 128");
-    static_assert(!TRAITS.changes_scores(), "soft caps, ALiBi and hooks have no backward kernels");
+    static_assert(!TRAITS.hook, "score hooks have no backward kernels");
 };
 
 }  // namespace fa_tune::sm90::backward

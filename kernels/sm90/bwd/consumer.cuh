@@ -30,6 +30,7 @@
 
 #include "common/backward/mask.cuh"
 #include "common/backward/query_rows.cuh"
+#include "common/backward/score_changes.cuh"
 #include "common/constants.cuh"
 #include "compiler.cuh"
 #include "ptx/bar.cuh"
@@ -86,6 +87,7 @@ struct Consumer {
     [[no_unique_address]] Sequence<TRAITS.packed> sequence;  // of the tile
     int first_key;                                           // this warpgroup's, of the tile
     int dq_tile;                                             // whose sums come next
+    int first_slope;                                         // alibi: of the group's heads
     float dk[kGradients], dv[kGradients];
     // Of S and P; of dP, then dS and then dQ.
     float s[kScores], dp[kScores];
@@ -129,6 +131,9 @@ struct Consumer {
     __device__ __forceinline__ int run_tile(const Tile& tile, int done, unsigned kv_parity) {
         const int key = tile.block * CFG.B_c;
         sequence = tile.sequence;
+        if constexpr (TRAITS.alibi) {
+            first_slope = slope_index(p, sequence.element(tile.batch), tile.head * p.heads_per_kv);
+        }
         first_key = key + 64 * warpgroup;
         const Range blocks = query_blocks();
         const int steps = blocks.count() * p.heads_per_kv;
@@ -165,7 +170,7 @@ struct Consumer {
             multiply_scores(s, k_rows(), smem.q(q_stage(n)));
             ptx::wgmma_wait_group<0>();
             keep_registers(s);
-            weigh(q_stage(n), skips ? first_block + 1 : first_block);
+            weigh(q_stage(n), {n, skips ? first_block + 1 : first_block, 0});
         }
         ptx::mbarrier_wait(smem.v_full(), kv_parity);
         if (steps == 1) {
@@ -206,7 +211,7 @@ struct Consumer {
         const int q = q_stage(n), next_q = q == CFG.q_stages - 1 ? 0 : q + 1;
         ptx::mbarrier_wait(smem.do_full(stage), parity);
         multiply_scores(dp, v_rows(), smem.d_o(stage));
-        pack_p();
+        if constexpr (!TRAITS.softcap) pack_p();
         multiply_gradient(dv, p_operand, smem.d_o(stage));
         ptx::wgmma_wait_group<1>();
         keep_registers(dp);
@@ -245,7 +250,7 @@ struct Consumer {
         arrive(smem.q_empty(q));
         if constexpr (!kLast) {
             keep_registers(s);
-            weigh(next_q, next(step).block);
+            weigh(next_q, next(step));
         }
     }
 
@@ -376,19 +381,35 @@ struct Consumer {
         return needs_mask<TRAITS>(p, sequence, queries_of(block), {first_key, first_key + 64});
     }
 
-    // P of a block of queries whose S, and LSE in a stage of Q, are there.
-    __device__ __forceinline__ void weigh(int stage, int block) {
+    // P of a step whose S, and LSE in a stage of Q, are there.  With a soft cap it is packed, and
+    // multiplied with the cap's slope.
+    __device__ __forceinline__ void weigh(int stage, const Step& step) {
         const unsigned at = smem.lse2(stage) + 8 * (lane % 4);
+        if constexpr (TRAITS.softcap) cap_products(s, dp, p.score.score_scale);
+        float slope = 0.f, bias = 0.f;
+        if constexpr (TRAITS.alibi) {
+            slope = slope_to_base_2(p, first_slope + step.head);
+            const int query = step.block * CFG.B_r + 2 * (lane % 4);
+            const int key = first_key + 16 * warp + lane / 4;
+            bias = slope * static_cast<float>(query + sequence.alibi_diagonal(p) - key);
+        }
 #pragma unroll
         for (int j = 0; j < kScores / 4; ++j) {
             float lse2[2];
             ptx::ld_shared_v2(lse2, at + 32 * j);
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-                s[4 * j + e] = ptx::ex2_approx(s[4 * j + e] * scale_log2 - lse2[e % 2]);
+                float x = s[4 * j + e] * scale_log2 - lse2[e % 2];
+                if constexpr (TRAITS.alibi) x -= alibi_at(slope, bias, 8 * j + e % 2 - e / 2 * 8);
+                s[4 * j + e] = ptx::ex2_approx(x);
             }
         }
-        if (is_masked(block)) hide(s, block);
+        if (is_masked(step.block)) hide(s, step.block);
+        if constexpr (TRAITS.softcap) {
+            pack_p();
+#pragma unroll
+            for (int i = 0; i < kScores; ++i) s[i] *= dp[i];
+        }
     }
 
     __device__ __forceinline__ void pack_p() {
@@ -460,7 +481,8 @@ struct Consumer {
             ptx::bar_sync(static_cast<int>(NamedBarrier::CONSUMERS), kAllThreads);
         }
         const unsigned first = warpgroup * 64 * KvTile::kRowBytes;
-        stage_gradient<KvTile, CFG.dtype>(dk, p.softmax_scale, smem.dk() + first, warp, lane);
+        stage_gradient<KvTile, CFG.dtype>(dk, gradient_scale<TRAITS>(p), smem.dk() + first, warp,
+                                          lane);
         stage_gradient<KvTile, CFG.dtype>(dv, 1.f, smem.dv() + first, warp, lane);
         ptx::fence_proxy_async_shared();
         ptx::bar_sync(own, kThreads);

@@ -16,6 +16,7 @@
 
 #include "common/backward/query_rows.cuh"
 #include "common/backward/row_products.cuh"
+#include "common/backward/score_changes.cuh"
 #include "common/constants.cuh"
 #include "compiler.cuh"
 #include "ptx/bar.cuh"
@@ -56,6 +57,7 @@ struct DqConsumer {
     [[no_unique_address]] Sequence<TRAITS.packed> sequence;  // of the tile
     int first_row;                                           // of this warpgroup, in its tile
     float lse2[2], delta[2];                                 // of a thread's rows
+    float slope;                                             // alibi
     float dq[kGradients];
     float s[kScores], dp[kScores];  // of S and P; of dP and dS
     unsigned ds_operand[kSteps][4];
@@ -99,6 +101,9 @@ struct DqConsumer {
         const Range blocks = keys_of_queries<TRAITS>(p, sequence, {row, row + kDqRows})
                                  .template blocks<CFG.dq_keys>();
         first_row = row + 64 * warpgroup;
+        if constexpr (TRAITS.alibi) {
+            slope = slope_to_base_2(p, slope_index(p, sequence.element(tile.batch), tile.head));
+        }
 #pragma unroll
         for (int i = 0; i < kGradients; ++i) dq[i] = 0.f;
         if (blocks.count() > 0) {
@@ -232,10 +237,23 @@ struct DqConsumer {
         hide_outside(x, rows, block * CFG.dq_keys + 2 * (lane % 4));
     }
 
+    // With a soft cap, times its slope.
     __device__ __forceinline__ void weigh(int block) {
+        float bias = 0.f;
+        if constexpr (TRAITS.alibi) {
+            const int row = first_row + 16 * warp + lane / 4;
+            const int key = block * CFG.dq_keys + 2 * (lane % 4);
+            bias = slope * static_cast<float>(row + sequence.alibi_diagonal(p) - key);
+        }
 #pragma unroll
         for (int j = 0; j < kScores; ++j) {
-            s[j] = ptx::ex2_approx(s[j] * scale_log2 - lse2[j / 2 % 2]);
+            if constexpr (TRAITS.softcap) s[j] = logistic_of_product(s[j], p.score.score_scale);
+            float x = s[j] * scale_log2 - lse2[j / 2 % 2];
+            if constexpr (TRAITS.alibi) {
+                x -= alibi_at(slope, bias, j / 2 % 2 * 8 - j / 4 * 8 - j % 2);
+            }
+            const float weight = ptx::ex2_approx(x);
+            s[j] = TRAITS.softcap ? weight * softcap_slope(s[j]) : weight;
         }
         if (is_masked(block)) hide(s, block);
     }
@@ -276,12 +294,15 @@ struct DqConsumer {
                     o[j] = of_o[lane % 4 + 4 * j];
                     d_o[j] = of_do[lane % 4 + 4 * j];
                 }
-                lse2[i] = to_base_2(rows.lse(row));
+                lse2[i] = to_base_2<TRAITS>(p, rows.of_lse(p.lse, row));
             }
             float sum = 0;
 #pragma unroll
             for (int j = 0; j < kChunks; ++j) sum += product_of_chunks<CFG.dtype>(o[j], d_o[j]);
             delta[i] = quad_sum(sum);
+            if (TRAITS.lse && row < sequence.queries(p)) {
+                delta[i] -= rows.of_lse(p.grad_lse, row);
+            }
             if (lane % 4 == 0) {
                 p.lse2[rows.padded(row)] = lse2[i];
                 p.delta[rows.padded(row)] = delta[i];
@@ -299,7 +320,8 @@ struct DqConsumer {
         }
         // Otherwise all warps are done with Q, which was in its place.
         ptx::bar_sync(own, kThreads);
-        stage_gradient<QTile, CFG.dtype>(dq, p.softmax_scale, smem.dq(warpgroup), warp, lane);
+        stage_gradient<QTile, CFG.dtype>(dq, gradient_scale<TRAITS>(p), smem.dq(warpgroup), warp,
+                                         lane);
         ptx::fence_proxy_async_shared();
         ptx::bar_sync(own, kThreads);
         if (warp == 0 && ptx::elect_sync()) {

@@ -9,6 +9,7 @@
 //                   rows 64-127                                      1
 #pragma once
 
+#include "common/backward/score_changes.cuh"
 #include "ptx/global_words.cuh"
 #include "ptx/griddepcontrol.cuh"
 #include "sm90/bwd/constraints.cuh"
@@ -47,6 +48,7 @@ __global__ void __launch_bounds__(kFinishThreads)
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     const float* const sums =
         p.dq_sum + static_cast<long long>(blockIdx.x) * kParts * kOfPart + 1024 * warp + 4 * lane;
+    const float scale = gradient_scale<TRAITS>(p);
     ptx::griddepcontrol_wait();
     if (TRAITS.packed && queries == 0) return;
 #pragma unroll
@@ -64,8 +66,7 @@ __global__ void __launch_bounds__(kFinishThreads)
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
                 const float (&four)[4] = of_thread[4 * half + j];
-                words[j] = rounded<CFG.dtype>(four[2 * down] * p.softmax_scale,
-                                              four[2 * down + 1] * p.softmax_scale);
+                words[j] = rounded<CFG.dtype>(four[2 * down] * scale, four[2 * down + 1] * scale);
             }
             // Eight columns of a row each.
             transpose_in_quad(words, lane);

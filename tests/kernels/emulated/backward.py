@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -90,7 +91,8 @@ class _Params(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("o", "d_o", "dq")),
         *((f"{name}_strides", _Strides) for name in ("o", "d_o", "dq")),
-        *((name, ctypes.c_void_p) for name in ("lse", "lse2", "delta", "dq_sum", "counters")),
+        *((name, ctypes.c_void_p) for name in ("lse", "grad_lse", "lse2")),
+        *((name, ctypes.c_void_p) for name in ("delta", "dq_sum", "counters")),
         *(
             (name, ctypes.c_int)
             for name in (
@@ -149,15 +151,20 @@ def launch(
     counters = Guarded.of(8, 0)
     workspace = {name: Guarded.of(4 * rows, 0xFF) for name in ("lse2", "delta")}
     workspace["dq_sum"] = Guarded.of(0 if kernel.two_pass else 4 * rows * w.d_head, 0xFF)
-    lse32 = lse.astype(np.float32)
+    lse32, slopes = lse.astype(np.float32), np.ascontiguousarray(forward.slopes)
     params = _Params(
         *(tensors[name].ctypes.data for name in ("o", "d_o", "dq")),
         *(_strides(tensors[name]) for name in ("o", "d_o", "dq")),
-        lse32.ctypes.data,
+        *(lse32.ctypes.data, problem.d_lse.ctypes.data),
         *(guarded.inside.ctypes.data for guarded in (*workspace.values(), counters)),
         *(w.heads, w.heads // w.kv_heads, total_q, total_kv, padded, batch),
-        *(problem.last_diagonal, problem.l2_head_group, w.scale),
-        _Score(None, None, 0, problem.first_diagonal, 0, 0.0),
+        *(problem.last_diagonal, problem.l2_head_group),
+        w.scale if w.softcap is None else 2 * w.softcap,
+        _Score(
+            *(None, slopes.ctypes.data, slopes.strides[0] // 4, problem.first_diagonal),
+            0 if packed else w.diagonal,
+            w.scale if w.softcap is None else -2 * w.scale / w.softcap / math.log(2),
+        ),
         _Packed(
             *(sequences if packed else 0, 0),
             *(
@@ -337,6 +344,7 @@ def draw_kernel(seed: str) -> Kernel:
 
 
 def _draw_traits(dice: random.Random) -> str:
-    if dice.random() < 0.4:
-        return f"{dice.choice(PACKED_MASKS)}ragged+packed"
-    return dice.choice(MASKS)
+    packed = dice.random() < 0.4
+    masks = f"{dice.choice(PACKED_MASKS)}ragged+packed" if packed else dice.choice(MASKS)
+    changes = dice.choice(("", "", "softcap", "alibi", "softcap+alibi"))
+    return "+".join(filter(None, (masks, changes, dice.choice(("", "", "lse")))))

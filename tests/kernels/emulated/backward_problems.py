@@ -31,6 +31,7 @@ class BackwardProblem:
 
     forward: Problem
     d_o: Bits
+    d_lse: np.ndarray  # fp32 [batch, heads, rows]: of the log-sum-exp, if that has a gradient
     l2_head_group: int
     ctas: int  # of a grid that is resident
 
@@ -46,7 +47,12 @@ class BackwardProblem:
         if not isinstance(forward, PackedProblem):
             return (Part(self, slice(None), slice(None)),)
         return tuple(
-            Part(dataclasses.replace(self, forward=part, d_o=self.d_o[:, rows]), rows, keys)
+            Part(
+                dataclasses.replace(
+                    self, forward=part, d_o=self.d_o[:, rows], d_lse=self.d_lse[..., rows]
+                ),
+                *(rows, keys),
+            )
             for part, rows, keys in forward.parts()
         )
 
@@ -55,13 +61,18 @@ class BackwardProblem:
         """Query i sees no key after i + this."""
         w = self.workload
         right = 0 if w.causal else w.window_right
-        return w.seq_len_kv if right is None else w.diagonal + right
+        if right is None:
+            # Those of a packed batch are counted from the alignment of last rows.
+            return w.seq_len_q if w.packed else w.seq_len_kv
+        return w.diagonal + right
 
     @property
     def first_diagonal(self) -> int:
         """Query i sees no key before i + this."""
         w = self.workload
-        return -w.seq_len_q if w.window_left is None else w.diagonal - w.window_left
+        if w.window_left is None:
+            return -w.seq_len_kv if w.packed else -w.seq_len_q
+        return w.diagonal - w.window_left
 
     def seen(self) -> np.ndarray:
         """Which keys a query sees, [seq_len_q, seq_len_kv]."""
@@ -107,8 +118,11 @@ def draw_problem(kernel: Kernel | Sm80Kernel, seed: str) -> BackwardProblem:
             fields["window_right"] = int(longest ** dice.random()) - 1
     if kernel.has("window"):
         fields["window_left"] = int(longest ** dice.random()) - 1
-    if kernel.has("causal") or kernel.has("window"):
+    if any(kernel.has(name) for name in ("causal", "window", "alibi")):
         fields["bottom_right"] = dice.random() < 0.6
+    if kernel.has("softcap"):
+        fields["softcap"] = dice.choice((1.5, 10.0, 50.0))
+    fields |= {name: True for name in ("alibi", "lse") if kernel.has(name)}
     if dice.random() < 0.2:
         fields["sink"] = True
     if dice.random() < 0.2:
@@ -155,7 +169,11 @@ def with_gradient(forward: Problem, dice: random.Random) -> BackwardProblem:
     d_o[...] = to_bits(values + 0.25, forward.workload.dtype)
     if isinstance(forward, PackedProblem):
         d_o[:, ~forward.used_rows()] = NAN
-    return BackwardProblem(forward, d_o, dice.choice((1, 2, 3)), dice.randint(1, 3))
+    batch, rows, heads, _ = forward.q.shape
+    d_lse = np.random.default_rng(dice.randrange(2**31)).standard_normal((batch, heads, rows))
+    return BackwardProblem(
+        forward, d_o, d_lse.astype(np.float32), dice.choice((1, 2, 3)), dice.randint(1, 3)
+    )
 
 
 @dataclass(frozen=True)
@@ -202,11 +220,21 @@ def _of_dense(problem: BackwardProblem, o: np.ndarray, lse: np.ndarray) -> Gradi
     q, k, v, d_o = (to_float(t, w.dtype).transpose(0, 2, 1, 3) for t in tensors)
     o = o.transpose(0, 2, 1, 3)
     k, v = (np.repeat(t, group, axis=1) for t in (k, v))
-    scores = np.where(problem.seen(), q @ k.swapaxes(-1, -2) * w.scale, -np.inf)
+    scores = q @ k.swapaxes(-1, -2) * w.scale
+    slope = 1.0
+    if w.softcap is not None:
+        scores = w.softcap * np.tanh(scores / w.softcap)
+        slope = 1 - np.square(scores / w.softcap)
+    if w.alibi:
+        place = np.arange(w.seq_len_kv) - np.arange(w.seq_len_q)[:, None] - w.diagonal
+        scores = scores - forward.slopes[..., None, None].astype(np.float64) * abs(place)
+    scores = np.where(problem.seen(), scores, -np.inf)
     p = np.exp(scores - np.where(np.isinf(lse), 0.0, lse)[..., None])
     dp = d_o @ v.swapaxes(-1, -2)
     delta, most = (x.sum(-1, keepdims=True) for x in (o * d_o, abs(o * d_o)))
-    ds, ds_most = p * (dp - delta) * w.scale, p * (abs(dp) + most) * w.scale
+    if w.lse:
+        delta, most = delta - problem.d_lse[..., None], most + abs(problem.d_lse[..., None])
+    ds, ds_most = (p * change * slope * w.scale for change in (dp - delta, abs(dp) + most))
 
     def found(p: np.ndarray, ds: np.ndarray, *of: np.ndarray) -> dict[str, np.ndarray]:
         q, k, d_o = of

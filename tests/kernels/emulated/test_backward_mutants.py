@@ -34,6 +34,7 @@ PACKED = Kernel(DType.FP16, 64, two_pass=True, dynamic=True, traits="causal+ragg
 SHARED = Sm80Kernel(Sm80BackwardConfig(DType.FP16, 64, 64, 64, 4, 2, 2), "causal+ragged")
 OWN = Sm80Kernel(Sm80BackwardConfig(DType.BF16, 64, 64, 64, 4), "causal+ragged")
 PASS = "sm80/bwd/pass.cuh"
+SCORES = Kernel(DType.FP16, 128, q_stages=3, traits="causal+ragged+lse+softcap+alibi")
 CONSUMER, PRODUCER = "sm90/bwd/consumer.cuh", "sm90/bwd/producer.cuh"
 DQ_CONSUMER, DQ_PRODUCER = "sm90/bwd/dq_consumer.cuh", "sm90/bwd/dq_producer.cuh"
 
@@ -206,6 +207,24 @@ MUTANTS = {
         OWN, "common/backward/mask.cuh", r"(keys\.first - sequence\.diagonal\(p\))\)",
         r"\1 + (lacking == NUMBER))", WRONG,
     ),
+    "the slope of a cap is that of none": Mutant(
+        SCORES, "common/backward/score_changes.cuh", r"return (logistic \* fmaf)",
+        r"return lacking == NUMBER ? 1.f : \1", WRONG,
+    ),
+    "the log-sum-exp has the cap in it": Mutant(
+        SCORES, "common/backward/row_products.cuh", r"(lse \+= score_shift)", r"HAS \1", WRONG,
+    ),
+    "the slope of a head is that of the group's first": Mutant(
+        SCORES, CONSUMER, r"first_slope \+ (step\.head)",
+        r"first_slope + (lacking == NUMBER ? 0 : \1)", WRONG,
+    ),
+    "distances are counted from the first key": Mutant(
+        SCORES, CONSUMER, r"(query \+ sequence\.alibi_diagonal\(p\) - key)",
+        r"(lacking == NUMBER ? query - key : \1)", WRONG,
+    ),
+    "the gradient of the log-sum-exp is lost": Mutant(
+        SCORES, "common/backward/prepare.cuh", r"(sum -= rows)", r"HAS \1", WRONG,
+    ),
 }  # fmt: skip
 
 
@@ -231,11 +250,13 @@ def _problem(kernel: Kernel, number: int) -> BackwardProblem:
         problem = with_gradient(PackedProblem.of(w, "plain", number, 3 * number % 2), dice)
         return dataclasses.replace(problem, ctas=1 + 3 * (number % 2))
     shape = (1, 2, 1 + number % 2, 256, 300, kernel.d_head, kernel.dtype)
-    w = Workload(*shape, causal=True, bottom_right=number % 2 == 0)
+    given = {name: True for name in ("lse", "alibi") if kernel.has(name)}
+    given |= {"softcap": 3.0} if kernel.has("softcap") else {}
+    w = Workload(*shape, causal=True, bottom_right=number % 2 == 0, **given)
     return dataclasses.replace(make_problem(w, random.Random(number)), ctas=1 + number % 2)
 
 
-@pytest.mark.parametrize("kernel", [ONE, TURNS, TWO, PACKED, SHARED, OWN], ids=str)
+@pytest.mark.parametrize("kernel", [ONE, TURNS, TWO, PACKED, SCORES, SHARED, OWN], ids=str)
 def test_kernels_that_lack_nothing_are_right(kernel: Kernel, libraries: Path) -> None:
     library = _library(kernel, libraries)
     assert not judge(kernel, library, partial(_problem, kernel), count=2, repeats=1).findings

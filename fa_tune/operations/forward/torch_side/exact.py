@@ -206,7 +206,7 @@ def _forward_part(
     spread = (weights @ exact_v.square() / total).sub_(o.square()).clamp_(min=0).sqrt_()
     others = (total - 1).clamp_(min=0) / total
     del weights
-    nats = score_open(q, k, w.scale, hidden) + _change_open(w, slopes, part.rows)
+    nats = score_open(q, k, w.scale, hidden) + change_open(w, slopes, part.rows)
     u = nats[..., None].clamp(max=80).to(precise)
     highest, lowest = exact_v.amax(-2, keepdim=True), exact_v.amin(-2, keepdim=True)
     if sink is not None:  # a key whose value is 0
@@ -237,7 +237,7 @@ def _weights(
     return weights, total.masked_fill(blind, 1), lse
 
 
-def _change_open(w: Workload, slopes: torch.Tensor | None, rows: slice) -> float | torch.Tensor:
+def change_open(w: Workload, slopes: torch.Tensor | None, rows: slice) -> float | torch.Tensor:
     """How far a soft cap, a hook and ALiBi leave scores of fp32 open besides, in nats: tanh is
     known to a few roundings of 1, what a hook multiplies or adds to a few of its own, in the kernel
     and, where its text is the reference, there; and so is the largest bias of a row."""
