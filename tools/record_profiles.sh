@@ -29,7 +29,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 source tools/record_steps.sh
 begin "${1:-profiles}" "grid bf16 large off one gpt_oss_128 gpt_oss_1024 mistral gemma_1024
-    gemma_4096 d_v_128 mixture"
+    gemma_4096 d_v_128 mixture backward"
 lengths=512,1024,2048,4096,8192,16384
 heads=${D_HEADS:-64,128}
 of_heads=
@@ -85,6 +85,8 @@ for inputs in ${INPUTS:-normal}; do
         --d-head-v 128 --dtype bf16 --mask causal
     events mixture "_mixture$of_heads" --family sm90 --seq-lens 4096 --batch 64 \
         --lengths lognormal-1-1 --d-head "$heads" --dtype bf16 --mask causal
+    events backward "_backward$of_heads" --op backward --seq-lens 512,1024,4096,16384 \
+        --d-head "$heads" --dtype fp16 "${both[@]}"
     profile ncu "" search --profiler ncu --seq-lens 1024,4096
     profile sustained "" bench --regime sustained --runs 3 --family sm90 --dtype fp16 \
         --seq-lens 1024,4096,16384 --d-head "$heads" "${both[@]}"
