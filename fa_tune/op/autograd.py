@@ -103,12 +103,14 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]
         done = Done(grad_out, q, k, v, out, lse, grad_lse if ctx.wants_lse else None)
         lengths = (*starts, *ctx.longest)
         bwd = _ops.packed_bwd.default if starts else _ops.bwd.default
-        dq, dk, dv, d_slopes = bwd(*done, *lengths, *traits)
+        at = 4 + len(lengths) + Traits._fields.index("alibi_slopes")
+        slopes_grad = slopes is not None and ctx.needs_input_grad[at]
+        dq, dk, dv, d_slopes = bwd(*done, *lengths, *traits, slopes_grad)
         of_traits = Traits(
             None,  # type: ignore[arg-type]
             None,  # type: ignore[arg-type]
             sink=_of_sink(done, sink),
-            alibi_slopes=None if slopes is None else d_slopes,
+            alibi_slopes=d_slopes if slopes_grad else None,
         )
         return dq, dk, dv, None, *(None,) * len(lengths), *of_traits[: ctx.n_traits]
 

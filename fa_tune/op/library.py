@@ -34,8 +34,9 @@ _QKV = "Tensor q, Tensor k, Tensor v"
 _LENGTHS = "Tensor cum_q, Tensor cum_kv, SymInt longest_q, SymInt longest_kv"
 _ROOM = "Tensor(a!) out, Tensor(b!)? lse"
 _DONE = f"Tensor grad_out, {_QKV}, Tensor out, Tensor lse, Tensor? grad_lse"
+_SLOPES_GRAD = "bool slopes_grad=True"
 _GRADIENTS = "(Tensor, Tensor, Tensor, Tensor)"
-N_DONE, N_LENGTHS = len(Done._fields), len(Lengths._fields)
+N_DONE, N_LENGTHS, N_TRAITS = len(Done._fields), len(Lengths._fields), len(Traits._fields)
 # Kept: with the object, what it registered would go.
 LIBRARY = torch.library.Library("fa_tune", "DEF")
 
@@ -60,7 +61,7 @@ def _fake_lse(q: Tensor, k: Tensor, v: Tensor, *_: object) -> tuple[Tensor, Tens
 
 
 def _fake_bwd(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Gradients:
-    slopes = Traits(*others[N_DONE - 4 :]).alibi_slopes
+    slopes = Traits(*others[N_DONE - 4 :][:N_TRAITS]).alibi_slopes
     three = (q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape))
     return (*three, q.new_empty(0 if slopes is None else slopes.shape, dtype=torch.float32))
 
@@ -100,7 +101,7 @@ def _define(name: str, given: tuple[str, ...], result: str, fake: Callable[..., 
 for _kind, (_before, _traits) in _KINDS.items():
     for _name, (_room, _result, _fake) in _RESULTS.items():
         _define(_kind + _name, (_QKV, *_before, *_room, _traits), _result, _fake)
-_define("bwd", (_DONE, HOOKED_SCHEMA), _GRADIENTS, _fake_bwd)
+_define("bwd", (_DONE, HOOKED_SCHEMA, _SLOPES_GRAD), _GRADIENTS, _fake_bwd)
 for _name, _more in (("own_bwd", ()), ("packed_own_bwd", (_LENGTHS,))):
     _define(_name, (_DONE, *_more, SCHEMA), "(Tensor, Tensor, Tensor)", lambda *given: given[1:4])
-_define("packed_bwd", (_DONE, _LENGTHS, HOOKED_SCHEMA), _GRADIENTS, _fake_packed_bwd)
+_define("packed_bwd", (_DONE, _LENGTHS, HOOKED_SCHEMA, _SLOPES_GRAD), _GRADIENTS, _fake_packed_bwd)

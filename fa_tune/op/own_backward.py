@@ -43,11 +43,11 @@ class OwnBackward:
         serve: of small problems, of tensors or traits that no kernel takes, and in a graph's
         capture of what was not run before."""
         q, k, v = done.q, done.k, done.v
-        if done.grad_lse is not None or why_not_ours(q, k, traits.scale) or not traits.masks_only:
-            return None  # their kernels serve no program yet
+        if why_not_ours(q, k, traits.scale) or traits.score_hook is not None:
+            return None
         batch = k.shape[0] if lengths is None else 1
         tiles = batch * k.shape[-2] * -(-k.shape[-3] // TILE_KEYS)
-        if tiles < FEWEST_TILES:
+        if traits.masks_only and tiles < FEWEST_TILES:
             return None
         heads = SERVED.get(torch.cuda.get_device_capability(q.device), ())
         if (q.shape[-1], v.shape[-1]) not in heads:

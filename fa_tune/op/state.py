@@ -19,7 +19,7 @@ from fa_tune.core.workload import Workload
 from fa_tune.libraries.base import Attend
 from fa_tune.op import backward
 from fa_tune.op.cache_launches import CacheLaunches
-from fa_tune.op.library import FORWARD, HOOKED, LIBRARY, N_DONE, N_LENGTHS
+from fa_tune.op.library import FORWARD, HOOKED, LIBRARY, N_DONE, N_LENGTHS, N_TRAITS
 from fa_tune.op.native import NativeOp
 from fa_tune.op.operands import Done, Gradients, Lengths
 from fa_tune.op.own_backward import OwnBackward
@@ -111,16 +111,30 @@ class Operators:
 
 def bwd(*given: Any) -> Gradients:
     """fa_tune::bwd on a GPU."""
-    done, traits = Done(*given[:N_DONE]), Traits(*given[N_DONE:])
-    own = own_gradients(done, traits)
-    return backward.gradients(done, traits) if own is None else (*own, backward.no_slopes(done))
+    done, (traits, slopes_grad) = Done(*given[:N_DONE]), _parted(given[N_DONE:])
+    own = None if slopes_grad else own_gradients(done, traits)
+    return backward.gradients(done, traits) if own is None else (*own, _no_slopes(done, traits))
 
 
-def own_gradients(done: Done, traits: Traits) -> backward.Three | None:
-    """By a kernel of our own; None where torch's passes serve."""
+def _parted(given: Any) -> tuple[Traits, bool]:
+    """The traits, and whether the gradient of slopes is wanted."""
+    traits = Traits(*given[:N_TRAITS])
+    return traits, traits.alibi_slopes is not None and all(given[N_TRAITS:])
+
+
+def _no_slopes(done: Done, traits: Traits) -> torch.Tensor:
+    """In the place of their gradient, where nobody wants it."""
+    slopes = traits.alibi_slopes
+    return backward.no_slopes(done) if slopes is None else torch.zeros_like(slopes)
+
+
+def own_gradients(
+    done: Done, traits: Traits, lengths: Lengths | None = None
+) -> backward.Three | None:
+    """By a kernel of our own, of a packed batch with `lengths`; None where torch's passes serve."""
     if _operators is None or not done.q.is_cuda:
         return None
-    return operators().backward.gradients(done, traits)
+    return operators().backward.gradients(done, traits, lengths)
 
 
 def attend_of(q: Tensor, k: Tensor, v: Tensor, traits: tuple[Any, ...]) -> Attend | None:
@@ -134,8 +148,11 @@ def attend_of(q: Tensor, k: Tensor, v: Tensor, traits: tuple[Any, ...]) -> Atten
 def packed_bwd(*given: Any) -> Gradients:
     """fa_tune::packed_bwd on a GPU."""
     done, others = Done(*given[:N_DONE]), given[N_DONE:]
-    lengths, traits = Lengths(*others[:N_LENGTHS]), Traits(*others[N_LENGTHS:])
-    return backward.packed_gradients(done, lengths, traits)
+    lengths, (traits, slopes_grad) = Lengths(*others[:N_LENGTHS]), _parted(others[N_LENGTHS:])
+    own = None if slopes_grad else own_gradients(done, traits, lengths)
+    if own is None:
+        return backward.packed_gradients(done, lengths, traits)
+    return *own, _no_slopes(done, traits)
 
 
 def operators() -> Operators:

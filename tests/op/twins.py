@@ -176,11 +176,11 @@ def packed_flash_backward(done: Done, mask: Mask, lengths: Lengths) -> Three:
 
 
 def bwd(*given: Any) -> Gradients:
-    return backward.gradients(Done(*given[:7]), Traits(*given[7:]), flash_backward)
+    return backward.gradients(Done(*given[:7]), Traits(*given[7:16]), flash_backward)
 
 
 def packed_bwd(*given: Any) -> Gradients:
-    lengths, traits = Lengths(*given[7:11]), Traits(*given[11:])
+    lengths, traits = Lengths(*given[7:11]), Traits(*given[11:20])
     return backward.packed_gradients(Done(*given[:7]), lengths, traits, packed_flash_backward)
 
 
