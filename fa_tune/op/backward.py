@@ -237,15 +237,19 @@ def _flash2(done: Done, mask: Mask, lengths: Lengths | None = None) -> Three:
 
 def _cudnn(done: Done, mask: Mask) -> Three:
     """With a head of keys and values for each of queries, which it is faster with than
-    FlashAttention 2 with groups."""
+    FlashAttention 2 with groups.
+
+    torch keeps a plan by the strides of Q, K and V alone, and reads O and its gradient by those
+    that they had in the first call: here they are contiguous, and Q lies as in no program."""
     seed, offset = _no_dropout(done.q)
+    q, grad_out, out = _apart(done.q), done.grad_out.contiguous(), done.out.contiguous()
     kv_heads = done.k.shape[2]
     group = done.q.shape[2] // kv_heads
     k, v = done.k, done.v
     if group > 1:
         k, v = (t.repeat_interleave(group, 2) for t in (k, v))
     dq, dk, dv = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
-        *(t.transpose(1, 2) for t in (done.grad_out, done.q, k, v, done.out)),
+        *(t.transpose(1, 2) for t in (grad_out, q, k, v, out)),
         *(done.lse.unsqueeze(-1), seed, offset, None, None, None),
         *(done.q.shape[1], done.k.shape[1], 0.0, mask.is_causal),
         scale=mask.scale,
@@ -254,6 +258,14 @@ def _cudnn(done: Done, mask: Mask) -> Three:
     if group > 1:
         dk, dv = (t.unflatten(2, (kv_heads, group)).sum(3) for t in (dk, dv))
     return dq, dk, dv
+
+
+def _apart(tensor: Tensor) -> Tensor:
+    """A copy, each of whose batch elements has room for eight more elements behind it."""
+    batch, rows, heads, d_head = tensor.shape
+    strides = (rows * heads * d_head + 8, heads * d_head, d_head, 1)
+    room = tensor.new_empty(batch * strides[0])
+    return room.as_strided(tensor.shape, strides).copy_(tensor)
 
 
 def _no_dropout(q: Tensor) -> tuple[Tensor, Tensor]:

@@ -287,7 +287,9 @@ def many_sequences() -> None:
             for row, i in ((0, 1), (1, 4)):
                 own = k[None, i * length : (i + 1) * length]
                 right = reference(q[None, [row]], own, own, Traits())
-                assert (out[row] - right[0, 0]).abs().max() < 1e-2
+                # One of 256 weights is dropped even then.
+                errors = (out[row] - right[0, 0]).abs().float()
+                assert (errors.median() if dropout_p else errors.max()) < 1e-2
 
 
 if __name__ == "__main__":
