@@ -141,9 +141,8 @@ def test_a_set_is_verified_on_its_operation(world: World) -> None:
 
 
 def test_what_no_family_of_the_operation_computes_is_refused(world: World) -> None:
-    common = {"op": "backward", "softcap": 30.0}
     with pytest.raises(NoUsableVariant, match="no family of kernels on sm_90 computes backward_"):
-        search(world, **{**BACKWARD, "common": common})
+        search(world, **BACKWARD, d_heads=(96,))
     with pytest.raises(NoUsableVariant, match="no family of backward kernels runs on sm_80"):
         search(world, **BACKWARD, arch="sm_80")
     family, config = families.get("sm80"), families.get("sm80").default_config(128, DType.FP16)
