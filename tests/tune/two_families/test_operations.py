@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fa_tune import families
+from fa_tune.core import hooks
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Variant, is_reference
 from fa_tune.core.options import WorkloadOptions
@@ -26,6 +27,7 @@ from tests.tune.fakes import H200, FakeProfiler
 from tests.tune.two_families.conftest import search
 
 NAME = Sm90BackwardFamily.name
+HOOK = "__device__ float score_hook(float s, int, int, int, int) { return -s; }"
 BACKWARD = {"kernels": "fast", "common": {"op": "backward"}, "dtypes": (DType.FP16,)}
 
 
@@ -141,8 +143,9 @@ def test_a_set_is_verified_on_its_operation(world: World) -> None:
 
 
 def test_what_no_family_of_the_operation_computes_is_refused(world: World) -> None:
+    common = {"op": "backward", "score_hook": hooks.register(HOOK)}
     with pytest.raises(NoUsableVariant, match="no family of kernels on sm_90 computes backward_"):
-        search(world, **BACKWARD, d_heads=(96,))
+        search(world, **{**BACKWARD, "common": common})
     with pytest.raises(NoUsableVariant, match="no family of backward kernels runs on sm_80"):
         search(world, **BACKWARD, arch="sm_80")
     family, config = families.get("sm80"), families.get("sm80").default_config(128, DType.FP16)
