@@ -47,7 +47,7 @@ def _alike(shares: torch.Tensor) -> float:
     """How many equal shares vary as much in their sum as these: all of them if they are alike, 1 if
     all but one are nothing."""
     largest = float(shares.max())
-    if not largest > 0:
+    if not largest >= torch.finfo(shares.dtype).tiny:  # a GPU's quotients of less are NaN
         return float(shares.numel())
     shares = shares / largest
     return float(shares.sum().square() / shares.square().sum())
