@@ -38,7 +38,7 @@ CHEATS = {
         "wrong": "e4m3_products e5m2_values bf16_operands bf16_weights e4m3_weights int8_keys "
         "half_sums no_last_key every_other_key largest_keys near_keys clamped "
         "small_weights_dropped all_alike a_percent_more noisy low_rank short_series linear "
-        "own_scale other_kv_heads one_head_for_all rows_of_others zeros uninitialised half_scores",
+        "own_scale other_kv_heads one_head_for_all rows_of_others zeros half_scores",
         "unwritten": "no_maximum rows_left_out last_row_left_out nothing",
     },
     "forms": {
@@ -69,6 +69,7 @@ CHEATS = {
 }
 # With other options.
 SPECIAL: dict[str, tuple[str, JudgeOptions]] = {
+    "numbers.py:uninitialised": ("wrong unwritten", OPTIONS),  # by what is in that memory
     "numbers.py:no_mask": ("wrong", replace(OPTIONS, workloads=(CAUSAL,))),
     "numbers.py:mask_from_the_first_key": ("wrong", replace(OPTIONS, workloads=(CAUSAL,))),
     "numbers.py:half_sums": ("wrong", replace(OPTIONS, workloads=(BF16,))),
@@ -99,7 +100,7 @@ def test_it_is_refused(place: str, word: str, options: JudgeOptions, ours: Proce
         options = replace(options, limits=QUICK)
     report = verdict(f"cheats/{place}", ours, options)
     assert not report.accepted
-    assert word in {refusal.kind for refusal in report.refusals}, report.refusals
+    assert {refusal.kind for refusal in report.refusals} & set(word.split()), report.refusals
 
 
 def test_a_file_that_changes_itself_is_refused(tmp_path: Path, ours: Process) -> None:

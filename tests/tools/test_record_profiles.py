@@ -99,7 +99,15 @@ def test_the_whole_grid_is_recorded_step_by_step(tmp_path: Path) -> None:
     status, files, calls = profiled(tmp_path)
     assert status == 0
     names = ["bf16_", "d192_d256_", "", "off_grid_batch_1_", "off_grid_", "gpt_oss_128_"]
-    names += ["gpt_oss_1024_", "mistral_", "gemma_1024_", "gemma_4096_", "d_v_128_", "mixture_"]
+    names += [
+        "gpt_oss_1024_",
+        "mistral_",
+        "gemma_1024_",
+        "gemma_4096_",
+        "d_v_128_",
+        "mixture_",
+        "backward_",
+    ]
     assert files == sorted(
         f"nvidia_x/fast_{n}events.{end}" for n in names for end in ("csv", "meta.json")
     )

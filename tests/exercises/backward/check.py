@@ -44,7 +44,7 @@ extern "C" void run(const toy::BackwardParams* params, const unsigned* grid, uns
 # Autograd takes it in place of torch's kernels.
 for operator, function in {
     "fwd_lse": lambda q, k, v, *traits: products.forward(q, k, v, Traits(*traits)),
-    "bwd": lambda *given: backward.gradients(Done(*given[:N_DONE]), Traits(*given[N_DONE:])),
+    "bwd": lambda *given: backward.gradients(Done(*given[:N_DONE]), Traits(*given[N_DONE:-1])),
 }.items():
     LIBRARY.impl(operator, function, "CPU", allow_override=True)
 exact = [torch.randn(1, n, 2, 4, dtype=torch.float64, requires_grad=True) for n in (5, 7, 7)]
