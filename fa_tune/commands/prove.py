@@ -71,8 +71,8 @@ def command(
     until the 95 % interval of the ratio is narrower than the gain, no gain of over 1 % is left, or
     the budget is spent.
 
-    Ctrl-C, or a run that fails, ends with the pairs that are finished. Exit status 4 if the program
-    fails or there is nothing to compare.
+    Ctrl-C, the budget, or a run that fails, ends with the coverage and the pairs that are finished.
+    Exit status 4 if a run fails, or the first has no attention on a GPU or no end.
 
     \b
     Examples:
@@ -102,8 +102,8 @@ def command(
         _show(proof)
     if proof.ended == "interrupted":
         raise KeyboardInterrupt
-    if proof.problem is not None:
-        raise NoUsableVariant(proof.problem)
+    if proof.ended == "failed":
+        raise NoUsableVariant(proof.problem or "a run failed")
 
 
 def _show(proof: Proof) -> None:

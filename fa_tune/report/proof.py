@@ -11,15 +11,15 @@ from fa_tune.store.proof import Coverage, Proof, Verdict
 ENDED = {
     "decided": "",
     "budget": "The budget ended the runs.",
-    "interrupted": "Interrupted: these are the runs that were finished.",
-    "failed": "A run failed: these are the runs before it.",
+    "interrupted": "Interrupted.",
+    "failed": "A run failed.",
 }
 
 
 def headline(proof: Proof) -> str:
     """The answer in a line."""
     if proof.time_ratio is None:
-        return "Nothing was compared"
+        return "No pair of runs ended"
     speed = f"{1 / proof.time_ratio.value:.3f} times as fast with fa-tune"
     return {
         Verdict.FASTER: speed,
@@ -46,6 +46,8 @@ def sentences(proof: Proof) -> Iterator[str]:
         )
     if ENDED[proof.ended]:
         yield ENDED[proof.ended]
+    if proof.problem is not None:
+        yield f"{proof.problem[0].upper()}{proof.problem[1:]}."
     if proof.coverage is not None:
         yield _of_coverage(proof.coverage)
         yield from proof.coverage.notes

@@ -20,6 +20,7 @@ from fa_tune.core.stats import median
 from fa_tune.store.capture.parts import VARIABLE, Settings, joined
 from fa_tune.store.capture.schema import SCHEMA, Capture
 from fa_tune.store.proof import (
+    FEWEST_PAIRS,
     Coverage,
     Ended,
     Pair,
@@ -64,10 +65,10 @@ def read_metric(text: str) -> re.Pattern[str]:
 def prove(options: ProveOptions, progress: Progress) -> Proof:
     """What the program gains.  A first run with our kernels is not timed: it compiles them, and is
     captured.  Pairs of runs follow, in the order ABBA, until the gain is known or the budget is
-    spent.  What fails or is interrupted leaves the pairs before it.
+    spent.  What fails or is interrupted then leaves the coverage and the pairs before it.
 
-    Raises ToolMissing and NoUsableVariant where there is nothing to compare: a program that cannot
-    be started, does not use CUDA through torch, fails, or has no end within the budget.
+    Raises ToolMissing and NoUsableVariant for a first run that cannot be started, does not use
+    CUDA through torch, fails, or has no end within the budget.
     """
     began = datetime.now(UTC).isoformat(timespec="seconds")
     ended: Ended = "interrupted"
@@ -81,8 +82,12 @@ def prove(options: ProveOptions, progress: Progress) -> Proof:
             ended = _compare(runs, progress)
         except KeyboardInterrupt:
             pass
+        except _OutOfTime as error:
+            if coverage is None:
+                raise
+            ended, problem = "budget", None if runs.pairs else str(error)
         except FaTuneError as error:
-            if not runs.pairs:
+            if coverage is None:
                 raise
             ended, problem = "failed", str(error)
     return Proof(
@@ -114,6 +119,11 @@ def _ended_alike() -> Iterator[None]:
 def _compare(runs: _Runs, progress: Progress) -> Ended:
     """Add pairs until it is decided, or another one has no place in the budget."""
     limit, seconds = runs.options.pairs, runs.options.seconds
+    if seconds is not None and seconds < 2 * runs.first_s:
+        progress.note(
+            f"The first run took {runs.first_s:.3g} s, compiling included; --budget {seconds:g}s "
+            f"may be too short for a pair. Give {2 * FEWEST_PAIRS * runs.first_s:.0f}s or more."
+        )
     progress.stage("pairs of runs", limit or 0)
     began = time.monotonic()
     longest_s = 0.0
@@ -122,12 +132,7 @@ def _compare(runs: _Runs, progress: Progress) -> Ended:
         left_s = None if seconds is None else began + seconds - start
         if (left_s is not None and left_s < longest_s) or len(runs.pairs) == limit:
             return "budget"
-        try:
-            runs.add_pair(left_s)
-        except _OutOfTime:
-            if not runs.pairs:
-                raise
-            return "budget"
+        runs.add_pair(left_s)
         longest_s = max(longest_s, time.monotonic() - start)
         progress.advance(f"{runs.pairs[-1].ours:.4g} {WITH}, {runs.pairs[-1].torchs:.4g} {WITHOUT}")
     return "decided"
@@ -139,10 +144,12 @@ class _OutOfTime(NoUsableVariant):
 
 @dataclass
 class _Runs:
-    """The runs of a program; `folder` is for what its processes write."""
+    """The runs of a program; `folder` is for what its processes write, `first_s` the wall time of
+    the first in seconds."""
 
     options: ProveOptions
     folder: Path
+    first_s: float = 0.0
     pairs: list[Pair] = field(default_factory=list)
 
     @property
@@ -165,7 +172,7 @@ class _Runs:
         environment |= {"PYTHONPATH": f"{after}{os.pathsep}{before}", VARIABLE: str(self._parts)}
         began, started = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
         self._value(True, limit_s, environment)
-        wall_s = time.perf_counter() - began
+        self.first_s = time.perf_counter() - began
         said = [path.read_text(encoding="utf-8") for path in self._said.iterdir()]
         if failed := [text for text in said if text]:
             raise ToolMissing(f"the program cannot use fa-tune: {failed[0]}")
@@ -174,7 +181,7 @@ class _Runs:
                 "no process of the program used CUDA through torch in a Python that has fa-tune; "
                 "install fa-tune beside the program's torch"
             )
-        program = Capture(SCHEMA, self.options.command, started, wall_s, 0, (), ())
+        program = Capture(SCHEMA, self.options.command, started, self.first_s, 0, (), ())
         return coverage_of(joined(program, self._parts))
 
     def add_pair(self, limit_s: float | None) -> None:

@@ -116,16 +116,23 @@ def test_what_ended_early_is_written_and_its_status_kept(
     console: Console, made: Any, tmp_path: Path
 ) -> None:
     page = tmp_path / "page.html"
-    for changes, status in (
-        ({"ended": "interrupted"}, 130),
-        ({"ended": "failed", "problem": "the program as it is ended with status 3"}, 4),
+    none = {"pairs": (), "time_ratio": None}
+    late = "the program did not end within 5 s; allow more by --budget"
+    for changes, status, says in (
+        ({"ended": "interrupted"}, 130, "3 pairs"),
+        ({"ended": "failed", "problem": "the program ended with status 3"}, 4, "3 pairs"),
+        ({"ended": "failed", "problem": "the program ended with status 3", **none}, 4, "No pair"),
+        ({"ended": "budget", "problem": late, **none}, 0, late[1:]),
     ):
         made(verdict=Verdict.OPEN, **changes)
         done = console("prove", "--html", str(page), "--", "true")
         assert done.status == status
-        assert "3 pairs" in done.out
-        assert page.exists()
+        assert says in " ".join(done.out.split())
+        assert "80.0 %" in done.out
+        assert page_document(page)["sections"]["shares"]
         page.unlink()
+    done = console("prove", "--json", "--", "true")
+    assert (done.json["pairs"], done.json["problem"]) == ([], late)
 
 
 def test_nothing_is_no_gain(console: Console, made: Any) -> None:

@@ -102,8 +102,6 @@ def test_a_failure_leaves_what_was_measured(proven: Prove) -> None:
         ("raise ValueError('a' * 9000)", "status 1: ValueError: aaa"),
         ("print('step fast ms')", "--metric"),
         ("print('step 0 ms')", "--metric"),
-        (f"if n == 1: sys.exit(3)\n{PRINTS}", "with fa-tune ended with status 3"),
-        (f"if n == 2: sys.exit(3)\n{PRINTS}", "as it is ended with status 3"),
     ],
 )
 def test_a_program_that_fails_is_one_line(proven: Prove, body: str, says: str) -> None:
@@ -111,6 +109,38 @@ def test_a_program_that_fails_is_one_line(proven: Prove, body: str, says: str) -
         proven(body)
     assert says in str(failed.value)
     assert len(str(failed.value)) < 400
+
+
+@pytest.mark.parametrize(("n", "who"), [(1, "with fa-tune"), (2, "as it is")])
+def test_a_first_pair_that_fails_leaves_the_coverage(proven: Prove, n: int, who: str) -> None:
+    found = proven(f"if n == {n}: sys.exit(3)\n{PRINTS}")
+    assert (found.ended, found.pairs, found.time_ratio) == ("failed", (), None)
+    assert found.problem is not None
+    assert f"{who} ended with status 3" in found.problem
+    assert found.coverage is not None
+
+
+@pytest.mark.parametrize("hangs", [1, 2])
+def test_a_budget_without_a_pair_leaves_the_coverage(
+    proven: Prove, tmp_path: Path, hangs: int
+) -> None:
+    found = proven(f"if n >= {hangs}: time.sleep(600)\n{PRINTS}", seconds=1.0, pairs=None)
+    assert (found.ended, found.verdict) == ("budget", Verdict.OPEN)
+    assert (found.pairs, found.time_ratio) == ((), None)
+    assert found.problem is not None
+    assert "--budget" in found.problem
+    assert found.coverage is not None
+    assert provable.runs(tmp_path) == 1 + hangs
+
+
+@pytest.mark.parametrize(("seconds", "notes"), [(0.8, 1), (30.0, 0)])
+def test_a_budget_below_two_runs_is_told_after_the_first(
+    tmp_path: Path, seconds: float, notes: int
+) -> None:
+    command = provable.write(tmp_path, f"time.sleep(0 if n else 0.5)\n{PRINTS}")
+    progress = Silent()
+    prove(ProveOptions(command, METRIC, pairs=1, seconds=seconds), progress)
+    assert ["--budget" in note for note in progress.notes] == [True] * notes
 
 
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
