@@ -93,13 +93,13 @@ def command(
         limits = budget.measurements, budget.seconds
         asked = ProveOptions(program, metric, bool(higher_is_better), registry, *limits)
         proof = prove(asked, progress)
-        if html is not None:
-            write_proof(html, proof)
-            progress.note(f"The page is {html}.")
     if output.as_json:
         write_document(Proof, proof)
     else:
         _show(proof)
+    if html is not None:
+        write_proof(html, proof)
+        progress.note(f"The page is {html}.")
     if proof.ended == "interrupted":
         raise KeyboardInterrupt
     if proof.ended == "failed":

@@ -247,7 +247,7 @@ class Progress(Protocol):
     """Whoever watches the work.  Every method may be called from the working thread only."""
 
     def stage(self, name: str, total: int) -> None:
-        """A stage of `total` steps begins; the one before is over."""
+        """A stage of `total` steps, 0 if unknown, begins; the one before is over."""
 
     def advance(self, text: str = "") -> None:
         """One step is done; `text` says which."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fa_tune.core.errors import StorageError
 from fa_tune.core.stats import Ratio
 from fa_tune.store.capture.schema import Served
 from fa_tune.store.proof import Coverage, Pair, Proof, Share, Verdict, time_ratio
@@ -74,6 +75,19 @@ def test_the_registry_is_read_before_anything_runs(
     path.write_text("{")
     assert console("prove", "--registry", str(path), "--", "true").status == 5
     assert len(asked.calls) == 1
+
+
+def test_a_page_that_cannot_be_written_costs_no_result(
+    console: Console, made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise StorageError("no space left")
+
+    made()
+    monkeypatch.setattr("fa_tune.commands.prove.write_proof", full)
+    done = console("prove", "--json", "--html", str(tmp_path / "page.html"), "--", "true")
+    assert done.status != 0
+    assert done.json["time_ratio"]["interval"] is not None
 
 
 @pytest.mark.parametrize(

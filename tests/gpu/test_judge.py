@@ -26,7 +26,7 @@ CHEATS = {
     "the_default_stream": {"unwritten"},
     "a_stream_left_current": {"unwritten"},
     "a_thread_behind_the_event": {"unwritten"},
-    "a_graph_of_another_moment": {"wrong", "kept"},
+    "a_graph_of_another_moment": {"wrong", "kept", "unwritten"},
     "kept_by_pointer": {"kept"},
     "kept_by_contents": {"kept"},
     "events_replaced": {"patched"},

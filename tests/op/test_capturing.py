@@ -130,8 +130,9 @@ def test_masks_are_what_they_are(tmp_path: Path) -> None:
     hides = torch.ones(12, 12).tril().bool()
     added = torch.zeros(12, 12).masked_fill(~hides, torch.finfo(torch.float32).min)
     padded = torch.arange(12) < torch.tensor([[12], [7]])
+    by_cudnn = torch.zeros(12, 12).masked_fill(~hides, -65504.0)
     kinds = {
-        "causal": [hides, added, hides.expand(2, 1, 12, 12), hides[None].clone()],
+        "causal": [hides, added, by_cudnn, hides.expand(2, 1, 12, 12), hides[None].clone()],
         "full+padding": [padded[:, None, None]],
         "bias": [torch.randn(1, 2, 12, 12)],
     }

@@ -56,7 +56,8 @@ class PlainProgress:
         now = time.monotonic()
         if not self._quiet and now - self._shown_at >= EVERY_S:
             self._shown_at = now
-            self.print(f"{self._name}: {self._done} of {self._total}")
+            known = f" of {self._total}" if self._total else ""
+            self.print(f"{self._name}: {self._done}{known}")
 
     def leader(self, text: str) -> None:
         """Not shown."""
@@ -182,7 +183,7 @@ class _Bar(_Lane):
         if self._prefix:  # what led on a lane was of another workload
             self._leader = ""
         text = f"{self._prefix}{name}"
-        self._task = self._bars.add_task(text, total=total, aside=self._leader)
+        self._task = self._bars.add_task(text, total=total or None, aside=self._leader)
 
     def advance(self, text: str = "") -> None:
         self._update(1, self._leader or " ".join(text.split()))

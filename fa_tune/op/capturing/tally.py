@@ -26,6 +26,9 @@ SPIN_CYCLES, SPIN_S = 200_000, 1e-4  # what keeps a GPU busy until the host has 
 MOST_SAMPLES = 64
 MOST_LOOKS = 32  # of a form
 MOST_ELEMENTS = 1 << 22  # of a mask, rows of which are looked at where it has more
+HIDES = (
+    -1e4
+)  # at most this is added to hide a key: BERT's way; torch gives cuDNN -65504, others -inf
 ROWS, ELEMENTS = 256, 4  # so many then, of so many batch elements and heads
 
 
@@ -254,7 +257,7 @@ def _truth(mask: Tensor, rows: Any, n_q: int) -> str:
     if mask.dtype == torch.bool:
         return masks.truth(mask.numpy(), n_q, rows)
     numbers = mask.float()
-    hidden = numbers <= torch.finfo(mask.dtype).min / 2
+    hidden = numbers <= HIDES
     if bool((numbers[~hidden] != 0).any()):
         return masks.BIAS
     return masks.truth((~hidden).numpy(), n_q, rows)
