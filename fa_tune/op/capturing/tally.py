@@ -26,9 +26,7 @@ SPIN_CYCLES, SPIN_S = 200_000, 1e-4  # what keeps a GPU busy until the host has 
 MOST_SAMPLES = 64
 MOST_LOOKS = 32  # of a form
 MOST_ELEMENTS = 1 << 22  # of a mask, rows of which are looked at where it has more
-HIDES = (
-    -1e4
-)  # at most this is added to hide a key: BERT's way; torch gives cuDNN -65504, others -inf
+HIDES = -1e4  # or less is added to a hidden key: BERT's way; torch gives cuDNN -65504
 ROWS, ELEMENTS = 256, 4  # so many then, of so many batch elements and heads
 
 
