@@ -34,7 +34,8 @@ from fa_tune.store.capture.workloads import wishes_of
 from fa_tune.tune import flow, session
 from fa_tune.tune.captured import search_captured
 from fa_tune.tune.outputs import save_csv
-from fa_tune.tune.results import SearchResult
+from fa_tune.tune.plan import passes
+from fa_tune.tune.results import SearchResult, as_one
 from fa_tune.tune.staleness import AttemptStanding, Staleness, why_stale
 
 STALE_ROWS = 20  # shown, unless --limit says otherwise
@@ -92,6 +93,7 @@ class Stale:
     *("arch", "jobs", "compile_timeout_s", "device", "devices", "ray", "ncu", "recordings"),
     *("cache_dir", "quiet"),
     limit="the 5 fastest configs, the chosen one and the default; all with --wide",
+    step=True,
 )
 @flag(
     "--why-stale",
@@ -182,12 +184,12 @@ def command(
         options = replace(options, measure=replace(options.measure, typed=typed))
     if stale:
         with watching(quiet) as progress:
-            found = why_stale(options, progress, _configs(options))
-        _show_staleness(found, output)
+            found = [why_stale(one, progress, _configs(one)) for one in passes(options)]
+        _show_staleness(Staleness(tuple(s for one in found for s in one.standings)), output)
         return
     with watching(quiet) as progress, session.ready_workers(options.machine):
         if captured is None:
-            result = flow.search(options, progress, _configs(options), priors)
+            result = _of_passes(options, priors, progress)
         else:
             result = _of_captured(captured, options, priors, progress)
     without_a_choice = [
@@ -216,6 +218,17 @@ def command(
 
 def _configs(options: SearchOptions) -> list[Config] | None:
     return configs_of(options, options.workloads.workloads()) if options.axes else None
+
+
+def _of_passes(
+    options: SearchOptions, priors: Sequence[Prior], progress: PlainProgress
+) -> SearchResult:
+    """What was found for each pass, kept as one search's would be."""
+    searches = passes(options)
+    result = as_one([flow.search(one, progress, _configs(one), priors) for one in searches])
+    if options.csv is not None and searches[1:]:  # each of them wrote its own
+        save_csv(options.csv, result)
+    return result
 
 
 def _refuse_beside_captured(**others: bool) -> None:

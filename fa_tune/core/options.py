@@ -23,6 +23,7 @@ from fa_tune.core.workload import (
 REFERENCES = ("fa2", "cudnn")  # measured where a user does not say
 PROFILERS = ("auto", "ncu", "events", "replay")
 REGIMES = ("isolated", "sustained")  # launches with a cold L2; back to back for a second
+BOTH = "both"  # for a search: forward as training needs it, and backward
 CANDIDATES = ("own", "all")  # our kernels; libraries as well
 METRIC_LISTS = ("rank", "explain", "full")
 COMPILE_TIMEOUT_S = 30.0  # the slowest kernel known takes 2 s on one core
@@ -225,7 +226,8 @@ class SearchOptions(KernelOptions):
     exhaustive, or a budget of `measurements` or `seconds` of measuring, leaves configs out; `audit`
     of those are measured to see what was missed.  `confirm`: on a GPU, compare each choice with the
     default once more, as a program would run them.  `candidates` is one of CANDIDATES: kernels of
-    ours, or libraries as well."""
+    ours, or libraries as well.  `step`: search also the forward passes before the backward passes
+    that are named."""
 
     registry: Path | None = None  # None: the user's registry
     axes: tuple[str, ...] = ()
@@ -235,6 +237,7 @@ class SearchOptions(KernelOptions):
     audit: int = 0
     confirm: bool = True
     candidates: str = CANDIDATES[0]
+    step: bool = False
 
     @property
     def explores(self) -> bool:

@@ -4,13 +4,13 @@ gain anything, or the budget is spent."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.options import Progress, SearchOptions, WorkloadOptions
 from fa_tune.store.capture.workloads import Wishes
-from fa_tune.tune.results import SearchResult
+from fa_tune.tune.results import SearchResult, as_one
 
 SMALLEST_GAIN = 0.01  # of the program's attention time
 
@@ -55,18 +55,4 @@ def search_captured(
             progress.warn(f"{wanted.workload.key}: {error}")
     else:
         ended = f"all {len(wishes.wanted)} workloads"
-    return CapturedSearch(_as_one(found) if found else None, f"Searched: {ended}.")
-
-
-def _as_one(found: Sequence[SearchResult]) -> SearchResult:
-    return replace(
-        found[-1],
-        results=tuple(one for result in found for one in result.results),
-        rejected=tuple(dict.fromkeys(one for result in found for one in result.rejected)),
-        resources={name: one for result in found for name, one in result.resources.items()},
-        registry=next((result.registry for result in found if result.registry), None),
-        reused=sum(result.reused for result in found),
-        measured=sum(result.measured for result in found),
-        warnings=tuple(dict.fromkeys(text for result in found for text in result.warnings)),
-        not_kept=next((result.not_kept for result in found if result.not_kept), None),
-    )
+    return CapturedSearch(as_one(found) if found else None, f"Searched: {ended}.")

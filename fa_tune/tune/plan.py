@@ -12,10 +12,17 @@ from fa_tune.build.compile import kernel_source_identity
 from fa_tune.core import input_files
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.model import Artifact
-from fa_tune.core.options import DEFAULT_KERNELS, Progress, SearchOptions, Silent
+from fa_tune.core.options import (
+    DEFAULT_KERNELS,
+    Progress,
+    SearchOptions,
+    Silent,
+    WorkloadOptions,
+)
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.selection import choose_configs, note_of_d_head
+from fa_tune.operations.backward.spec import forward_of
 from fa_tune.search.strategies.budget import Budget
 from fa_tune.search.strategies.transfer import Prior
 from fa_tune.tune.candidates import (
@@ -110,6 +117,24 @@ class SearchPlan:
             margin=self.tie_break.margin(workload, next(iter(keep), None)),
             search=self.tag,
         )
+
+
+def passes(options: SearchOptions) -> tuple[SearchOptions, ...]:
+    """The searches that options ask for: for a step the forward passes, with the log-sum-exp, then
+    the backward passes; else the one.  Nothing of one pass changes the other's time, so the fastest
+    step is the fastest of each.  Families that are named are for the pass that they compute."""
+    if not options.step:
+        return (options,)
+    forward = dict.fromkeys(map(forward_of, options.workloads.workloads()))
+    grids = (WorkloadOptions.of((*forward,)), options.workloads)
+    return tuple(
+        replace(
+            options,
+            workloads=grid,
+            families=tuple(n for n in options.families if families.get(n).operation == grid.op),
+        )
+        for grid in grids
+    )
 
 
 def plan_search(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fa_tune.build.compile import BuildResult
@@ -122,6 +122,21 @@ class SearchResult:
     def attempts(self) -> tuple[Attempt, ...]:
         """Every attempt of every workload."""
         return tuple(a for r in self.results for a in r.attempts)
+
+
+def as_one(found: Sequence[SearchResult]) -> SearchResult:
+    """Several searches' results as one search's."""
+    return replace(
+        found[-1],
+        results=tuple(one for result in found for one in result.results),
+        rejected=tuple(dict.fromkeys(one for result in found for one in result.rejected)),
+        resources={name: one for result in found for name, one in result.resources.items()},
+        registry=next((result.registry for result in found if result.registry), None),
+        reused=sum(result.reused for result in found),
+        measured=sum(result.measured for result in found),
+        warnings=tuple(dict.fromkeys(text for result in found for text in result.warnings)),
+        not_kept=next((result.not_kept for result in found if result.not_kept), None),
+    )
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from fa_tune.commands.shared.parameters import NamedPath, WholeNumber
 from fa_tune.core.inputs import DEFAULT
 from fa_tune.core.model import user_subject
 from fa_tune.core.options import (
+    BOTH,
     COMMON_FIELDS,
     COMPILE_TIMEOUT_S,
     DEFAULT_KERNELS,
@@ -49,11 +50,12 @@ from fa_tune.core.options import (
     WorkloadOptions,
 )
 from fa_tune.core.published import USES
-from fa_tune.core.workload import BACKWARD, BENCHMARK_HEADS, MASKS, USUAL, DType
+from fa_tune.core.workload import BACKWARD, BENCHMARK_HEADS, FIELDS, MASKS, USUAL, DType
 from fa_tune.families.selection import stated_config
 from fa_tune.libraries import LABELS, is_installed, user
 
 OF_BACKWARD = ("fa3",)  # references that a backward pass is measured beside where they are there
+OPERATIONS = FIELDS["op"].allowed
 MODELS = "models"
 SEQ_LENS = parameters.whole_numbers(1, MAX_TOKENS, "1024,4096")
 
@@ -255,6 +257,13 @@ _MACHINE: Mapping[str, Decorator[Any]] = {
 }
 
 
+_STEP_OP = field_option(
+    "op",
+    type=click.Choice((*OPERATIONS, BOTH)),
+    help=f"{FIELDS['op'].help} both: forward with the log-sum-exp, as training runs it, then "
+    "backward, and the time of both beside the libraries'.",
+)
+
 # The other parts of SearchOptions.
 _SEARCH: Mapping[str, Decorator[Any]] = {
     "kernels": option(
@@ -330,11 +339,12 @@ _OTHERS: Mapping[str, Decorator[Any]] = {
 }
 
 
-def shared_options(*names: str, limit: str = "20") -> Decorator[Any]:
+def shared_options(*names: str, limit: str = "20", step: bool = False) -> Decorator[Any]:
     """Options by their names in the tables above, `workloads` for all of the problem, and `common`
     for COMMON_FIELDS, with d_head_v beside d_heads.  Their values come as `output`, or as
     `options`, for which others of the command are taken too that are a part of SearchOptions; each
-    of the rest by itself.  `limit`: the help's word for the default of --limit."""
+    of the rest by itself.  `limit`: the help's word for the default of --limit.  `step`: --op may
+    be both."""
     rows = option(
         "--limit",
         type=WholeNumber(1, 1_000_000),
@@ -343,6 +353,8 @@ def shared_options(*names: str, limit: str = "20") -> Decorator[Any]:
     )
     output = {**_OUTPUT, "limit": rows}
     known = {**_WORKLOAD, **_MEASURE, **_MACHINE, **_SEARCH, **output, **_OTHERS}
+    if step:
+        known["op"] = _STEP_OP
     common = [n for n in COMMON_FIELDS if n != "d_head_v" or "d_heads" in names]
     parts = {"workloads": tuple(_WORKLOAD), "common": common}
     chosen = [n for name in names for n in parts.get(name, (name,))]
@@ -355,6 +367,8 @@ def shared_options(*names: str, limit: str = "20") -> Decorator[Any]:
             values["output"] = Output(**own)
         if not {*chosen} - output.keys() - _OTHERS.keys():
             return values
+        if values.get("op") == BOTH:
+            values |= {"op": BACKWARD, "step": True}
         made = {
             "workloads": _workloads(**taken(_WORKLOAD)),
             "measure": _measure(**taken(_MEASURE)),
@@ -379,7 +393,7 @@ def _of_one_operation(found: SearchOptions) -> SearchOptions:
     if families.is_config(found.kernels):
         parsed = families.parse(found.kernels, d_head=families.NOT_STATED)
         computed = {families.kind_of(parsed)[-1]}
-    if len(computed) == 1:
+    if len(computed) == 1 and not found.step:
         (op,) = computed
         if is_typed("op") and op != found.workloads.op:
             raise click.UsageError(

@@ -12,16 +12,20 @@ from typing import Literal
 
 from fa_tune.commands.shared import documents
 from fa_tune.commands.shared.documents import Count, Stages, filled, write_document
+from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.output import say, tell
 from fa_tune.commands.views import search_table
 from fa_tune.commands.views.row_table import subject_of
 from fa_tune.core.comparison import OnInputs
 from fa_tune.core.model import DeviceInfo, Outcome, Rejected, Variant
 from fa_tune.core.stats import Ratio
+from fa_tune.core.units import format_seconds
 from fa_tune.core.workload import Workload
 from fa_tune.report.fitted import Legend
 from fa_tune.report.formats import row_objects, write_text
+from fa_tune.report.page.figures import places
 from fa_tune.report.page.source import Source
+from fa_tune.report.page.steps import Step, steps
 from fa_tune.report.wrap import terminal_width
 from fa_tune.search.decide import Decision
 from fa_tune.store.table.from_attempts import rows_from_attempts
@@ -71,6 +75,7 @@ class Search:
     reused: Count
     warnings: tuple[str, ...]
     workloads: tuple[WorkloadFound, ...]
+    steps: tuple[Step, ...]
     rejected: tuple[documents.Rejected, ...]
     stages_s: Stages
 
@@ -105,6 +110,8 @@ def show_search(result: SearchResult, limit: int | None, *, wide: bool = False) 
             say()
         sentences.append(search_table.sentence(found, name, legend, _gpu(result)))
     decided = any(found.decision for found in result.results)
+    if both := [*steps(places([page_source(result)]))]:
+        say(_steps_table(both))
     if legend is not None and decided:
         tell(search_table.KEY)
         say("\n".join([*legend.lines(terminal_width()), ""]))
@@ -117,6 +124,21 @@ def show_search(result: SearchResult, limit: int | None, *, wide: bool = False) 
         sentences.append(f"Kept in {result.registry}.")
     for text in (*sentences, f"Measurements: {result.source}."):
         tell(text, wide=wide)
+
+
+def _steps_table(both: Sequence[Step]) -> str:
+    """Training steps, and how much faster they are than the libraries'."""
+    libraries = dict.fromkeys(name for step in both for name in step.speed_over)
+    headings = ["training step", "forward", "backward", "both", *(f"over {n}" for n in libraries)]
+    rows = [
+        [
+            step.problem,
+            *map(format_seconds, (step.forward_s, step.backward_s, step.both_s)),
+            *(f"{step.speed_over[n]:.2f}x" if n in step.speed_over else "" for n in libraries),
+        ]
+        for step in both
+    ]
+    return f"{fitted_table(headings, rows, {headings[0]})}\n"
 
 
 def _by_choice(found: WorkloadResult, rows: Sequence[Row]) -> list[Row]:
@@ -144,6 +166,7 @@ def write_search(result: SearchResult, stages_s: Mapping[str, float]) -> None:
             )
             for found in result.results
         ],
+        steps=tuple(steps(places([page_source(result)]))),
         rejected=documents.rejected(result.rejected),
         stages_s=stages_s,
     )

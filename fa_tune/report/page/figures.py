@@ -46,7 +46,7 @@ class Place:
     def kind(self) -> str:
         """What the workloads of a line by length share: `d_head 128, FP16, causal`."""
         apart = ("seq_len ", "batch ")
-        return ", ".join(part for part in _parts(self.label) if not part.startswith(apart))
+        return ", ".join(part for part in parts_of(self.label) if not part.startswith(apart))
 
     @cached_property
     def pace(self) -> dict[str, float]:
@@ -128,7 +128,7 @@ def places(sources: Iterable[Source]) -> list[Place]:
         for source in sources
         for group, rows in grouped(source.rows).items()
     ]
-    parts = [_parts(label) for label, _, _ in found]
+    parts = [parts_of(label) for label, _, _ in found]
     shared = set.intersection(*map(set, parts)) if parts else set()
     apart = {tuple(p for p in own if not p.startswith("batch ")) for own in parts}
     if len(apart) == len(set(map(tuple, parts))):  # the batch follows from the others
@@ -139,7 +139,8 @@ def places(sources: Iterable[Source]) -> list[Place]:
     ]
 
 
-def _parts(label: str) -> list[str]:
+def parts_of(label: str) -> list[str]:
+    """What a label lists."""
     return re.split("[,;] ", label)
 
 

@@ -11,7 +11,7 @@ from fa_tune.core.roofline import ROOFS
 from fa_tune.core.units import format_fixed
 from fa_tune.profile.explain import REASONS
 from fa_tune.report.fitted import FamilyPart
-from fa_tune.report.page import charts, counted, figures
+from fa_tune.report.page import charts, counted, figures, steps
 from fa_tune.report.page.figures import Records
 from fa_tune.report.page.headline import Headline, headline
 from fa_tune.report.page.picture import Spec
@@ -85,6 +85,7 @@ def contents_of(sources: Sequence[Source], against: Sequence[Source] = ()) -> Co
     profiled = counted.by_workload(sources)
     records = {
         "answers": answers,
+        "steps": steps.records(places),
         "rates": figures.rates(places, numbers),
         "ties": figures.ties(places, numbers),
         "single": figures.single_configs(places, numbers),
@@ -120,6 +121,9 @@ _COLUMNS: dict[str, Column] = {
     "config": ("config", None),
     "kernel": ("kernel", None),
     "median_ms": ("median (ms)", 4),
+    "forward_ms": ("forward (ms)", 4),
+    "backward_ms": ("backward (ms)", 4),
+    "both_ms": ("both (ms)", 4),
     "tflops": ("TFLOP/s", 1),
     "gb_per_s": ("GB/s", 0),
     "peak_percent": ("% of the GPU's peak", 0),
@@ -173,6 +177,13 @@ _PARTS = {
             "short config median_ms tflops gb_per_s peak_percent times low high library others"
         ),
         charts.speedups,
+    ),
+    "steps": Section(
+        "How fast is a training step?",
+        "Medians of the chosen forward pass, with the log-sum-exp, and backward pass; their speed "
+        "together over that of a library's two.",
+        _columns("workload forward_ms backward_ms both_ms times library others"),
+        lambda _: None,
     ),
     "rates": Section(
         "How fast by length?",
