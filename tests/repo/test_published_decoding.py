@@ -19,7 +19,7 @@ from tests.repo.test_published_cells import block, numbers, paired, recorded_at,
 
 H200 = ROOT / "profiles" / "nvidia_h200"
 H100 = ROOT / "profiles" / "nvidia_h100_80gb_hbm3"
-KEYS, BATCHES, SHOWN = (1024, 8192, 32768, 131072), (1, 4, 16, 64, 128), (1, 16, 128)
+KEYS, BATCHES, SHOWN = (1024, 8192, 32768, 131072), (1, 4, 16, 64, 128), (1, 128)
 READ, LIBRARIES = (
     "bare read",
     {"FA2": "FlashAttention 2", "FA4": "FlashAttention 4", "cuDNN": "cuDNN"},

@@ -1,4 +1,4 @@
-"""The table of search strategies in docs/strategies.md has the kept results."""
+"""The table of search strategies in benchmarks/search_experiments.md has the kept results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.project_files import ROOT
 
 
 def test_the_page_has_the_table_of_the_results() -> None:
-    page = (ROOT / "docs" / "strategies.md").read_text(encoding="utf-8")
+    page = (ROOT / "benchmarks" / "search_experiments.md").read_text(encoding="utf-8")
     results = ROOT / "benchmarks" / "search_strategies_h200.json"
     made = table(json.loads(results.read_text(encoding="utf-8")))
     assert with_table(page, made) == page

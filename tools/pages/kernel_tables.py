@@ -9,7 +9,6 @@ from typing import Any
 from fa_tune import families
 from fa_tune.core.arch import limits
 from fa_tune.core.workload import BACKWARD, DType, Workload
-from fa_tune.families.sm90.config import REGISTER_BUDGET
 from fa_tune.families.sm90.sets import default_config
 from recorded_files import table
 
@@ -60,9 +59,3 @@ def sm80_bwd_example() -> str:
     family, workload = families.get("sm80_bwd"), Workload(*USUAL, 128, DType.FP16, op=BACKWARD)
     most, least = (family.default_for(workload, limits(of)) for of in ((9, 0), (8, 9)))
     return f"The default at d_head 128 is `{most}` on compute capability 9.0, `{least}` on 8.9."
-
-
-def sm90_registers() -> str:
-    """What a thread's accumulators may take."""
-    rows = [[str(n) for n in (*key, budget)] for key, budget in REGISTER_BUDGET.items()]
-    return table(["Consumer warpgroups", "CTAs per SM", "Registers for accumulators"], rows)

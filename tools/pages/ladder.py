@@ -40,7 +40,6 @@ _SHARED = "l1tex__data_{}_mem_shared.sum"
 COUNTERS: dict[str, tuple[str, str, float, int]] = {
     "cycles": ("elapsed cycles, millions", CYCLES[0], 1e-6, 2),
     "registers": ("registers per thread", REGISTERS, 1, 0),
-    "warps": ("warps active, % of the most", f"sm__warps_active.{_ACTIVE}", 1, 1),
     "instructions": ("warp instructions, millions", "smsp__inst_executed.sum", 1e-6, 0),
     "tensor": ("tensor pipe active, %", f"sm__pipe_tensor_op_hmma_cycles_active.{_ACTIVE}", 1, 1),
     "conflicts": (
@@ -57,9 +56,7 @@ COUNTERS: dict[str, tuple[str, str, float, int]] = {
     ),
     "long": ("stalled: long scoreboard (global)", _STALL.format("long_scoreboard"), 1, 2),
     "short": ("stalled: short scoreboard (shared)", _STALL.format("short_scoreboard"), 1, 2),
-    "barrier": ("stalled: barrier", _STALL.format("barrier"), 1, 2),
     "wait": ("stalled: wait (fixed latency)", _STALL.format("wait"), 1, 2),
-    "spills": ("local loads, millions", "smsp__sass_inst_executed_op_local_ld.sum", 1e-6, 1),
     BUSY: ("shared memory busy, %", "", 1, 0),
 }
 

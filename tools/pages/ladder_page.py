@@ -54,7 +54,6 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/kernel-sm90.md": {
         "example": kernel_tables.sm90_example,
         "fields": lambda: kernel_tables.fields(Sm90Config),
-        "registers": kernel_tables.sm90_registers,
     },
     "docs/kernel-sm80-bwd.md": {
         "example": kernel_tables.sm80_bwd_example,

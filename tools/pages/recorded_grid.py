@@ -210,6 +210,6 @@ def pictured(folder: Path) -> str:
     """The picture docs/speed_h200.svg in words."""
     grid = [one for group in lines(folder).values() for one in group]
     return (
-        f"TFLOP/s by 4·s²·d (causal: half), d_head 128, {SHAPES}; "
-        f"{conditions(grid)}. The number is the ratio to the faster library."
+        "TFLOP/s by 4·s²·d (causal: half) and the ratio to the faster library; d_head 128, "
+        f"{SHAPES}. With {conditions(grid)}."
     )

@@ -1,8 +1,8 @@
 """What strategies need on the recorded spaces: results of `fa-tune bench-search --json` joined
-into one file, and the table of docs/strategies.md made from it.
+into one file, and the table of benchmarks/search_experiments.md made from it.
 
     python tools/pages/search_table.py join OUT.json RESULT.json…
-    python tools/pages/search_table.py table RESULT.json docs/strategies.md
+    python tools/pages/search_table.py table RESULT.json benchmarks/search_experiments.md
 """
 
 from __future__ import annotations
