@@ -7,6 +7,7 @@ import json
 import secrets
 import statistics
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -14,7 +15,7 @@ from click.core import ParameterSource
 
 from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.option_groups import Output, shared_options
-from fa_tune.commands.shared.options import option
+from fa_tune.commands.shared.options import gathered, option
 from fa_tune.commands.shared.output import tell, write_json
 from fa_tune.commands.shared.parameters import NamedPath, Number, WholeNumber, names, output_file
 from fa_tune.commands.shared.progress import watching
@@ -26,12 +27,60 @@ from fa_tune.core.model import is_users
 from fa_tune.core.options import SearchOptions
 from fa_tune.core.units import format_seconds
 from fa_tune.report.page.judged import write_judged
-from fa_tune.tune.judge.flow import JudgeOptions, judge
+from fa_tune.tune.judge.flow import judge
 from fa_tune.tune.judge.process import Limits
 from fa_tune.tune.judge.retake import confirms, retake
+from fa_tune.tune.judge.trial import JudgeOptions
 from fa_tune.tune.session import open_machine
 
 CPU_LENGTH = 256  # without a GPU, unless other lengths are given
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """How a target is judged; `claim` and `seed` None: by its file, drawn."""
+
+    claim: str | None
+    required: tuple[str, ...]
+    runs: int
+    seed: int | None
+    timeout_s: float
+    memory_gb: float
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of the target's process."""
+        return Limits(self.timeout_s, int(self.memory_gb * 2**30))
+
+    def of(self, target: str, options: SearchOptions, *, on_gpu: bool) -> JudgeOptions:
+        """What they are for a target."""
+        grid = options.workloads
+        if not on_gpu and not _is_typed("seq_lens"):
+            grid = dataclasses.replace(grid, seq_lens=(CPU_LENGTH,), batches=(1,), heads=4)
+        return JudgeOptions(
+            workloads=grid.workloads(),
+            claim=self.claim or ("kernel" if ".cu:" in target else "torch"),
+            required=self.required,
+            references=_references(options) if on_gpu else (),
+            runs=self.runs,
+            seed=secrets.randbits(62) if self.seed is None else self.seed,
+            limits=self.limits,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """Where a report goes besides the terminal."""
+
+    kept: Path | None
+    html: Path | None
+
+    def write(self, found: JudgeReport) -> None:
+        """Write it; raises StorageError."""
+        if self.kept is not None:
+            save_file(self.kept, json.dumps(codec.dump(found), indent=1).encode())
+        if self.html is not None:
+            write_judged(self.html, found)
 
 
 @click.command("judge", cls=GroupedCommand)
@@ -90,20 +139,16 @@ CPU_LENGTH = 256  # without a GPU, unless other lengths are given
     metavar="FILE",
     help="Judge the target of a report again, with the same draws, and compare.",
 )
+@gathered("terms", Terms, [field.name for field in dataclasses.fields(Terms)])
+@gathered("written", Written, ("kept", "html"))
 @shared_options("workloads", "references", "device", "as_json", "html", "quiet")
 def command(
     target: str | None,
     options: SearchOptions,
-    claim: str | None,
-    required: tuple[str, ...],
-    runs: int,
-    seed: int | None,
-    timeout_s: float,
-    memory_gb: float,
-    kept: Path | None,
+    terms: Terms,
     report: Path | None,
     output: Output,
-    html: Path | None,
+    written: Written,
     quiet: bool,
 ) -> None:
     """Verify and time a kernel that may cheat, and refuse it if it does.
@@ -122,32 +167,17 @@ def command(
     """
     if (target is None) == (report is None):
         raise click.UsageError("name a TARGET, or a report with --retake")
-    limits = Limits(timeout_s, int(memory_gb * 2**30))
+    then = None
     told: list[str] = []
     with watching(quiet) as progress:
         machine = open_machine(options.machine, progress)
         if report is not None:
             then = read_report(report)
-            found, told = retake(then, limits, machine, progress)
+            found, told = retake(then, terms.limits, machine, progress)
         else:
-            then = None
-            grid = options.workloads
-            if machine.device is None and not _is_typed("seq_lens"):
-                grid = dataclasses.replace(grid, seq_lens=(CPU_LENGTH,), batches=(1,), heads=4)
-            wanted = JudgeOptions(
-                workloads=grid.workloads(),
-                claim=claim or ("kernel" if ".cu:" in str(target) else "torch"),
-                required=required,
-                references=_references(options) if machine.device else (),
-                runs=runs,
-                seed=secrets.randbits(62) if seed is None else seed,
-                limits=limits,
-            )
+            wanted = terms.of(str(target), options, on_gpu=machine.device is not None)
             found = judge(str(target), wanted, machine, progress)
-    if kept is not None:
-        save_file(kept, json.dumps(codec.dump(found), indent=1).encode())
-    if html is not None:
-        write_judged(html, found)
+    written.write(found)
     if output.as_json:
         write_json(codec.dump(found))
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fa_tune.core.workload import BACKWARD, FORWARD, Workload
@@ -54,31 +55,46 @@ def attends(workload: Workload) -> Attend:
     return attend
 
 
-def backward(problem: Problem) -> Launch:
-    """A launch of the operator, by the log-sum-exp that is given, in which a sink is.  Grouped
-    heads of K and V are repeated and their gradients added, as fa-tune's own operators do."""
+def gradients(
+    tensors: Iterable[torch.Tensor],
+    dropout: tuple[torch.Tensor, torch.Tensor],
+    *,
+    causal: bool,
+    scale: float | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """dQ, dK and dV by torch's operator.  `tensors`: dO, Q, K, V and O, [batch, seq_len, heads,
+    d_head], and the log-sum-exp, fp32 [batch, heads, seq_len_q].  K and V get a head for each of Q,
+    which is faster than FlashAttention 2 with groups; a mask needs equal lengths."""
     import torch
 
+    do, q, k, v, out, lse = tensors
+    kv_heads = k.shape[2]
+    group = q.shape[2] // kv_heads
+    if group > 1:
+        k, v = (t.repeat_interleave(group, 2) for t in (k, v))
+    found = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
+        *(t.transpose(1, 2) for t in (do, q, k, v, out)),
+        *(lse.unsqueeze(-1), *dropout, None, None, None),
+        *(q.shape[1], k.shape[1], 0.0, causal),
+        scale=scale,
+    )
+    dq, dk, dv = (t.transpose(1, 2) for t in found)
+    if group > 1:
+        dk, dv = (t.unflatten(2, (kv_heads, group)).sum(3) for t in (dk, dv))
+    return dq, dk, dv
+
+
+def backward(problem: Problem) -> Launch:
+    """A launch of `gradients`, by the log-sum-exp that is given, in which a sink is."""
     workload, inputs = problem.workload, problem.inputs
     if workload.causal and workload.seq_len_q != workload.seq_len_kv:
         raise LIBRARY.refusal("no causal mask for lengths that differ")
-    do, q, o = (inputs[name].transpose(1, 2) for name in ("do", "q", "o"))
-    lse, dropout = inputs["lse"].unsqueeze(-1), no_dropout(q)
-    group = workload.heads // workload.kv_heads
+    dropout = no_dropout(inputs["q"])
 
     def run() -> Tensors:
-        k, v = (inputs[name] for name in "kv")
-        if group > 1:
-            k, v = (t.repeat_interleave(group, 2) for t in (k, v))
-        found = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
-            *(do, q, k.transpose(1, 2), v.transpose(1, 2), o, lse, *dropout, None, None, None),
-            *(workload.seq_len_q, workload.seq_len_kv, 0.0, workload.causal),
-            scale=workload.softmax_scale,
-        )
-        dq, dk, dv = (t.transpose(1, 2) for t in found)
-        if group > 1:
-            dk, dv = (t.unflatten(2, (-1, group)).sum(3) for t in (dk, dv))
-        return {"dq": dq, "dk": dk, "dv": dv}
+        tensors = (inputs[name] for name in ("do", "q", "k", "v", "o", "lse"))
+        found = gradients(tensors, dropout, causal=workload.causal, scale=workload.softmax_scale)
+        return dict(zip(("dq", "dk", "dv"), found, strict=True))
 
     def launch() -> Tensors:
         try:

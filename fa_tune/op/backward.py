@@ -15,6 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fa_tune.libraries import cudnn
+from fa_tune.libraries.fa2 import no_dropout
 from fa_tune.op import flash2, products
 from fa_tune.op.operands import Done, Gradients, Lengths, with_whole_rows
 from fa_tune.op.traits import Traits, bounds
@@ -223,7 +225,7 @@ def _has_fast_cudnn(device: int) -> bool:
 
 
 def _flash2(done: Done, mask: Mask, lengths: Lengths | None = None) -> Three:
-    seed, offset = _no_dropout(done.q)
+    seed, offset = no_dropout(done.q)
     windowed = not (mask.is_causal or mask.is_full)
     sizes = lengths or (None, None, done.q.shape[1], done.k.shape[1])
     dq, dk, dv = torch.ops.aten._flash_attention_backward(
@@ -236,28 +238,11 @@ def _flash2(done: Done, mask: Mask, lengths: Lengths | None = None) -> Three:
 
 
 def _cudnn(done: Done, mask: Mask) -> Three:
-    """With a head of keys and values for each of queries, which it is faster with than
-    FlashAttention 2 with groups.
-
-    torch keeps a plan by the strides of Q, K and V alone, and reads O and its gradient by those
+    """torch keeps a plan by the strides of Q, K and V alone, and reads O and its gradient by those
     that they had in the first call: here they are contiguous, and Q lies as in no program."""
-    seed, offset = _no_dropout(done.q)
-    q, grad_out, out = _apart(done.q), done.grad_out.contiguous(), done.out.contiguous()
-    kv_heads = done.k.shape[2]
-    group = done.q.shape[2] // kv_heads
-    k, v = done.k, done.v
-    if group > 1:
-        k, v = (t.repeat_interleave(group, 2) for t in (k, v))
-    dq, dk, dv = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
-        *(t.transpose(1, 2) for t in (grad_out, q, k, v, out)),
-        *(done.lse.unsqueeze(-1), seed, offset, None, None, None),
-        *(done.q.shape[1], done.k.shape[1], 0.0, mask.is_causal),
-        scale=mask.scale,
-    )
-    dq, dk, dv = (t.transpose(1, 2) for t in (dq, dk, dv))
-    if group > 1:
-        dk, dv = (t.unflatten(2, (kv_heads, group)).sum(3) for t in (dk, dv))
-    return dq, dk, dv
+    tensors = (done.grad_out.contiguous(), _apart(done.q), done.k, done.v, done.out.contiguous())
+    dropout = no_dropout(done.q)
+    return cudnn.gradients((*tensors, done.lse), dropout, causal=mask.is_causal, scale=mask.scale)
 
 
 def _apart(tensor: Tensor) -> Tensor:
@@ -266,9 +251,3 @@ def _apart(tensor: Tensor) -> Tensor:
     strides = (rows * heads * d_head + 8, heads * d_head, d_head, 1)
     room = tensor.new_empty(batch * strides[0])
     return room.as_strided(tensor.shape, strides).copy_(tensor)
-
-
-def _no_dropout(q: Tensor) -> tuple[Tensor, Tensor]:
-    """The state of a random generator that nothing is drawn from."""
-    seed = torch.empty(2, dtype=torch.uint64, device=q.device)
-    return seed, torch.empty((), dtype=torch.uint64, device=q.device)

@@ -11,8 +11,9 @@ from fa_tune.core.judged import JudgeReport
 from fa_tune.core.options import MachineOptions, Silent
 from fa_tune.core.workload import Workload
 from fa_tune.libraries.user import locate
-from fa_tune.tune.judge.flow import JudgeOptions, Trial
+from fa_tune.tune.judge.flow import report
 from fa_tune.tune.judge.process import Limits, Process, started
+from fa_tune.tune.judge.trial import JudgeOptions, Trial
 from fa_tune.tune.session import Machine, open_machine
 from tests.project_files import ROOT
 
@@ -55,7 +56,7 @@ def _process(machine: Machine, *, trusted: bool):
 def _report(place: str, claim: str, machine: Machine, ours: Process) -> JudgeReport:
     options = JudgeOptions(workloads=(WORKLOAD,), claim=claim, seed=11, runs=7, limits=LIMITS)
     with _process(machine, trusted=False) as theirs:
-        return Trial(locate(str(ROOT / place)), options, machine, ours, theirs).report(Silent())
+        return report(Trial(locate(str(ROOT / place)), options, machine, ours, theirs), Silent())
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from fa_tune.core.options import MachineOptions, Silent
 from fa_tune.core.workload import Workload
 from fa_tune.libraries.user import locate
 from fa_tune.tune.fleet.pool import Pool
-from fa_tune.tune.judge.flow import CPU, ONE_THREAD, JudgeOptions, Trial
+from fa_tune.tune.judge.flow import CPU, ONE_THREAD, report
 from fa_tune.tune.judge.process import Limits, Process, started
+from fa_tune.tune.judge.trial import JudgeOptions, Trial
 from fa_tune.tune.session import open_machine
 
 HERE = Path(__file__).parent
@@ -39,4 +40,4 @@ def verdict(place: str, ours: Process, options: JudgeOptions = OPTIONS) -> Judge
     """The report about a target of this folder."""
     with started(CPU, ONE_THREAD, options.limits, trusted=False) as theirs:
         target = locate(str(HERE / place))
-        return Trial(target, options, NO_GPU, ours, theirs).report(Silent())
+        return report(Trial(target, options, NO_GPU, ours, theirs), Silent())

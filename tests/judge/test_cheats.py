@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune.tune.judge.flow import JudgeOptions
 from fa_tune.tune.judge.process import Process
+from fa_tune.tune.judge.trial import JudgeOptions
 from tests.judge.court import BF16, CAUSAL, HERE, OPTIONS, trusted, verdict
 
 pytest.importorskip("torch", reason="torch is not installed: nobody computes anything")

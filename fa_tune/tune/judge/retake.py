@@ -9,8 +9,9 @@ from fa_tune.core.judged import JudgeReport
 from fa_tune.core.options import Progress
 from fa_tune.core.workload import Workload
 from fa_tune.libraries.user import locate
-from fa_tune.tune.judge.flow import JudgeOptions, file_digests, judge
+from fa_tune.tune.judge.flow import file_digests, judge
 from fa_tune.tune.judge.process import Limits
+from fa_tune.tune.judge.trial import JudgeOptions
 from fa_tune.tune.session import Machine
 
 WITHIN = 0.02  # of a report's times, on the same device
