@@ -11,9 +11,9 @@ import pytest
 
 from fa_tune.core import codec, devices
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant, ProfileFormatError, ToolMissing
-from fa_tune.core.judged import JudgeReport, read_report
+from fa_tune.core.judged import JudgeReport, Timing, read_report
 from fa_tune.tune.judge import flow, retake
-from fa_tune.tune.judge.draws import ordeals
+from fa_tune.tune.judge.draws import Ordeal, ordeals
 from tests.commands.console import Console, words
 
 pytest.importorskip("torch", reason="torch is not installed: nobody computes anything")
@@ -36,7 +36,7 @@ def console(
     return Console(capsys)
 
 
-def _is_few(ordeal: flow.Ordeal) -> bool:
+def _is_few(ordeal: Ordeal) -> bool:
     return ordeal.drawn or "q64" in ordeal.case.workload
 
 
@@ -100,7 +100,7 @@ REPORT = JudgeReport(
     accepted=True,
     refusals=(),
     cases=(),
-    timings=(flow.Timing("w", (1.0, 1.1, 1.2), (1.0,), {}, None, 8, 1.0, 1.0),),
+    timings=(Timing("w", (1.0, 1.1, 1.2), (1.0,), {}, None, 8, 1.0, 1.0),),
     deterministic=None,
     passes_nan_on=None,
     ran=(),
