@@ -184,9 +184,9 @@ def _by_cudnn(
 def _flash_first() -> tuple[list[int], list[int]]:
     """Torch's order of backends with flash in front: the order before, and the one now."""
     if torch.cuda.is_available():
-        # The first call installs the default order, which would replace this one.
+        # The first choice installs the default order, which would replace this one.
         one = torch.zeros(1, 1, 1, 8, device="cuda", dtype=torch.float16)
-        torch.nn.functional.scaled_dot_product_attention(one, one, one)
+        torch._fused_sdp_choice(one, one, one)
     before = list(torch._C._get_sdp_priority_order())
     flash = SDPBackend.FLASH_ATTENTION.value
     ours = [flash, *(backend for backend in before if backend != flash)]
