@@ -32,7 +32,7 @@ extern "C" {
 #endif
 
 // Changes with any function, struct or field of the ABI.
-#define FA_TUNE_ABI_VERSION 7
+#define FA_TUNE_ABI_VERSION 8
 
 // The version of the ABI that this library was built with; compare with FA_TUNE_ABI_VERSION.
 FA_TUNE_API int fa_tune_abi_version(void);

@@ -196,6 +196,8 @@ typedef struct fa_tune_plan {
     int32_t packed;
     // 1: compiled for K and V in e4m3, and for no other
     int32_t kv_e4m3;
+    // 1: the largest weight of a row is exactly 1
+    int32_t exact;
     // 1: made for few rows that share a head of K and V: the default of no other problem
     int32_t decode_shape;
     // compiled for: ten times the major version and the minor
@@ -255,8 +257,8 @@ typedef struct fa_tune_problem {
     int32_t cached;
     // 1: scores go through the function that the kernel was compiled with
     int32_t score_hook;
-    // 0
-    int32_t unused;
+    // 1: only kernels whose largest weight is exactly 1; 0: any
+    int32_t exact;
 } fa_tune_problem;
 
 // A tensor in device memory, whose last dimension is contiguous; address NULL: not given.

@@ -31,6 +31,7 @@ void check_plan(const fa_tune_plan& plan) {
                              {"lse", plan.lse, 0, 1},
                              {"packed", plan.packed, 0, 1},
                              {"kv_e4m3", plan.kv_e4m3, 0, 1},
+                             {"exact", plan.exact, 0, 1},
                              {"decode_shape", plan.decode_shape, 0, 1},
                              {"compute_capability", plan.compute_capability, 10, 999},
                              {"portability", plan.portability, FA_TUNE_PORTABILITY_MINOR,

@@ -126,7 +126,7 @@ void check_problem(const fa_tune_problem& problem) {
          {std::pair{"lse", problem.lse}, std::pair{"sink", problem.sink},
           std::pair{"alibi", problem.alibi}, std::pair{"kv_e4m3", problem.kv_e4m3},
           std::pair{"cached", problem.cached}, std::pair{"score_hook", problem.score_hook},
-          std::pair{"packed", problem.packed}}) {
+          std::pair{"packed", problem.packed}, std::pair{"exact", problem.exact}}) {
         if (value != 0 && value != 1) {
             fail(FA_TUNE_INVALID, "%s must be 0 or 1, not %d", name, value);
         }
@@ -173,8 +173,8 @@ bool computes(const fa_tune_plan& plan, const fa_tune_problem& problem) {
     return plan.operation == problem.operation && plan.dtype == problem.dtype &&
            plan.d_head == problem.d_head && plan.d_v == d_v_of(problem) &&
            plan.lse == problem.lse && plan.packed == problem.packed &&
-           plan.kv_e4m3 == problem.kv_e4m3 && (plan.ragged != 0 || !is_ragged(plan, problem)) &&
-           computes_scores(plan, problem);
+           plan.kv_e4m3 == problem.kv_e4m3 && plan.exact >= problem.exact &&
+           (plan.ragged != 0 || !is_ragged(plan, problem)) && computes_scores(plan, problem);
 }
 
 void check_computes(const fa_tune_plan& plan, const fa_tune_problem& problem) {
@@ -318,6 +318,7 @@ std::string key_of(const fa_tune_problem& p) {
     }
     if (p.cached != 0) key += "_cached";
     if (p.kv_e4m3 != 0) key += "_e4m3";
+    if (p.exact != 0) key += "_exact";
     return key;
 }
 
@@ -331,7 +332,8 @@ std::string kind_of(const fa_tune_plan& plan) {
            (plan.softcap != 0 ? ", with a soft cap" : "") +
            (plan.alibi != 0 ? ", with alibi" : "") + (plan.hook != 0 ? ", with a hook" : "") +
            (plan.packed != 0 ? ", packed" : "") + (plan.kv_e4m3 != 0 ? ", K and V e4m3" : "") +
-           ", " + form + "_" + std::to_string(plan.compute_capability) +
+           (plan.exact != 0 ? ", exact" : "") + ", " + form + "_" +
+           std::to_string(plan.compute_capability) +
            (plan.portability == FA_TUNE_PORTABILITY_EXACT ? "a" : "");
 }
 

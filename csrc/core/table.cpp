@@ -44,7 +44,7 @@ Sizes sizes_of(const fa_tune_problem& problem) {
 bool same_kind(const fa_tune_problem& a, const fa_tune_problem& b) {
     return a.operation == b.operation && a.dtype == b.dtype && a.d_head == b.d_head &&
            d_v_of(a) == d_v_of(b) && is_causal(a) == is_causal(b) && a.packed == b.packed &&
-           a.kv_e4m3 == b.kv_e4m3;
+           a.kv_e4m3 == b.kv_e4m3 && a.exact == b.exact;
 }
 
 // What decides among entries that are equally near, the weightier first: whether it differs.
@@ -118,7 +118,9 @@ fa_tune_problem reduced(const fa_tune_problem& given) {
                            : FA_TUNE_MASK_FULL;
     found.d_head_v = d_v_of(found);
     found.softmax_scale = scale_of(found);
-    found.score_hook = found.unused = 0;
+    found.score_hook = 0;
+    // Kernels of these are exact, and entries do not say so.
+    if (found.cached != 0 || found.operation != FA_TUNE_OPERATION_FORWARD) found.exact = 0;
     return found;
 }
 

@@ -45,7 +45,8 @@ std::int64_t kind_of(const fa_tune_problem& p, int device) {
                        (p.window << 2) | (p.sink << 1) | p.alibi;
     return (static_cast<std::int64_t>(p.d_head) << 32) |
            (static_cast<std::int64_t>(device + 1) << 20) |
-           (static_cast<std::int64_t>(scores) << 12) | (p.dtype << 4) | (mask << 1) | (p.lse != 0);
+           (static_cast<std::int64_t>(scores) << 12) | (p.exact << 8) | (p.dtype << 4) |
+           (mask << 1) | (p.lse != 0);
 }
 
 std::int64_t bits_of(double value) {

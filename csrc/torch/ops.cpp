@@ -102,6 +102,7 @@ class Arguments {
             found.sink = take<std::optional<Tensor>>();
             found.softcap = take<std::optional<double>>();
             found.alibi_slopes = take<std::optional<Tensor>>();
+            found.exact = take<bool>();
         }
         return found;
     }
@@ -184,6 +185,7 @@ class Call {
     // dQ, dK and dV, contiguous, by kernels of our own.
     std::array<Owned, 3> gradients(Owned& grad_out, Owned& out, AtenTensorHandle lse) {
         problem_.operation = FA_TUNE_OPERATION_BACKWARD;
+        problem_.exact = 0;
         const std::array<std::int64_t, 4> shape = out_shape();
         for (const auto& [role, tensor, name] :
              {std::tuple{FA_TUNE_TENSOR_DO, &grad_out, "grad_out"},

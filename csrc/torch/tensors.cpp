@@ -71,6 +71,7 @@ void set_traits(fa_tune_problem& problem, const Traits& traits) {
     problem.window_right = traits.window_right.value_or(0);
     problem.sink = traits.sink.has_value();
     problem.alibi = traits.alibi_slopes.has_value();
+    problem.exact = traits.exact;
 }
 
 }  // namespace

@@ -27,6 +27,7 @@ struct Traits {
     std::optional<Tensor> sink;
     std::optional<double> softcap;
     std::optional<Tensor> alibi_slopes;
+    bool exact = false;
 };
 
 // A tensor that torch keeps for us.

@@ -14,12 +14,14 @@ class OnInputs:
     """One config on one kind of inputs: its median in seconds, and its time over the default's
     beside it; None for the default itself, or without one.  `to_own_inputs`: its time over that on
     the inputs of the search, of samples paired within rounds; 1 on these, None where it is not
-    known so.  Medians of two kinds of inputs were taken at two moments, and perhaps clocks."""
+    known so.  Medians of two kinds of inputs were taken at two moments, and perhaps clocks.
+    `error`: its root mean square error over FlashAttention 2's; None where that has none."""
 
     inputs: str
     median_s: float
     to_default: Ratio | None
     to_own_inputs: float | None = None
+    error: float | None = None
 
     @property
     def is_behind(self) -> bool:

@@ -230,6 +230,7 @@ class Measurement:
       nothing was chosen by them.  Empty for whom the choice did not come into question.
     - `to_own_inputs`: in the comparison on other inputs, of what the others are compared with: its
       time on `inputs` over that on the inputs of the search, by round; empty where they are these.
+    - `error`: there, its root mean square error over FlashAttention 2's; None without one.
     - `versions`: of the packages that it ran with, by name (`torch`, `cudnn`, `fa4`, `cupy`);
       empty if not known.
     """
@@ -254,6 +255,7 @@ class Measurement:
     to_own_inputs: tuple[float, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     baseline: str = ""
+    error: float | None = None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.inputs import DEFAULT, InputSpec
 from fa_tune.core.workload import (
     BENCHMARK_HEADS,
+    EXACT,
+    FAST,
     FIELDS,
     FORWARD,
     MASKS,
@@ -77,6 +79,13 @@ class WorkloadOptions:
     def op(self) -> str:
         """The operation of all workloads."""
         return str(self.common.get("op", FORWARD))
+
+    @property
+    def accuracy(self) -> str:
+        """That of all workloads."""
+        if any(w.accuracy == EXACT for w in self.listed or ()):
+            return EXACT
+        return str(self.common.get("accuracy", FAST))
 
     def with_op(self, op: str) -> WorkloadOptions:
         """The same of another operation."""

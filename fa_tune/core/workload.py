@@ -124,6 +124,7 @@ def _field(*, default: Any = _REQUIRED, **spec: Any) -> Any:
 
 
 MASKS = ("full", "causal", "causal_br")
+ACCURACIES = FAST, EXACT = "fast", "exact"
 FORWARD, BACKWARD = "forward", "backward"
 # The scale is multiplied in fp32, whose normal numbers it and its product with log2(e) must be.
 # The GPU tests reach both ends (tests/gpu/any_bits.py).
@@ -173,6 +174,10 @@ class Workload(Keyed):
 
     `kv_e4m3`: K and V are e4m3 numbers, of which a scale for each head of each batch element makes
     what is computed with.
+
+    `accuracy` is how near O must be to what must come out: `exact` asks for kernels in which the
+    largest weight of a row is exactly 1, as in FlashAttention 2, `fast` for any.  Backward passes
+    and caches have one accuracy: all their kernels are exact.
 
     Raises InvalidConfig for sizes below 1, heads that kv_heads does not divide, pages that are no
     multiples of 16 keys, an alignment of nothing, a scale that is not between 1e-30 and 1e30, a
@@ -310,6 +315,15 @@ class Workload(Keyed):
         label="K and V in e4m3",
         help="Store K and V as e4m3, with a scale for each head.",
     )
+    accuracy: str = _field(
+        effect=Effect.KIND,
+        default=FAST,
+        label="{}",
+        short="{}",
+        help="fast: any kernel that is right; exact: those whose largest weight is exactly 1, so "
+        "that errors are FlashAttention 2's.",
+        allowed=ACCURACIES,
+    )
     op: str = _field(
         effect=Effect.KIND,
         default=FORWARD,
@@ -326,6 +340,8 @@ class Workload(Keyed):
                 raise InvalidConfig(f"{name} must be at most {MOST}")
         if (self.uneven or self.lengths) and self.batch > MOST_SEQUENCES:
             raise InvalidConfig(f"more than {MOST_SEQUENCES} sequences whose lengths may differ")
+        if self.op == BACKWARD or self.cached:
+            self._settle(accuracy=FAST)
         self._settle_lengths()
         self._settle_cache()
         for name in ("batch", "heads", "kv_heads", "seq_len_q", "seq_len_kv", "d_head"):
@@ -659,6 +675,7 @@ def _key_pattern() -> re.Pattern[str]:
             part = f"(?P<{name}>{spec.key})"
         else:
             written = {int: r"\d+", str: "[-+.0-9a-z]+"}.get(spec.type, "[-+.0-9e]+")
+            written = "|".join(spec.allowed) or written
             part = f"{spec.key}(?P<{name}>{written})"
         separator = "" if name == next(iter(FIELDS)) else "_"
         pattern += f"(?:{separator}{part})?" if name in OPTIONAL else separator + part

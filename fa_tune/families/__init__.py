@@ -14,7 +14,7 @@ from fa_tune import operations
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Rejected, Variant
-from fa_tune.core.workload import FORWARD, DType, Workload
+from fa_tune.core.workload import EXACT, FAST, FORWARD, DType, Workload
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.decode.family import DecodeFamily
 from fa_tune.families.fields import d_v_of, is_kv_e4m3
@@ -119,6 +119,8 @@ def defaults_for(workload: Workload, limits: ArchLimits) -> list[Config]:
     first is the device's default: what a user without tuning results should run there."""
     able = runnable(limits, workload.op, workloads=(workload,))
     configs = [f.default_for(workload, limits) for f in able]
+    if workload.accuracy == EXACT:
+        configs = [c.as_exact() for c in configs]
     return [c for c in configs if fits(c, workload) and constraints(c, limits) is None]
 
 
@@ -161,9 +163,10 @@ def kind_of(config: Config) -> tuple[DType, int, int, str]:
 
 
 def fits(config: Config, workload: Workload) -> bool:
-    """Whether a config is for a workload's operation, dtypes and head dimensions."""
+    """Whether a config is for a workload's operation, dtypes, head dimensions and accuracy."""
     kind = (workload.dtype, workload.d_head, workload.d_v, workload.op)
-    return kind_of(config) == kind and is_kv_e4m3(config) == workload.kv_e4m3
+    accurate = config.exact or workload.accuracy == FAST
+    return kind_of(config) == kind and is_kv_e4m3(config) == workload.kv_e4m3 and accurate
 
 
 def carries_over(

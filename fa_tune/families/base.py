@@ -14,7 +14,8 @@ from fa_tune.families.plan import CallPlan
 # An object of some family's config class: a frozen, ordered dataclass whose fields are the
 # knobs, `dtype` and `d_head` among them, and `d_head_v` (0: as `d_head`) where V may have another
 # head dimension.  `B_r` and `B_c` are the query rows and the key rows of its tile, `str` is its
-# short form.  No two families share a class.
+# short form, `exact` whether the largest weight of a row is 1, `as_exact()` the nearest config that
+# is so.  No two families share a class.
 Config = Any
 
 

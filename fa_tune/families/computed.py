@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from fa_tune.core.workload import FIELDS, Workload
 
-BASIC = frozenset({"bottom_right", "lse", "softmax_scale"})
+BASIC = frozenset({"bottom_right", "lse", "softmax_scale", "accuracy"})
 MASKS = frozenset({"window_left", "window_right", "sink"})  # a sink is in the log-sum-exp
 PLACED_SCORES = frozenset({"alibi", "score_hook"})  # which hang on rows and keys
 _SPECIAL = frozenset(name for name, spec in FIELDS.items() if spec.special)

@@ -112,6 +112,15 @@ class ConfigBase(ABC):
         """The config as text."""
         return f"{self.HEAD.format(c=self)}: {'+'.join(self.words())}".rstrip()
 
+    @property
+    def exact(self) -> bool:
+        """Whether the largest weight of a row is exactly 1."""
+        return True
+
+    def as_exact(self) -> Self:
+        """This config, or the nearest one that is exact."""
+        return self
+
     def repeatable(self) -> Self:
         """This config, or one like it whose kernels give the same bits always."""
         return self

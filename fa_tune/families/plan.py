@@ -162,6 +162,7 @@ class Plan:
     hook: int = planned("1: compiled with a function for scores of one's own")
     packed: int = planned("1: compiled for packed batches, and for no others")
     kv_e4m3: int = planned("1: compiled for K and V in e4m3, and for no other")
+    exact: int = planned("1: the largest weight of a row is exactly 1")
     decode_shape: int = planned(
         "1: made for few rows that share a head of K and V: the default of no other problem"
     )
@@ -207,6 +208,7 @@ class CallPlan:
             "block_kv": config.B_c,
             **{f.name: int(bool(getattr(wanted, f.name))) for f in dataclasses.fields(wanted)},
             "kv_e4m3": int(is_kv_e4m3(config)),
+            "exact": int(config.exact),
             "decode_shape": 0,
             "compute_capability": capability,
             "portability": portability,

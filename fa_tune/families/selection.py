@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fa_tune import families
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.workload import DType
+from fa_tune.core.workload import EXACT, FAST, DType
 from fa_tune.families.base import Config, KernelFamily
 
 
@@ -17,13 +17,14 @@ def choose_configs(
     chosen: Sequence[KernelFamily],
     *,
     named: bool = False,
+    accuracy: str = FAST,
 ) -> list[Config]:
     """The configs of a set of these families for every dtype and every d_head with its d_head_v
     (no dtypes: the set's own; d_head_v 0: as d_head), or the one config of a short form, which
     tells its family by itself.
 
     `named`: the families were asked for by name, so a config of another one is refused.
-    Raises InvalidConfig.
+    `accuracy` EXACT: of a set the nearest exact configs.  Raises InvalidConfig.
     """
     if families.is_config(kernels):
         config = stated_config(kernels, [d_head for d_head, _ in heads])
@@ -32,6 +33,7 @@ def choose_configs(
             raise InvalidConfig(
                 f"the config is of family {families.of(config).name}, but {asked} is asked for"
             )
+        check_accuracy(config, accuracy)
         return [config]
     only = tuple(dtypes) or None
     configs = [
@@ -43,7 +45,15 @@ def choose_configs(
     ]
     if not configs:
         raise InvalidConfig(f"the set {kernels!r} has no config for this dtype and d_head")
-    return list(dict.fromkeys(configs))
+    return list(dict.fromkeys(c.as_exact() if accuracy == EXACT else c for c in configs))
+
+
+def check_accuracy(config: Config, accuracy: str) -> None:
+    """Raise InvalidConfig for a config that is named and less accurate than is asked for."""
+    if accuracy == EXACT and not config.exact:
+        raise InvalidConfig(
+            f"{config} is not exact: leave --accuracy out, or take {config.as_exact()}"
+        )
 
 
 def stated_config(text: str, d_heads: Sequence[int]) -> Config:

@@ -24,7 +24,7 @@ Attend = Callable[["torch.Tensor", "torch.Tensor", "torch.Tensor", "float | None
 
 UNKNOWN = "unknown"
 # The fields with a usual value that most calls know.
-BASIC = frozenset({"bottom_right", "lse", "softmax_scale", "d_head_v"})
+BASIC = frozenset({"bottom_right", "lse", "softmax_scale", "d_head_v", "accuracy"})
 WINDOW = frozenset({"window_left", "window_right"})
 PACKED = frozenset({"packed", "total_q", "total_kv", "lengths"})
 CACHE = frozenset({"cache_lengths", "page_size"})

@@ -19,7 +19,7 @@ from fa_tune.op.library import room_for_lse, room_for_out
 from fa_tune.op.native import translated
 from fa_tune.op.operands import note_written
 from fa_tune.op.precision import autocast
-from fa_tune.op.traits import Traits, check_window, of_heads
+from fa_tune.op.traits import EXACT_BY_DEFAULT, Traits, check_window, is_exact, of_heads
 
 _ops = torch.ops.fa_tune
 _PLAIN = (_ops.fwd.default, _ops.fwd_lse.default, _ops.fwd_out.default)
@@ -45,6 +45,7 @@ def attention(
     softcap: float | None = None,
     alibi_slopes: Tensor | None = None,
     score_hook: str | None = None,
+    accuracy: str | None = None,
 ) -> Any:
     """softmax(scale · Q Kᵀ) V, [batch, seq_len, heads, d_head of v], on the current stream.
 
@@ -61,6 +62,8 @@ def attention(
     distance is taken from scores.  `sink` [heads]: a score that joins the sum of every row of its
     head, and the log-sum-exp.  `score_hook`: what `fa_tune.core.hooks.register` gives for a
     function of one's own that scores go through; for gradients it needs the function in torch.
+    `accuracy`: fast, or exact for kernels whose largest weight is exactly 1 (docs/accuracy.md);
+    None: as FA_TUNE_ACCURACY says, else fast.
 
     Raises InvalidConfig for tensors that make no such problem, for `out` or `lse` where a gradient
     is wanted, and for a problem that is new while a graph is captured (`prepare`);
@@ -76,7 +79,9 @@ def attention(
     traits: tuple[Any, ...] = (causal, bottom_right, softmax_scale)
     wants_grad = q.requires_grad or k.requires_grad or v.requires_grad
     operators = _PLAIN
-    if sink is not None or alibi_slopes is not None or softcap is not None or window != _EVERY:
+    exact = EXACT_BY_DEFAULT if accuracy is None else is_exact(accuracy)
+    changed = sink is not None or alibi_slopes is not None or softcap is not None
+    if changed or exact or window != _EVERY:
         operators = _SCORED
         check_window("window", window, every=None)
         if sink is not None:
@@ -85,10 +90,10 @@ def attention(
         if alibi_slopes is not None:
             alibi_slopes = of_heads(alibi_slopes, "alibi_slopes")
             wants_grad = wants_grad or alibi_slopes.requires_grad
-        traits = (causal, bottom_right, softmax_scale, *window, sink, softcap, alibi_slopes)
+        traits = (causal, bottom_right, softmax_scale, *window, sink, softcap, alibi_slopes, exact)
     if score_hook is not None:
         operators = _HOOKED
-        scores = (*window, sink, softcap, alibi_slopes, score_hook)
+        scores = (*window, sink, softcap, alibi_slopes, exact, score_hook)
         traits = (causal, bottom_right, softmax_scale, *scores)
         autograd.check_hook(score_hook, wants_grad=wants_grad)
     hidden = forward_ad._current_level >= 0 or innermost() is not None
@@ -178,13 +183,15 @@ def _workload(
     *,
     return_lse: bool = False,
     window: Window = _EVERY,
+    accuracy: str | None = None,
     **problem: Any,
 ) -> Workload:
     _refuse_others(q=q, k=k, v=v)
     q, k, v = autocast(q, k, v)
     check_window("window", window, every=None)
     left, right = window
-    traits = Traits(window_left=left, window_right=right, **problem)
+    exact = EXACT_BY_DEFAULT if accuracy is None else is_exact(accuracy)
+    traits = Traits(window_left=left, window_right=right, exact=exact, **problem)
     if traits.score_hook is not None:
         hooks.hook_of(traits.score_hook)
     if not q.is_cuda:

@@ -111,6 +111,7 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]
             None,  # type: ignore[arg-type]
             sink=_of_sink(done, sink),
             alibi_slopes=d_slopes if slopes_grad else None,
+            exact=None,  # type: ignore[arg-type]
         )
         return dq, dk, dv, None, *(None,) * len(lengths), *of_traits[: ctx.n_traits]
 

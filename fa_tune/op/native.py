@@ -14,7 +14,7 @@ from fa_tune.build.native.call import problem_of
 from fa_tune.build.native.core import Core
 from fa_tune.build.native.library import torch_library
 from fa_tune.core.errors import FaTuneError, ToolMissing
-from fa_tune.core.workload import FIELDS, Workload
+from fa_tune.core.workload import EXACT, FAST, FIELDS, Workload
 from fa_tune.families.plan import Operation
 from fa_tune.op.fallback_warning import tell_of_copies
 
@@ -118,6 +118,7 @@ def workload_of_problem(problem: abi.Problem) -> Workload:
     given = {n: getattr(problem, n) for n, _ in abi.Problem._fields_ if n in FIELDS}
     of_fields = {name: FIELDS[name].type(value) for name, value in given.items()}
     named = {"softmax_scale": None, "softcap": problem.softcap or None, "score_hook": None}
+    named["accuracy"] = EXACT if problem.exact else FAST
     for name, side in (("window_left", abi.Window.LEFT), ("window_right", abi.Window.RIGHT)):
         named[name] = given[name] if problem.window & side else None
     return Workload(

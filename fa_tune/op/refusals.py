@@ -50,7 +50,7 @@ class Asked(NamedTuple):
         windowed = (traits.window_left, traits.window_right) != (None, None)
         return (
             *(of, q.device, q.dtype, k.dtype, q.shape[-1], v.shape[-1], lse or wants_grad),
-            *(traits.causal, windowed, *(trait is not None for trait in given)),
+            *(traits.causal, windowed, traits.exact, *(trait is not None for trait in given)),
         )
 
 

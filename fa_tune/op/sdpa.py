@@ -30,6 +30,7 @@ NAME = "fa_tune"
 _NAME = "_scaled_dot_product_flash_attention"
 _WHO = "scaled_dot_product_attention"
 _fwd_out = torch.ops.fa_tune.fwd_out.default
+_scored_fwd_out = torch.ops.fa_tune.scored_fwd_out.default
 _lock = threading.RLock()
 
 
@@ -88,8 +89,11 @@ class Override:
             out = torch.empty_like(query)
             lse = query.new_empty(query.shape[:3], dtype=torch.float32)
             four = [t.transpose(1, 2) for t in (query, key, value, out)]
+            traits = Traits(is_causal, scale=scale)
             ours = partial(_fwd_out, *four, lse, is_causal, False, scale)
-            asked = Asked(query, key, value, Traits(is_causal), lse=True)
+            if traits.exact:
+                ours = partial(_scored_fwd_out, *four, lse, *traits.scored)
+            asked = Asked(query, key, value, traits, lse=True)
             _, reason = self._refusals.attempt(ours, asked, (RuntimeError, FaTuneError))
             if not reason:
                 return _results(query, key, out, lse)
@@ -184,9 +188,9 @@ def _by_cudnn(
 def _flash_first() -> tuple[list[int], list[int]]:
     """Torch's order of backends with flash in front: the order before, and the one now."""
     if torch.cuda.is_available():
-        # The first choice installs the default order, which would replace this one.
+        # The first call installs the default order, which would replace this one.
         one = torch.zeros(1, 1, 1, 8, device="cuda", dtype=torch.float16)
-        torch._fused_sdp_choice(one, one, one)
+        torch.nn.functional.scaled_dot_product_attention(one, one, one)
     before = list(torch._C._get_sdp_priority_order())
     flash = SDPBackend.FLASH_ATTENTION.value
     ours = [flash, *(backend for backend in before if backend != flash)]

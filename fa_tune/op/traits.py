@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.workload import ACCURACIES, EXACT, FAST
 
 # Of the operators' schemas, field by field of `Traits`: without windows and what changes scores,
 # and with all.
 PLAIN_SCHEMA = "bool causal=False, bool bottom_right=False, float? scale=None"
 SCHEMA = (
     f"{PLAIN_SCHEMA}, SymInt? window_left=None, SymInt? window_right=None, Tensor? sink=None, "
-    "float? softcap=None, Tensor? alibi_slopes=None"
+    "float? softcap=None, Tensor? alibi_slopes=None, bool exact=False"
 )
 HOOKED_SCHEMA = f"{SCHEMA}, str? score_hook=None"
 PLAIN_FIELDS = PLAIN_SCHEMA.count(",") + 1
+
+
+def is_exact(accuracy: object, name: str = "accuracy") -> bool:
+    """Whether an accuracy is `exact`.  Raises InvalidConfig for a word that is none."""
+    if accuracy not in ACCURACIES:
+        raise InvalidConfig(f"{name} must be {' or '.join(ACCURACIES)}, not {accuracy!r}")
+    return accuracy == EXACT
+
+
+EXACT_BY_DEFAULT = is_exact(os.environ.get("FA_TUNE_ACCURACY") or FAST, "FA_TUNE_ACCURACY")
 
 
 class Traits(NamedTuple):
@@ -36,6 +48,7 @@ class Traits(NamedTuple):
     sink: Tensor | None = None
     softcap: float | None = None
     alibi_slopes: Tensor | None = None
+    exact: bool = EXACT_BY_DEFAULT
     score_hook: str | None = None
 
     @property
@@ -50,6 +63,7 @@ class Traits(NamedTuple):
             "sink": self.sink is not None,
             "softcap": self.softcap,
             "alibi": self.alibi_slopes is not None,
+            "accuracy": EXACT if self.exact else FAST,
             "score_hook": self.score_hook,
         }
 
@@ -64,6 +78,7 @@ class Traits(NamedTuple):
             "sink": self.sink,
             "softcap": self.softcap,
             "alibi_slopes": self.alibi_slopes,
+            "accuracy": EXACT if self.exact else FAST,
             "score_hook": self.score_hook,
         }
 

@@ -164,7 +164,7 @@ def _figures(
                 continue
             ratios = measurement.relative
             ratio = Ratio(median(ratios), median_interval(ratios)) if subject != one.base else None
-            taken = OnInputs(inputs, median(measurement.samples_s), ratio)
+            taken = OnInputs(inputs, median(measurement.samples_s), ratio, error=measurement.error)
             figures.setdefault(one.workload, {}).setdefault(subject, []).append(taken)
             if measurement.to_own_inputs:
                 to_own = median(measurement.to_own_inputs)
@@ -186,6 +186,7 @@ def _attempts(one: _InputsRequest, ended: ItemResult, uuid: str) -> dict[str, At
     if ended.outcome is not Outcome.OK or not isinstance(value, dict):
         return {s: Attempt(one.subject(s), key, ended.outcome, ended.reason) for s in one.artifacts}
     found = codec.load(InputsResult, value)
+    errors = found.errors or (None,) * len(one.artifacts)
     return {
         subject: Attempt(
             one.subject(subject),
@@ -201,10 +202,11 @@ def _attempts(one: _InputsRequest, ended: ItemResult, uuid: str) -> dict[str, At
                 gpu_uuid=uuid,
                 inputs=str(one.spec),
                 to_own_inputs=_rounded(found.to_own_inputs) if subject == one.base else (),
+                error=error,
             ),
         )
-        for subject, samples_s, relative in zip(
-            one.artifacts, found.samples_s, found.relative, strict=True
+        for subject, samples_s, relative, error in zip(
+            one.artifacts, found.samples_s, found.relative, errors, strict=True
         )
     }
 

@@ -267,7 +267,9 @@ def entry_of(result: WorkloadResult, decision: Decision, selection: ProfilerSele
         verdict=VerdictSummary.of(verdict) if verdict is not None else None,
         confirmation=Confirmed.of(result.confirmation) if result.confirmation else None,
         per_inputs={
-            found.inputs: InputFigures(found.median_s, found.to_default, found.to_own_inputs)
+            found.inputs: InputFigures(
+                found.median_s, found.to_default, found.to_own_inputs, found.error
+            )
             for found in result.on_inputs.get(decision.chosen.subject, ())
         },
         provenance=_origin(chosen, recording, selection),

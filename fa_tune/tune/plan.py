@@ -308,7 +308,11 @@ def _set_of(
     options: SearchOptions, chosen: Sequence[KernelFamily], *, named: bool = False
 ) -> list[Config]:
     grid = options.workloads
-    return choose_configs(options.kernels, grid.dtypes, grid.head_dims, chosen, named=named)
+    return choose_configs(
+        *(options.kernels, grid.dtypes, grid.head_dims, chosen),
+        named=named,
+        accuracy=grid.accuracy,
+    )
 
 
 def _of_recorded_kinds(

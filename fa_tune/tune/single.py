@@ -21,10 +21,15 @@ from fa_tune.core.options import (
     Silent,
     WorkloadOptions,
 )
-from fa_tune.core.workload import FORWARD, MASKS, DType, Workload
+from fa_tune.core.workload import FAST, FORWARD, MASKS, DType, Workload
 from fa_tune.families.base import Config
 from fa_tune.families.fields import d_v_of
-from fa_tune.families.selection import choose_configs, note_of_d_head, stated_config
+from fa_tune.families.selection import (
+    check_accuracy,
+    choose_configs,
+    note_of_d_head,
+    stated_config,
+)
 from fa_tune.operations.traits import Traits
 from fa_tune.tune.build import build_all, build_request, prepare
 from fa_tune.tune.candidates import (
@@ -60,6 +65,8 @@ def profile(
     """
     machine = open_machine(options.machine, progress)
     parsed = [stated_config(text, options.workloads.d_heads) for text in configs]
+    for config in parsed:
+        check_accuracy(config, options.workloads.accuracy)
     for note in filter(None, map(note_of_d_head, configs, parsed)):
         progress.note(note)
     return _measure(parsed, options, machine, progress, export=export)
@@ -75,7 +82,10 @@ def bench(
     machine = open_machine(options.machine, progress)
     machine.require_device("bench times kernels on one; search and profile replay recordings")
     grid = options.workloads
-    configs = _configs(options.kernels, grid.dtypes, grid.head_dims, options.families, machine)
+    configs = _configs(
+        *(options.kernels, grid.dtypes, grid.head_dims, options.families, machine),
+        accuracy=grid.accuracy,
+    )
     timed = dataclasses.replace(
         options, measure=dataclasses.replace(options.measure, profiler="events")
     )
@@ -261,7 +271,9 @@ def verify(
     causal = tuple(dict.fromkeys(mask != MASKS[0] for mask in workloads.masks))
     requested = [example(common, *heads[0], causal=c) for c in causal]
     requested = [w for w in requested if is_special(w) or w.op != FORWARD]
-    configs = _configs(kernels, _dtypes(kernels), heads, names, here, requested)
+    configs = _configs(
+        *(kernels, _dtypes(kernels), heads, names, here, requested), accuracy=workloads.accuracy
+    )
     kept, rejected = prune_configs(configs, here)
     examples: dict[BuildRequest, Workload] = {}
     for config in kept:
@@ -312,8 +324,10 @@ def _configs(
     names: Sequence[str],
     machine: Machine,
     requested: Sequence[Workload] = (),
+    *,
+    accuracy: str = FAST,
 ) -> list[Config]:
     """What `choose_configs` gives for the families of these names, or for all that run here and
     compute what is `requested`."""
     chosen = choose_families(names, machine.limits, workloads=requested)
-    return choose_configs(kernels, dtypes, heads, chosen, named=bool(names))
+    return choose_configs(kernels, dtypes, heads, chosen, named=bool(names), accuracy=accuracy)

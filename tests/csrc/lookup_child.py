@@ -49,6 +49,7 @@ class SomeConfig:
     B_c: int = 64
     d_head_v: int = 0
     kv_type: KVType = KVType.SAME
+    exact: bool = False
 
 
 def some_workload(dice: random.Random) -> Workload:
@@ -78,6 +79,7 @@ def some_workload(dice: random.Random) -> Workload:
         lse=dice.random() < 0.4,
         softmax_scale=dice.choice((None, None, 0.5)),
         d_head_v=kind[1],
+        accuracy=dice.choice(("fast",) * 5 + ("exact",)),
         **more,
     )
 
@@ -180,7 +182,13 @@ def images(
         "sm80_forward",
         *(Grid.BLOCKS_HEADS_BATCH, few or 128, 1, 128, 0, 1, 1, 1, 0, 0, 0),
     )
-    config = SomeConfig(w.dtype, w.d_head, d_head_v=w.d_head_v, kv_type=KVType(w.kv_e4m3))
+    config = SomeConfig(
+        w.dtype,
+        w.d_head,
+        d_head_v=w.d_head_v,
+        kv_type=KVType(w.kv_e4m3),
+        exact=w.accuracy == "exact",
+    )
     found = []
     for one in traits:
         call = CallPlan.of(w.op, config, str(one), arch, (launch,))
@@ -207,7 +215,8 @@ def table_of(core: Core, entries: Sequence[Entry], kernels: dict[str, Kernels]) 
 
 def default_of(w: Workload) -> str:
     """The first default that is for such a problem, if any is."""
-    if (w.d_head, w.d_v, w.kv_e4m3) != (64, 64, False) or traits_of(w) not in PLAIN:
+    kind = (w.d_head, w.d_v, w.kv_e4m3, w.accuracy)
+    if kind != (64, 64, False, "fast") or traits_of(w) not in PLAIN:
         return ""
     rows = w.rows_of_kv_head
     few = (name for name, tile in FEW.items() if tile <= 16 or tile < 2 * rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 import statistics
@@ -12,11 +13,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fa_tune import families
 from fa_tune.build.native.core import KernelImage
 from fa_tune.build.native.library import stable_library, torch_library
 from fa_tune.core.errors import InvalidConfig
@@ -26,6 +29,7 @@ from fa_tune.op.operands import Lengths
 from fa_tune.op.state import operators
 from fa_tune.op.traits import Traits
 from fa_tune.operations.base import Tensors
+from fa_tune.operations.forward import torch_side
 from fa_tune.operations.forward.torch_side import inputs as make_inputs
 from fa_tune.operations.torch_side import outputs_of
 from tests.csrc.host_cost import host_cost as cost_of_core
@@ -122,6 +126,26 @@ def opcheck() -> None:
         torch.library.opcheck(
             ops.packed_bwd.default, (q, q, k, k, out, lse, None, *lengths, *traits.scored)
         )
+
+
+def accuracies() -> None:
+    """Exact kernels have FlashAttention 2's errors on inputs where fast ones have not."""
+    for d_head, dtype, causal in itertools.product((64, 128), DType, (False, True)):
+        fast = Workload(1, 8, 8, 1024, 1024, d_head, dtype, causal=causal)
+        exact = replace(fast, accuracy="exact")
+        inputs = make_inputs(fast, "trained", seed=3)
+        judged = torch_side.expected(fast, inputs)["o"].exact
+        three = [inputs[name] for name in "qkv"]
+        sdpa = torch.nn.functional.scaled_dot_product_attention
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
+            theirs = sdpa(*(t.transpose(1, 2) for t in three), is_causal=causal).transpose(1, 2)
+        base = float((theirs.double() - judged).square().mean().sqrt())
+        for workload, most in ((fast, 1.6), (exact, 1.02)):
+            out = attention(*three, causal=causal, accuracy=workload.accuracy)
+            error = float((out.double() - judged).square().mean().sqrt()) / base
+            assert error <= most, (workload.key, error)
+            told = explain(*three, causal=causal, accuracy=workload.accuracy)
+            assert families.fits(families.config_of(told.variant), workload)
 
 
 def block(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
 CHECKS: dict[str, tuple[str, ...]] = {
     "op_child": (
         *("first_calls", "bits_of_the_measured_kernel", "opcheck", "miss_in_capture"),
+        "accuracies",
         *("graphs_on_two_streams", "threads", "new_lengths", "host_cost", "two_gpus"),
         *("compiled_fullgraph", "compiled_dynamic", "compiled_reduce_overhead"),
     ),

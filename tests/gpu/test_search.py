@@ -155,6 +155,8 @@ def test_what_inputs_cost_the_choice_is_of_paired_samples(searched: Searched) ->
     assert costs.keys() == set(map(str, BUILT_IN))
     assert costs.pop(entry.inputs) == 1.0
     assert all(cost is not None and 0.5 < cost < 2.0 for cost in costs.values()), costs
+    errors = [found.error_to_fa2 for found in entry.per_inputs.values()]
+    assert all(error is not None and 0.9 < error < 2.0 for error in errors), errors
 
 
 def test_again_with_nothing_changed_it_measures_nothing(searched: Searched) -> None:

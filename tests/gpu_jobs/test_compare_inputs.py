@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fa_tune import libraries
 from fa_tune.core import codec
 from fa_tune.core.comparison import OnInputs
+from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.jobs import CompareInputsJob, InputsItem, InputsResult, KernelItem
 from fa_tune.core.stats import Ratio, median
 from fa_tune.core.workload import DType, Workload
@@ -28,9 +30,11 @@ import torch
 from fa_tune.gpu.jobs import compare_inputs, time_events, verify
 from fa_tune.operations.base import SINK_LAST, CheckCase, Launch, Problem
 from fa_tune.operations.forward import torch_side
+from fa_tune.operations.torch_side import torch_side_of
 from tests.tensors import attention
 
 WORKLOAD = Workload(1, 1, 1, 64, 64, 64, DType.FP16)
+SMALL = Workload(3, 4, 2, 96, 96, 64, DType.FP16)
 SECONDS = {"sm80:default": 2e-3, "sm80:a": 1e-3, "sm80:b": 3e-3}
 # By inputs and kernel, times its time on normal ones.
 COST = {
@@ -93,6 +97,7 @@ class PretendedGpu:
         monkeypatch.setattr(compare_inputs, "problems_of_each", problems)
         monkeypatch.setattr(compare_inputs, "runner_of", lambda item: item.subject)
         monkeypatch.setattr(compare_inputs, "guarded", lambda report, name, action: action())
+        monkeypatch.setattr(compare_inputs, "errors_over_fa2", lambda *_: (None,) * len(SECONDS))
         for name in ("use_device", "warm_up"):
             monkeypatch.setattr(compare_inputs, name, lambda *_: None)
         monkeypatch.setattr(compare_inputs, "SETTLE_S", 0.0)
@@ -235,3 +240,30 @@ def test_a_kernel_that_does_not_see_the_sink_is_wrong(on_cpu: None) -> None:
     case = verify.check(blind, CheckCase(WORKLOAD, "sink"), 1)
     assert not case.ok
     assert case.max_abs_error > 0.5
+
+
+class Off:
+    """A runner whose results are so many times as far off as those of another of this seed."""
+
+    def __init__(self, times: float) -> None:
+        self.times = times
+
+    def bind(self, problem: Problem) -> Launch:
+        expected = torch_side_of(problem.workload).expected(problem.workload, problem.inputs)
+        noise = torch.randn(problem.outputs["o"].shape, generator=torch.Generator().manual_seed(1))
+        found = expected["o"].exact + 0.1 * self.times * noise
+        return lambda: {"o": found.to(torch.float16)}
+
+
+def test_errors_are_over_those_of_flash_attention_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libraries, "get", lambda name: {"fa2": Off(1.0)}[name])
+    runners = [Off(1.0), Off(1.4)]
+    found = compare_inputs.errors_over_fa2(SMALL, "trained", 3, runners, device="cpu")
+    assert found == pytest.approx((1.0, 1.4), rel=0.01)
+
+    def refuse(*_: object) -> Launch:
+        raise InvalidConfig("not called for this")
+
+    monkeypatch.setattr(Off, "bind", refuse)
+    found = compare_inputs.errors_over_fa2(SMALL, "trained", 3, runners, device="cpu")
+    assert found == (None, None)

@@ -29,8 +29,8 @@ from fa_tune.core.arch import limits
 from fa_tune.core.errors import DriverError, InvalidConfig
 from fa_tune.core.model import Artifact, Outcome, Resources
 from fa_tune.core.workload import DType, Workload
-from fa_tune.op import api, chooser
-from fa_tune.op.chooser import Chooser
+from fa_tune.op import api, chooser, sdpa
+from fa_tune.op.chooser import Choice, Chooser
 from fa_tune.op.fallback_warning import FallbackWarning
 from fa_tune.op.operands import Lengths
 from fa_tune.op.packed import packed_attention
@@ -114,7 +114,8 @@ def drawn_traits(dice: random.Random, heads: int, batch: int, *, packed: bool = 
     aligned = causal or window != (None, None) or slopes is not None
     sink, softcap = maybe(torch.zeros(heads)), maybe(20.0)
     bottom_right = aligned and not packed and dice.random() < 0.5
-    return Traits(causal, bottom_right, maybe(0.5), *window, sink, softcap, slopes)
+    scores = (*window, sink, softcap, slopes, dice.random() < 0.3)
+    return Traits(causal, bottom_right, maybe(0.5), *scores)
 
 
 def given_ones(**tensors: torch.Tensor | None) -> dict[str, torch.Tensor]:
@@ -430,9 +431,36 @@ def fork(operators: Operators) -> str:
     return "right"
 
 
+def accuracies(operators: Operators) -> str:
+    """What calls ask for where FA_TUNE_ACCURACY is exact: those that say nothing, one that says
+    otherwise, one with a gradient, one of a packed batch, and torch's own."""
+    asked, choice = [], operators.plans.choice
+
+    def noted(workload: Workload, device: int) -> Choice:
+        asked.append((workload.accuracy, choice(workload, device).variant))
+        return choice(workload, device)
+
+    operators.plans.choice = noted  # type: ignore[method-assign]
+    q, starts = draw(1, 384, 4), torch.tensor([0, 384], dtype=torch.int32)
+    api.attention(q, q, q)
+    api.attention(q, q, q, accuracy="fast")
+    api.attention(q.clone().requires_grad_(), q, q, sink=torch.zeros(4))
+    packed_attention(q[0], q[0], q[0], Lengths(starts, starts, 384, 384), Traits())
+    name = "_scaled_dot_product_flash_attention"
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        for one in (name, f"{name}_backward"):
+            library.impl(one, lambda *_, **__: None, "CPU", allow_override=True)
+        override = sdpa.Override("CPU")
+        getattr(torch.ops.aten, name)(*(q.transpose(1, 2),) * 3)
+        override.remove()
+    assert [word for word, _ in asked] == ["exact", "fast", "exact", "exact", "exact"], asked
+    assert [families.config_of(v).exact for _, v in asked] == [True, False, True, True, True]
+    return "right"
+
+
 CHECKS = {
     one.__name__: one
-    for one in (views, packed, results, refused, buckets, partition, threads, fork)
+    for one in (views, packed, results, refused, buckets, partition, threads, fork, accuracies)
 }
 
 

@@ -21,6 +21,13 @@ def test_operators_in_cpp(checks: str, stub: Path, native_cache: Path) -> None:
     run_child("native_child", stub, native_cache, checks)
 
 
+def test_exact_kernels_in_cpp(
+    stub: Path, native_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FA_TUNE_ACCURACY", "exact")
+    run_child("native_child", stub, native_cache, "accuracies")
+
+
 def test_gradients_in_cpp(stub: Path, native_cache: Path) -> None:
     run_child("native_gradients_child", stub, native_cache)
 

@@ -176,6 +176,23 @@ def test_gradients_of_all_traits(
             assert torch.allclose(found, exact, atol=2e-5)
 
 
+def test_an_accuracy_changes_the_kernel_alone() -> None:
+    q, k, v = (torch.randn(2, 9, heads, 16, requires_grad=True) for heads in (4, 2, 2))
+    seed = torch.randn(2, 9, 4, 16)
+
+    def exact(*three: Any) -> Any:
+        return attention(*three, causal=True, accuracy="exact")
+
+    fast = partial(attention, causal=True, accuracy="fast")
+    right = grads(fast, (q, k, v), seed)
+    for way in (exact, torch.compile(exact, backend="aot_eager", fullgraph=True)):
+        assert torch.equal(way(q, k, v), fast(q, k, v))
+        for found, expected in zip(grads(way, (q, k, v), seed), right, strict=True):
+            assert torch.equal(found, expected)
+    with pytest.raises(InvalidConfig, match="fast or exact"):
+        attention(q, k, v, accuracy="best")
+
+
 def test_autocast_changes_no_gradient_by_products() -> None:
     q, k, v, g = (torch.randn(2, 9, heads, 16) for heads in (4, 2, 2, 4))
     hook = twins.hook("2 * s * s", lambda score, *_: torch.einsum("...,...->...", 2 * score, score))

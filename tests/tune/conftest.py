@@ -93,13 +93,14 @@ class FakeComparer:
     """In place of `run_items`: samples on other inputs; `ratio` is a kernel's time over the
     default's by subject and inputs, 0.97 where it is not named; `cost` the default's time on
     inputs over that on normal ones, `clock` of the item of these inputs, both 1 where they are not
-    named; `broken` by inputs."""
+    named; `broken` by inputs; `errors` over FlashAttention 2's by subject and inputs."""
 
     def __init__(self) -> None:
         self.ratio: dict[tuple[str, str], float] = {}
         self.cost: dict[str, float] = {}
         self.clock: dict[str, float] = {}
         self.broken: dict[str, tuple[Outcome, str]] = {}
+        self.errors: dict[tuple[str, str], float] = {}
         self.asked: list[tuple[str, str, tuple[str, ...]]] = []
 
     def __call__(
@@ -121,6 +122,7 @@ class FakeComparer:
                 "samples_s": [[seconds * ratio for ratio in taken] for taken in relative],
                 "relative": relative,
                 "to_own_inputs": [cost / self.cost.get(own, 1.0)] * 5 if own else [],
+                "errors": [self.errors.get((s, inputs)) for s in subjects],
             }
             yield ItemResult(name, Outcome.OK, value)
 

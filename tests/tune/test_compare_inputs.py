@@ -161,6 +161,17 @@ def test_the_clock_of_each_comparison_is_not_in_what_inputs_cost(world: World, s
     assert sentence == "It takes most time on falling inputs, 1.38 times that on trained ones."
 
 
+def test_errors_are_kept_for_each_kind_of_inputs(world: World) -> None:
+    world.comparer.errors = {(FAST, "trained"): 1.4, (FAST, "normal"): 1.03, (DEFAULT, "sink"): 2.0}
+    for _ in range(2):  # the second time from the journal
+        found = only(search(world, 1024))
+        told = {f.inputs: f.error for f in found.on_inputs[FAST] if f.error is not None}
+        assert told == {"trained": 1.4, "normal": 1.03}
+    (entry,) = store.load(world.registry).entries
+    assert entry.per_inputs["trained"].error_to_fa2 == 1.4
+    assert {f.inputs: f.error for f in entry.on_inputs}["normal"] == 1.03
+
+
 def test_a_search_on_other_inputs_pairs_with_these(world: World) -> None:
     """What stands beside samples on trained inputs is no evidence for falling ones."""
     world.comparer.cost = COST

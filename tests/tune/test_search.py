@@ -71,6 +71,18 @@ def test_the_fastest_is_found_and_kept(world: World) -> None:
     assert world.progress.notes == [result.source]
 
 
+def test_an_exact_choice_is_among_exact_configs_and_replaces_no_fast_one(world: World) -> None:
+    exact_default = DEFAULT.replace("+rescale_8", "")
+    times = {**TIMES, DEFAULT: 0.5e-3, exact_default: 2e-3}
+    world.profiler = FakeProfiler(lambda subject, _: times[subject])
+    assert only(search(world, 1024)).decision.chosen.subject == DEFAULT
+    found = only(search(world, 1024, common={"accuracy": "exact"}))
+    assert found.decision.default == exact_default
+    assert {s.subject for s in found.decision.standings} == {exact_default, FAST, SLOW, OTHER}
+    chosen = {e.workload.accuracy: e.chosen.key for e in store.load(world.registry).entries}
+    assert chosen == {"fast": DEFAULT, "exact": FAST}
+
+
 def test_workloads_come_in_their_order_and_each_is_decided(world: World) -> None:
     result = search(world, 4096, 512, 1024)
     assert [r.workload.seq_len_q for r in result.results] == [4096, 512, 1024]

@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 from fa_tune.core.errors import ToolMissing
 from fa_tune.families.plan import LaunchPlan, Plan, TensorRole
 
-ABI_VERSION = 7
+ABI_VERSION = 8
 MAPS, DIMENSIONS, PARAMS_WORDS = 6, 5, 128
 
 
@@ -143,7 +143,7 @@ class Problem(Struct):
             *("score_hook", c_int32),
             "1: scores go through the function that the kernel was compiled with",
         ),
-        ("unused", c_int32, "0"),
+        ("exact", c_int32, "1: only kernels whose largest weight is exactly 1; 0: any"),
     )
 
 

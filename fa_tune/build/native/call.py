@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fa_tune.build.native import abi
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.workload import FIELDS, Workload
+from fa_tune.core.workload import EXACT, FIELDS, Workload
 from fa_tune.families.plan import Operation, Plan, TensorRole
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def problem_of(workload: Workload) -> abi.Problem:
         "window": (left is not None) * abi.Window.LEFT | (right is not None) * abi.Window.RIGHT,
         "cached": workload.cached,
         "score_hook": workload.score_hook is not None,
+        "exact": workload.accuracy == EXACT,
     }
     return abi.Problem(**same | other)
 

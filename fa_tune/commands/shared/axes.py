@@ -14,7 +14,7 @@ from fa_tune.core import devices
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.options import MachineOptions, SearchOptions
-from fa_tune.core.workload import Workload
+from fa_tune.core.workload import EXACT, Workload
 from fa_tune.families.axes import check_fields, expand, read_value
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.selection import choose_configs, stated_config
@@ -36,7 +36,9 @@ def configs_of(options: SearchOptions, workloads: Sequence[Workload] = ()) -> li
     chosen = choose_families(options.families, limits, workloads=workloads)
     if not options.axes:
         named = bool(options.families)
-        return choose_configs(kernels, grid.dtypes, grid.head_dims, chosen, named=named)
+        return choose_configs(
+            kernels, grid.dtypes, grid.head_dims, chosen, named=named, accuracy=grid.accuracy
+        )
     words = _words(options.axes)
     if families.is_config(kernels):
         bases = [stated_config(kernels, grid.d_heads)]
@@ -50,6 +52,8 @@ def configs_of(options: SearchOptions, workloads: Sequence[Workload] = ()) -> li
             for dtype in grid.dtypes
             for d_head, d_head_v in grid.head_dims
         ]
+        if grid.accuracy == EXACT:
+            bases = [base.as_exact() for base in bases]
     spaces: list[tuple[type[Any], dict[str, Sequence[Any]]]] = []
     for base in bases:
         kind = type(base)

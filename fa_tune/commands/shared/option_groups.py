@@ -122,6 +122,7 @@ _WORKLOAD: Mapping[str, Decorator[Any]] = {
         "causal_br (the last query sees every key, the one before it all but the last, …).",
     ),
     **{name: field_option(name) for name in COMMON_FIELDS},
+    "accuracy": field_option("accuracy", envvar="FA_TUNE_ACCURACY"),
 }
 
 _MEASURE: Mapping[str, Decorator[Any]] = {
@@ -423,11 +424,12 @@ def _refuse_no_workload(found: SearchOptions) -> None:
 def _workloads(**values: Any) -> WorkloadOptions:
     """Raises UsageError for an option that says of a model's workloads what they are."""
     if of_models := values.pop(MODELS, ()):
-        others = [name for name in values if name != "op" and is_typed(name)]
+        others = [name for name in values if name not in ("op", "accuracy") and is_typed(name)]
         for one in click.get_current_context().command.params:
             if one.name in others:
                 raise click.UsageError(f"--model says the workloads: leave {one.opts[0]} out")
-        listed = dict.fromkeys(w for found in of_models for w in found)
+        accuracy = values["accuracy"]
+        listed = dict.fromkeys(replace(w, accuracy=accuracy) for found in of_models for w in found)
         return WorkloadOptions.of((*listed,), values["op"])
     common = {name: values.pop(name) for name in COMMON_FIELDS if name in values}
     unusual = {name: value for name, value in common.items() if value != USUAL[name]}

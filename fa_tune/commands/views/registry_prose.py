@@ -52,8 +52,8 @@ def entry_prose(entry: Entry, name: str) -> str:
 
 
 def data_dependence(figures: Sequence[OnInputs], chosen_on: str) -> list[str]:
-    """How much a choice depends on its data: where it does worst against the default, and where
-    it takes most time, if that is known of paired samples."""
+    """How much a choice depends on its data: where it does worst against the default, where it
+    takes most time, if that is known of paired samples, and its errors."""
     text = []
     if (found := worst(figures)) is not None and found.to_default is not None:
         others = sum(f.to_default is not None for f in figures)
@@ -68,6 +68,8 @@ def data_dependence(figures: Sequence[OnInputs], chosen_on: str) -> list[str]:
             if name != chosen_on
             else f"No other inputs take it more time than {chosen_on} ones."
         )
+    if errors := [f"{f.error:.2f} on {f.inputs}" for f in figures if f.error is not None]:
+        text.append(f"Its errors over FlashAttention 2's are {', '.join(errors)} inputs.")
     return text
 
 

@@ -21,11 +21,11 @@ DEFAULT_LIMIT = 5  # the fastest of a workload; the chosen one and the default a
 CHOSEN, TIED = "*", "="
 KEY = (
     f"{CHOSEN} chosen; {TIED} cannot be told from the fastest; x: time over the chosen one's, "
-    "paired within rounds"
+    "paired within rounds; error: over FlashAttention 2's"
 )
-_HEADINGS = ("", "config", "time", "x", "TFLOP/s", "GB/s", "regs", "L2 %", "n", "")
+_HEADINGS = ("", "config", "time", "x", "TFLOP/s", "GB/s", "regs", "L2 %", "n", "error", "")
 _LEFT = ("", "config")
-_SPARE = ("n", "regs", "L2 %", "TFLOP/s")
+_SPARE = ("n", "error", "regs", "L2 %", "TFLOP/s")
 
 
 def table_lines(
@@ -41,14 +41,17 @@ def table_lines(
     references = {label_of(s): 1.0 / ratio.value for s, ratio in decision.to_references.items()}
     by_subject = {subject_of(row): row for row in rows}
     lines = [
-        [*_line("", row.kernel, row, row.rank_s, references[row.kernel]), ""]
+        [*_line("", row.kernel, row, row.rank_s, references[row.kernel]), "", ""]
         for row in rows
         if row.is_reference and row.kernel in references and row.rank_s is not None
     ]
     for one in (s for s in standings if s.subject in shown):
         row, name = by_subject[one.subject], legend.number(one.subject)
         cells = _line(_mark(one.subject, decision), name, row, one.median_s, one.to_chosen.value)
-        lines.append([*cells, "default" if one.subject == decision.default else ""])
+        told = found.on_inputs.get(one.subject, ())
+        errors = [f.error for f in told if f.inputs == found.inputs and f.error is not None]
+        error = f"{errors[0]:.2f}" if errors else ""
+        lines.append([*cells, error, "default" if one.subject == decision.default else ""])
     hidden = sum(s.subject not in shown for s in standings)
     out = fitted(_HEADINGS, lines, width, left=_LEFT, spare=_SPARE)
     return out + ([f"  … {hidden} more (--wide)"] if hidden else [])
@@ -65,7 +68,7 @@ def _mark(subject: str, decision: Decision) -> str:
 
 def _line(mark: str, name: str, row: Row, seconds: float, ratio: float) -> list[str]:
     cells = figures(row, seconds, ratio)
-    return [mark, name, *(cells[heading] for heading in _HEADINGS[2:-1])]
+    return [mark, name, *(cells[heading] for heading in _HEADINGS[2:-2])]
 
 
 def sentence(found: WorkloadResult, name: str, legend: Legend | None, gpu: str = "") -> str:

@@ -7,7 +7,7 @@ kernel.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from fa_tune.core.workload import DType, Workload
@@ -125,6 +125,15 @@ class FlashForwardKernelConfig(ConfigBase):
     def kernel_name(self) -> str:
         """The kernel template's name."""
         return "flash_forward_ping_pong_kernel" if self.ping_pong else "flash_forward_kernel"
+
+    @property
+    def exact(self) -> bool:
+        """Whether O is brought to the maximum of every block."""
+        return self.rescale_threshold == 0
+
+    def as_exact(self) -> FlashForwardKernelConfig:
+        """With the maximum of every block."""
+        return replace(self, rescale_threshold=0)
 
     @property
     def threads(self) -> int:

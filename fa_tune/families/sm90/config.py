@@ -6,7 +6,7 @@ launch geometry are all derived from it.  docs/kernel-sm90.md describes the kern
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from fa_tune.core.workload import DType
@@ -160,6 +160,21 @@ class Sm90Config(ConfigBase):
     def kernel_name(self) -> str:
         """The kernel template's name."""
         return "sm90_forward_kernel"
+
+    @property
+    def exact(self) -> bool:
+        """Whether O is brought to the maximum of every block."""
+        return self.rescale is Rescale.EACH_BLOCK
+
+    def as_exact(self) -> Sm90Config:
+        """With the maximum of every block."""
+        return replace(
+            self,
+            rescale=Rescale.EACH_BLOCK,
+            single_loop=False,
+            rows_in_turn=False,
+            adaptive_max=False,
+        )
 
     @property
     def B_r(self) -> int:

@@ -1,22 +1,31 @@
 """The default and a few other kernels on inputs that the search did not choose on; in the same
 rounds, the default on those that it did.
 
-Between two items the clock may change, so times of two items are never compared.
+Between two items the clock may change, so times of two items are never compared.  Errors are those
+of one batch element, over FlashAttention 2's on the same numbers.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
+
+from fa_tune import libraries
 from fa_tune.core import codec
+from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.jobs import CompareInputsJob, InputsItem, InputsResult
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.guard import guarded, use_device
 from fa_tune.gpu.jobs.time_events import Subject, prepare_alike, problems_of_each, warm_up
-from fa_tune.gpu.runners import runner_of
+from fa_tune.gpu.runners import Runner, runner_of
+from fa_tune.operations.base import Problem
+from fa_tune.operations.torch_side import outputs_of, results_of, torch_side_of
 from fa_tune.workers.main import Report
 
 ROUNDS = 15
@@ -40,6 +49,7 @@ def _compare(item: InputsItem, seed: int) -> InputsResult:
     specs = (item.inputs, item.own_inputs) if item.own_inputs else (item.inputs,)
     problems, *own_problems = problems_of_each(workload, specs, seed)
     runners = [runner_of(kernel) for kernel in item.kernels]
+    errors = errors_over_fa2(workload, item.inputs, seed, runners)
     compared = [Subject(runner, problems) for runner in runners]
     on_own = [Subject(runners[0], own) for own in own_problems]
     subjects = [*compared, *on_own]
@@ -62,4 +72,37 @@ def _compare(item: InputsItem, seed: int) -> InputsResult:
         tuple(tuple(subject.samples) for subject in compared),
         tuple(tuple(subject.relative) for subject in compared),
         tuple(1 / ratio for subject in on_own for ratio in subject.relative),
+        errors,
     )
+
+
+def errors_over_fa2(
+    workload: Workload, inputs: str, seed: int, runners: Sequence[Runner], device: str = "cuda"
+) -> tuple[float | None, ...]:
+    """Each runner's root mean square error over FlashAttention 2's, of several outputs the largest
+    ratio; None where FlashAttention 2 does not compute the workload, or makes no error."""
+    if not workload.uneven:
+        workload = replace(workload, batch=1)
+    side, outputs = torch_side_of(workload), outputs_of(workload, device=device)
+    drawn = side.inputs(workload, inputs, seed=seed, device=device)
+    problem = Problem(workload, drawn, outputs)
+    try:
+        theirs = results_of(problem, libraries.get("fa2").bind(problem))
+    except (InvalidConfig, RuntimeError):
+        return (None,) * len(runners)
+    expected = side.expected(workload, problem.inputs, precise=torch.float32)
+    judged = [name for name, one in expected.items() if one.reference is not None]
+
+    def rms(found: Mapping[str, torch.Tensor]) -> list[float]:
+        off = (found[name].float() - expected[name].exact for name in judged)
+        return [float(each.square().mean().sqrt()) for each in off]
+
+    base = rms(theirs)
+
+    def over_base(runner: Runner) -> float | None:
+        own = rms(results_of(problem, runner.bind(problem)))
+        ratios = [a / b for a, b in zip(own, base, strict=True) if b > 0]
+        largest = max(ratios, default=math.nan)
+        return largest if math.isfinite(largest) else None
+
+    return tuple(over_base(runner) for runner in runners)

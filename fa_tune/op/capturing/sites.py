@@ -41,6 +41,7 @@ _NAMES = {
     "slopes": ("alibi_slopes",),
     "sink": ("sink",),
     "hook": ("score_hook", "score_mod"),
+    "exact": ("exact",),
     "lse": ("lse", "compute_log_sumexp"),
     "blocks": ("block_mask",),
 }
@@ -148,6 +149,7 @@ def problem_of(site: Site, given: Mapping[str, Any]) -> Problem:
         alibi=given.get("slopes") is not None,
         sink=given.get("sink") is not None,
         score_mod=given.get("hook") is not None,
+        exact=site.op == FORWARD and bool(given.get("exact")),
         lse=site.op == FORWARD and _wants_lse(site, given),
         total_q=total_q,
         total_kv=total_kv,

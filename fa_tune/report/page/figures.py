@@ -323,7 +323,7 @@ def single_configs(found: Sequence[Place], numbers: Mapping[str, str]) -> Record
 
 
 def on_inputs(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
-    """How long configs took on other inputs, where that is recorded."""
+    """How long configs took on other inputs, and their errors, where that is recorded."""
     out: Records = []
     for place in found:
         for subject, told in place.source.on_inputs.get(place.key, {}).items():
@@ -340,6 +340,7 @@ def on_inputs(found: Sequence[Place], numbers: Mapping[str, str]) -> Records:
                     "over_fastest": time / min(times),
                     "samples": "in the same rounds" if in_rounds else "one kind after another",
                     "to_default": figure.to_default.value if figure.to_default else None,
+                    "error_to_fa2": figure.error,
                 }
                 for figure, time in zip(told, times, strict=True)
             ]

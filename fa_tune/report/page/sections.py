@@ -148,6 +148,7 @@ _COLUMNS: dict[str, Column] = {
     "over_fastest": ("time over its quickest inputs", 3),
     "samples": ("measured", None),
     "to_default": ("time over the default's", 3),
+    "error_to_fa2": ("error over FlashAttention 2's", 2),
     "winner": ("winner", None),
     "runner_up": ("runner-up", None),
     "cause": ("cycles", None),
@@ -209,8 +210,9 @@ _PARTS = {
     "inputs": Section(
         "Do times depend on what Q, K and V hold?",
         "The time of a config on each kind of inputs over its quickest. Where the kinds were "
-        "measured one after another, changes of the clock are in these ratios.",
-        _columns("workload config inputs median_ms over_fastest samples to_default"),
+        "measured one after another, changes of the clock are in these ratios. The last column is "
+        "the root mean square error over FlashAttention 2's.",
+        _columns("workload config inputs median_ms over_fastest samples to_default error_to_fa2"),
         charts.on_inputs,
     ),
     "busy": Section(

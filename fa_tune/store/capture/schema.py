@@ -65,6 +65,7 @@ class Problem:
     alibi: bool = False
     sink: bool = False
     score_mod: bool = False
+    exact: bool = False
     lse: bool = False
     total_q: Count = 0
     total_kv: Count = 0

@@ -9,7 +9,7 @@ from typing import Any
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.roofline import ROOFS
-from fa_tune.core.workload import DType, Workload
+from fa_tune.core.workload import EXACT, FAST, DType, Workload
 from fa_tune.operations import flops
 from fa_tune.store.capture import masks
 from fa_tune.store.capture.schema import Capture, Problem, Usage
@@ -58,6 +58,7 @@ def workload_of(problem: Problem) -> Workload:
         cache_lengths="equal" if p.kind == "cached" else "",
         page_size=p.page_size,
         kv_e4m3=p.kv_dtype == "float8_e4m3fn",
+        accuracy=EXACT if p.exact else FAST,
         op=p.op,
     )
 

@@ -26,7 +26,7 @@ from fa_tune.core.workload import Workload
 from fa_tune.operations.memory import MemoryRate, memory_rate
 
 # What is written; a change of the types below is a new number and a new reader.
-SCHEMA: Literal[5] = 5
+SCHEMA: Literal[6] = 6
 
 Text = Annotated[str, FILLED]
 Positive = Annotated[float, POSITIVE]
@@ -100,11 +100,13 @@ class Confirmed:
 class InputFigures:
     """What the chosen variant does on one kind of inputs: its median, its time over the default's
     in the same rounds, None for the default itself, and over its own on the inputs of the search,
-    of samples paired within rounds, None where that was not measured."""
+    of samples paired within rounds, None where that was not measured.  `error_to_fa2`: its root
+    mean square error over FlashAttention 2's; None where that has none."""
 
     median_s: Positive
     ratio_to_default: Ratio | None
     ratio_to_own_inputs: Positive | None = None
+    error_to_fa2: NotNegative | None = None
 
 
 @dataclass(frozen=True)
@@ -213,7 +215,10 @@ class Entry:
     def on_inputs(self) -> tuple[OnInputs, ...]:
         """The figures per inputs, as searches have them."""
         return tuple(
-            OnInputs(name, found.median_s, found.ratio_to_default, found.ratio_to_own_inputs)
+            OnInputs(
+                *(name, found.median_s, found.ratio_to_default, found.ratio_to_own_inputs),
+                error=found.error_to_fa2,
+            )
             for name, found in self.per_inputs.items()
         )
 
@@ -231,7 +236,7 @@ class Registry:
     """All entries, kept sorted by GPU, workload and method; raises ValueError for two entries
     with one key."""
 
-    schema: Literal[5]
+    schema: Literal[6]
     entries: tuple[Entry, ...]
 
     def __post_init__(self) -> None:

@@ -89,6 +89,17 @@ def test_else_the_nearest_and_it_says_which(
     assert match.entry.workload.key in match.explanation
 
 
+def test_an_accuracy_has_entries_of_its_own(registry: Registry) -> None:
+    (like, *_) = registry.entries
+    asked = dataclasses.replace(like.workload, accuracy="exact")
+    assert "exact" in refusal(find_match(registry, H200, asked))
+    both = Registry.of([*registry.entries, dataclasses.replace(like, workload=asked)])
+    for workload in (asked, like.workload):
+        assert found(find_match(both, H200, workload)).entry.workload == workload
+    far = dataclasses.replace(asked, seq_len_q=16384, seq_len_kv=16384)
+    assert found(find_match(both, H200, far)).entry.workload == asked
+
+
 def test_few_rows_and_many_want_other_kernels(registry: Registry) -> None:
     few = workload(1024, seq_len_q=64)
     assert few.decode_shape

@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 
 from fa_tune.core import codec
 from fa_tune.core.errors import RegistryError
-from fa_tune.core.model import CaseError, Verdict
+from fa_tune.core.model import CaseError, Variant, Verdict
 from fa_tune.core.stats import Interval, Ratio
 from fa_tune.core.workload import Workload
 from fa_tune.operations import flops
@@ -137,6 +137,15 @@ def test_the_published_json_schema_is_that_of_the_code() -> None:
 
 
 # Refusals
+
+
+def test_what_was_chosen_is_as_accurate_as_the_entry_says(make_entry: MakeEntry) -> None:
+    workload = dataclasses.replace(make_entry().workload, accuracy="exact")
+    rescaled = Variant("sm80", f"{make_entry().chosen.config}+rescale_8")
+    assert make_entry(workload=workload)
+    assert make_entry(chosen=rescaled)
+    with pytest.raises(ValueError, match="is not for"):
+        make_entry(workload=workload, chosen=rescaled)
 
 
 def refused(content: dict[str, Any] | str | bytes) -> str:
