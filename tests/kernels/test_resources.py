@@ -9,7 +9,6 @@ An NVRTC without a table is no failure (the checks that need none still run) but
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,17 +20,13 @@ from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import BuildRequest, BuildResult, build
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.model import Outcome
-from fa_tune.families.sm80.sets import get_kernel_configs
 from tests.tools.proven import due, passed
 from tests.tools.required import (
     FULL_ARCHS,
-    GROUPS,
     SAMPLE_ARCHS,
     TURNS_ARCH,
     builds_for,
     code_path_builds,
-    code_path_sample,
-    required_builds,
 )
 from tests.tools.resource_table import (
     differences,
@@ -109,50 +104,6 @@ def test_there_is_a_table_for_every_architecture_of_a_recorded_version() -> None
         for arch in FULL_ARCHS + SAMPLE_ARCHS:
             table = read_table(table_path(version, arch))
             assert len(table) == len(builds_for(arch)), (version, arch)
-
-
-@pytest.mark.parametrize(("key", "d_head"), GROUPS)
-def test_the_required_sets_are_complete(key: str, d_head: int) -> None:
-    required = [request.variant.config for request in required_builds("sm_90")]
-    assert len(set(required)) == len(required)
-    named = {config.short_form() for config in get_kernel_configs(key, d_head=d_head)}
-    assert named
-    assert named <= set(required)
-
-
-def test_before_9_0_all_is_required_but_the_turns() -> None:
-    required = {request.variant.config for request in required_builds("sm_90")}
-    before = {request.variant.config for request in required_builds("sm_80")}
-    assert before == {text for text in required if not text.endswith("pingpong")}
-    assert required - before, "some take turns"
-
-
-def test_turns_are_sampled_with_every_block_stage_and_trait() -> None:
-    sample = [(c, t) for c, t in code_path_sample() if c.ping_pong]
-    for names in (("B_r", "B_c"), ("B_c", "n_warps"), ("B_c", "kv_stages"), ("B_r", "d_head")):
-        a, b = ({getattr(c, name) for c, _ in sample} for name in names)
-        found = {(getattr(c, names[0]), getattr(c, names[1])) for c, _ in sample}
-        assert found == set(itertools.product(a, b)), names
-    assert {c.n_warps for c, _ in sample} == {8, 12}
-    assert {c.kv_stages for c, _ in sample} == {2, 3}
-    for a, b in itertools.combinations(("causal", "ragged", "lse"), 2):
-        assert len({(getattr(t, a), getattr(t, b)) for _, t in sample}) == 4
-
-
-@pytest.mark.parametrize("arch", FULL_ARCHS + SAMPLE_ARCHS)
-def test_the_sample_fits_every_architecture(arch: str) -> None:
-    """But the turns, before 9.0, and where shared memory is 99 KiB the larger of them."""
-    builds = {request.variant.config for request in code_path_builds(arch)}
-    sample = {c.short_form(): c for c, _ in code_path_sample()}
-    assert {text for text, c in sample.items() if not c.ping_pong} <= builds
-    limits = parse_arch(arch)
-    assert {text for text, c in sample.items() if c.ping_pong} & builds == {
-        text
-        for text, c in sample.items()
-        if c.ping_pong
-        and limits.compute_capability >= (9, 0)
-        and c.smem_bytes <= limits.smem_per_block_bytes
-    }
 
 
 def test_tables_survive_their_file_and_name_what_changed(tmp_path: Path) -> None:

@@ -21,11 +21,9 @@ from fa_tune.build import nvrtc
 from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import BuildResult, build
 from fa_tune.core.model import Outcome
-from fa_tune.families.sm90.sets import get_configs
 from tests.tools.proven import ALL
 from tests.tools.required_sm90 import (
     ARCH,
-    D_HEADS,
     builds,
     quick_builds,
     required_builds,
@@ -118,10 +116,3 @@ def test_no_set_has_a_kernel_that_spills_or_does_not_fit(version: str) -> None:
 
 
 # The builds -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("d_head", D_HEADS)
-def test_every_config_of_a_set_is_required(d_head: int) -> None:
-    required = {request.variant.config for request in required_builds()}
-    assert {str(c) for c in get_configs("fast", d_head=d_head)} <= required
-    assert {str(c) for c in get_configs("prog", d_head=d_head)} <= required

@@ -97,11 +97,3 @@ def read_or_refusal(data: str | bytes) -> Profile | str:
         return parse_ncu_csv(data)
     except ProfileFormatError as error:
         return str(error)
-
-
-@settings(deadline=None)
-@given(st.one_of(st.text(), st.binary()))
-def test_garbage_is_refused_in_one_line(data: str | bytes) -> None:
-    refusal = read_or_refusal(data)
-    assert isinstance(refusal, str), "a text without a header has no launches"
-    assert "\n" not in refusal

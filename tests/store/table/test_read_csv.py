@@ -222,16 +222,8 @@ def test_grouped_digits_in_counts_only() -> None:
 
 
 BAD: list[tuple[str, Callable[[str], str], str]] = [
-    ("word", lambda t: t.replace("704075", "many"), "line 3: column 'Cycles' holds 'many'"),
-    ("nan", lambda t: t.replace("0.42", "nan"), r"line 2: column 'Dur \(ms\)' holds 'nan'"),
-    ("infinite", lambda t: t.replace("0.42", "1e999"), "expected a number"),
-    ("negative", lambda t: t.replace("0.42", "-0.42"), "expected a number that is not negative"),
-    ("fraction", lambda t: t.replace(",255,79", ",25.5,79"), "'Regs' holds '25.5', expected a w"),
     ("short", lambda t: t.replace(",128,1024\n", "\n", 1), "line 2: 9 cells .* 'Attn TFLOP/s'"),
-    ("long", lambda t: t.replace("V2,", "V2,,"), "line 2: 12 cells where the heading has 11"),
     ("cut", lambda t: t[:-60], "line 3: .* may be cut"),
-    ("open quote", lambda t: t[: t.index("swizzled")], "line 3: not CSV"),
-    ("nameless", lambda t: t.replace("V2,", ","), "line 2: column 'Kernel Name' is empty"),
     ("twice", lambda t: t.replace("seq_len", "d_head"), "line 1: column 'd_head' appears twice"),
     ("other table", lambda t: t.replace("Dur (ms)", "Time"), r"line 1: no column 'Dur \(ms\)'"),
     ("empty", lambda t: "", "is empty"),
@@ -290,29 +282,6 @@ def test_no_cell_is_a_formula_and_every_text_comes_back(text: str) -> None:
         assert cells[heading][0] not in "=+-@\t\r"
     (row,) = parse_rows(written, "x.csv")
     assert (row.kernel, row.family, row.reason) == (text, text, text)
-
-
-@pytest.mark.parametrize(
-    ("field", "cell"),
-    [
-        ("median (ms)", "1e99999999999999999999"),
-        ("median (ms)", "1e-99999999999999999999"),
-        ("median (ms)", "9" * 400),
-        ("SM clock (GHz)", "1e308"),
-        ("Cycles", "1e-308"),
-        ("relative", "1 0 1"),
-        ("batch", "9" * 400),
-    ],
-)
-def test_a_number_beyond_all_measuring_is_refused(field: str, cell: str) -> None:
-    text = _csv([replace(SOUND, relative=(1.0, 1.0, 1.0), cycles=1.0, sm_clock_hz=1e9)])
-    headings, values = csv.reader(io.StringIO(text, newline=""))
-    values[headings.index(field)] = cell
-    spoilt = io.StringIO(newline="")
-    csv.writer(spoilt).writerows([headings, values])
-    found = _read_or_refused(spoilt.getvalue())
-    assert isinstance(found, str)
-    assert "\n" not in found
 
 
 # Rows that cannot be true ------------------------------------------------------------------------
