@@ -18,7 +18,7 @@ from fa_tune.build.compile import BuildRequest, build
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Artifact, Variant
-from fa_tune.core.workload import FORWARD, MASKS, DType, Workload
+from fa_tune.core.workload import BACKWARD, FORWARD, MASKS, DType, Workload
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.decode.config import DecodeConfig
 from fa_tune.families.decode.sets import FEW_QUADS
@@ -29,8 +29,9 @@ from tests.gpu.score_hooks import HOOKS
 from tests.tools import required_sm90
 from tests.tools.required import ALL_D_HEADS, code_path_sample
 
-# What these problems are for.
+# What most of these problems are for, and the others.
 FORWARD_FAMILIES = [f.name for f in families.all_families() if f.operation == FORWARD]
+BACKWARD_FAMILIES = [f.name for f in families.all_families() if f.operation == BACKWARD]
 # How the tensors of a problem lie in memory; tests/gpu/oracle.py lays them out.
 LAYOUTS = ("plain", "packed", "strided", "transposed", "expanded")
 LONGEST = 4097
@@ -367,6 +368,7 @@ def small_workloads(variant: Variant, traits: str) -> tuple[Workload, ...]:
             *(facts, (*shape, config.d_head, config.dtype), number),
             bottom_right=bottom_right,
             d_head_v=d_v_of(config),
+            op=family.operation,
         )
         for number, shape in enumerate(shapes)
         for bottom_right in ((False, True) if has_alignment(facts) else (False,))

@@ -11,13 +11,12 @@ import torch
 from fa_tune import families
 from fa_tune.core import codec
 from fa_tune.core.model import Variant
-from fa_tune.core.workload import Workload
+from fa_tune.core.workload import FORWARD, Workload
 from fa_tune.families.decode.config import DecodeConfig
 from fa_tune.gpu.jobs.verify import check_all
 from fa_tune.gpu.launch import CompiledKernel
 from fa_tune.operations.base import CheckCase, Tensors
-from fa_tune.operations.forward.torch_side import inputs as make_inputs
-from fa_tune.operations.torch_side import outputs_of
+from fa_tune.operations.torch_side import outputs_of, torch_side_of
 from tests.gpu.cases import few_heads, small_caches, small_workloads
 from tests.gpu.items import enqueue, handler, kernel_item
 from tests.gpu.oracle import grown
@@ -47,10 +46,12 @@ def of_item(item: Mapping[str, Any]) -> tuple[Workload, ...]:
 
 
 def inputs_of(w: Workload) -> Tensors:
-    """Drawn on the host where they become e4m3: racecheck reports torch's own kernel for it."""
-    if not w.kv_e4m3:
-        return make_inputs(w, seed=0)
-    drawn = make_inputs(w, seed=0, device="cpu")
+    """Drawn on the host where they become e4m3, since racecheck reports torch's own kernel for it,
+    and where results of a forward pass are among them."""
+    draw = torch_side_of(w).inputs
+    if not w.kv_e4m3 and w.op == FORWARD:
+        return draw(w, seed=0)
+    drawn = draw(w, seed=0, device="cpu")
     return {name: tensor.cuda() for name, tensor in drawn.items()}
 
 
@@ -67,7 +68,8 @@ def launch_each(kernel: CompiledKernel, workloads: Sequence[Workload]) -> int:
     for w in workloads:
         inputs = inputs_of(w)
         outputs = outputs_of(w)
-        for grows in (False,) if w.kv_e4m3 else (False, True):  # e4m3 has no room for it
+        # e4m3 has no room for it, and a backward pass is given the sums of other scores.
+        for grows in (False,) if w.kv_e4m3 or w.op != FORWARD else (False, True):
             if grows:
                 grown(inputs["k"][:1], -GROWTH)
                 grown(inputs["k"][1:], GROWTH)

@@ -1,6 +1,7 @@
 """compute-sanitizer finds nothing in the kernels that together take every code path, every pair
 of values of knobs, d_head and traits, new knobs included (tests/tools/required.py,
-required_sm90.py and required_decode.py), nor in those of the `fast` sets of sm80 and sm90.
+required_sm90.py and required_decode.py), nor in those of the `fast` sets of sm80 and sm90, nor in
+a third of those of the backward passes.
 
 What the tools see of the sm90 kernels is less than of the sm80 ones:
 
@@ -31,7 +32,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -48,7 +49,7 @@ from fa_tune.families.base import KernelFamily
 from fa_tune.families.decode.config import Combine, DecodeConfig
 from fa_tune.tune.verify import verdict_key
 from fa_tune.workers.supervisor import ChildEnd, ItemResult, run_child
-from tests.gpu.cases import item_of, requests_of, small_workloads, takes
+from tests.gpu.cases import BACKWARD_FAMILIES, item_of, requests_of, small_workloads, takes
 from tests.gpu.conftest import Built
 from tests.gpu.faulty_kernels import compile_faulty, disguised
 from tests.gpu.score_hooks import HOOKS
@@ -79,6 +80,10 @@ MASKED = (
     "causal+ragged+lse+packed",
     "ragged+lse+window+softcap+alibi+packed",
     f"causal+ragged+lse+window+packed+hook_{PLACES}",
+)
+CHANGED = (
+    *("ragged", "causal+ragged", "causal+ragged+window+sink", "causal+ragged+packed"),
+    *("ragged+lse", "causal+ragged+lse+softcap+alibi"),
 )
 ENVIRONMENT = {"CUDA_MODULE_LOADING": "LAZY", "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 
@@ -223,6 +228,35 @@ def test_masks_hooks_and_packed_batches(
     family: KernelFamily, built: Built, arch: str, tmp_path: Path, tool: str
 ) -> None:
     run_parts(tool, "handle", built(masked(family, arch)), tmp_path)
+
+
+def gradients(family: KernelFamily, arch: str) -> Iterator[BuildRequest]:
+    """Every third kernel of the `fast` sets, one pass and two, with each of the traits in turn."""
+    limits = parse_arch(arch)
+    configs = [
+        config
+        for d_head, dtype in zip(required.ALL_D_HEADS, itertools.cycle(DType), strict=False)
+        for config in family.configs("fast", dtypes=[dtype], d_head=d_head)[::3]
+        if families.constraints(config, limits) is None
+    ]
+    for place, config in enumerate(configs):
+        able = [
+            request
+            for request in requests_of([config], CHANGED, limits)
+            if all(
+                takes(family, config, w) for w in small_workloads(request.variant, request.traits)
+            )
+        ]
+        yield able[place % len(able)]
+
+
+@pytest.mark.parametrize("tool", SUMMARIES)
+def test_backward_passes(built: Built, arch: str, tmp_path: Path, tool: str) -> None:
+    """Of all families at once: a tool takes longer to start than to watch these."""
+    known = map(families.get, BACKWARD_FAMILIES)
+    requests = [request for family in known for request in gradients(family, arch)]
+    assert requests
+    run_parts(tool, "handle", built(requests), tmp_path)
 
 
 @pytest.mark.parametrize("tool", SUMMARIES)
