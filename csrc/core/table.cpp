@@ -37,7 +37,8 @@ Sizes sizes_of(const fa_tune_problem& problem) {
     found.tiles = log2(rows * problem.kv_heads);
     found.keys = log2(std::max(keys_seen_of(problem), std::int64_t{1}));
     found.rows = log2(std::max(kTileRows, shared));
-    found.decode_shape = problem.packed == 0 && shared <= kFewRows;
+    const bool is_dense = problem.operation == FA_TUNE_OPERATION_FORWARD && problem.packed == 0;
+    found.decode_shape = is_dense && shared <= kFewRows;
     return found;
 }
 

@@ -86,6 +86,11 @@ from fa_tune.tune.outputs import registry_path
     "--arch does not cover; the driver compiles it at the first load.",
 )
 @flag(
+    "--backward",
+    help="Also export the defaults of the backward pass, and forward passes with the log-sum-exp "
+    "that it needs, as is always done if an entry is of one.",
+)
+@flag(
     "--few-queries",
     help="Also export the defaults for few queries and many keys; their launches take a workspace.",
 )

@@ -31,11 +31,12 @@ from fa_tune.core.errors import NoUsableVariant, StorageError, ToolMissing
 from fa_tune.core.files import check_writable
 from fa_tune.core.model import Variant
 from fa_tune.core.options import MachineOptions, Progress
-from fa_tune.core.workload import DType, Workload
+from fa_tune.core.workload import BACKWARD, DType, Workload
 from fa_tune.export import table_source as source
 from fa_tune.export.selection import PTX_ARCH, ExportOptions, Selection, kernel_computes, select
 from fa_tune.export.sizes import SizedDefault, as_number, nearest
 from fa_tune.families.plan import Portability, compiled_for
+from fa_tune.operations.backward.spec import forward_of
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.between import by_room
 from fa_tune.store.registry.lookup import Target, matches, near_enough
@@ -247,16 +248,20 @@ def _choices(made: Export, gpus: Sequence[tuple[str, int]]) -> Iterator[source.C
 
 def _kinds(made: Export) -> Iterator[Workload]:
     """Small workloads of each kind, of few queries and of more, that some kernel computes whatever
-    the lengths are."""
+    the lengths are; a backward pass only with the forward pass before it."""
     configs = [families.config_of(kernel.variant) for kernel in made.kernels]
     kinds = sorted({families.kind_of(c) for c in configs})
-    for dtype, d_head, d_v, _ in kinds:
+    for dtype, d_head, d_v, op in kinds:
         for n_queries, causal in itertools.product((300, 3), (False, True)):
             shape = (2, 4, 2, n_queries, 413, d_head, DType(dtype))
-            workload = Workload(*shape, causal=causal, bottom_right=causal, d_head_v=d_v)
-            if any(
-                kernel_computes(config, kernel.traits, workload)
-                for config, kernel in zip(configs, made.kernels, strict=True)
+            workload = Workload(*shape, causal=causal, bottom_right=causal, d_head_v=d_v, op=op)
+            needed = {workload, forward_of(workload)} if op == BACKWARD else {workload}
+            if all(
+                any(
+                    kernel_computes(config, kernel.traits, one)
+                    for config, kernel in zip(configs, made.kernels, strict=True)
+                )
+                for one in needed
             ):
                 yield workload
 

@@ -18,7 +18,7 @@ from fa_tune.build.compile import BuildRequest
 from fa_tune.core.arch import ArchLimits, limits, parse_arch, smallest_served
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Variant
-from fa_tune.core.workload import FORWARD, DType, Workload
+from fa_tune.core.workload import BACKWARD, FORWARD, DType, Workload
 from fa_tune.export.sizes import ROWS, SizedDefault, sized_defaults
 from fa_tune.families.base import Config
 from fa_tune.families.fields import is_kv_e4m3
@@ -30,7 +30,6 @@ from fa_tune.store.registry.schema import Entry, EntryKey, Registry
 
 DEFAULT_D_HEADS = (64, 128)  # without an entry and without a wish
 PTX_ARCH, PTX_CAPABILITY = "compute_80", (8, 0)
-ONLY_FORWARD = "only kernels of the forward pass are exported"
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,8 @@ class ExportOptions:
     else those that serve these.  `kernels` is a set's key or one config's short form, exported
     beside what was chosen.  `d_heads` empty: those of the entries.  `dtypes` and `d_heads`, with
     `d_head_v` for V (0: the same), are what defaults are exported for, and the configs of a set.
-    `ptx`: the defaults as PTX as well.  `few_queries`: defaults for few queries after many keys,
+    `ptx`: the defaults as PTX as well.  `backward`: the defaults of the backward pass, too,
+    and the log-sum-exp that it needs.  `few_queries`: defaults for few queries after many keys,
     too; `by_size`: these for any number of tiles and keys, too, which are many; `kv_e4m3`: both
     for K and V in e4m3 as well."""
 
@@ -52,6 +52,7 @@ class ExportOptions:
     dtypes: tuple[DType, ...] = tuple(DType)
     lse: bool = False
     ptx: bool = False
+    backward: bool = False
     few_queries: bool = False
     by_size: bool = False
     kv_e4m3: bool = False
@@ -59,6 +60,10 @@ class ExportOptions:
     @property
     def wants_few_queries(self) -> bool:
         return self.few_queries or self.by_size or self.kv_e4m3
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        return (FORWARD, BACKWARD) if self.backward else (FORWARD,)
 
     @property
     def narrow(self) -> tuple[bool, ...]:
@@ -81,12 +86,9 @@ class Selection:
 
 
 def select(registry: Registry, options: ExportOptions) -> Selection:
-    """Choose what to export.  Raises InvalidConfig for a set or an architecture that means nothing
-    and for workloads and configs of another operation than the forward pass, NoUsableVariant where
-    nothing is to be exported."""
+    """Choose what to export.  Raises InvalidConfig for a set or an architecture that means nothing,
+    NoUsableVariant where nothing is to be exported."""
     found = Selection()
-    if others := [w.key for w in options.workloads if w.op != FORWARD]:
-        raise InvalidConfig(f"{others[0]}: {ONLY_FORWARD}")
     archs = [parse_arch(text) for text in options.archs] or _archs_of(registry.entries)
     if not archs:
         raise NoUsableVariant(
@@ -97,18 +99,22 @@ def select(registry: Registry, options: ExportOptions) -> Selection:
     configs = {e.key: c for e in registry.entries if (c := _usable(e, archs, found)) is not None}
     legal = [e for e in registry.entries if e.key in configs]
     found.entries = in_order(_serving(legal, options.workloads, found))
-    lse = (False, True) if options.lse or any(e.workload.lse for e in found.entries) else (False,)
+    extra = list(_extra(options, archs, found))
+    named = [families.kind_of(config) for config, _ in extra]
+    ops = {e.workload.op for e in found.entries} | {op for *_, op in named}
+    backward = options.backward or BACKWARD in ops
+    lse = options.lse or backward or any(e.workload.lse for e in found.entries)
+    options = replace(options, backward=backward, lse=lse)
     for entry in found.entries:
         if arch := _arch_for(entry.gpu.compute_capability, archs):
-            _add(found, configs[entry.key], arch, lse, like=(entry.workload,))
-    extra = list(_extra(options, archs, found))
+            _add(found, configs[entry.key], arch, options, like=(entry.workload,))
     for config, arch in extra:
-        _add(found, config, arch, lse)
+        _add(found, config, arch, options)
     own = {(e.workload.d_head, e.workload.d_v) for e in found.entries}
-    own |= {families.kind_of(config)[1:3] for config, _ in extra}
+    own |= {(d_head, d_v) for _, d_head, d_v, _ in named}
     if options.d_heads or not own:
         own = {(d, options.d_head_v or d) for d in options.d_heads or DEFAULT_D_HEADS}
-    _add_defaults(found, options, archs, sorted(own), lse)
+    _add_defaults(found, options, archs, sorted(own))
     found.kernels = list(dict.fromkeys(found.kernels))
     if not found.kernels and not found.ptx:
         raise NoUsableVariant("; ".join(["there is nothing to export", *found.left_out]))
@@ -157,8 +163,6 @@ def _usable(entry: Entry, archs: Sequence[ArchLimits], found: Selection) -> Conf
         if arch is None:
             major_minor = "{}{}".format(*entry.gpu.compute_capability)
             raise InvalidConfig(f"no architecture that is exported runs on sm_{major_minor}")
-        if entry.workload.op != FORWARD:
-            raise InvalidConfig(ONLY_FORWARD)
         if entry.workload.score_hook is not None:
             raise InvalidConfig("C++ launches no kernels with a score hook")
         config = families.config_of(entry.chosen)
@@ -199,10 +203,8 @@ def _extra(
         return
     heads = [(d_head, options.d_head_v) for d_head in options.d_heads or DEFAULT_D_HEADS]
     for arch in archs:
-        able = families.runnable(arch)
+        able = [family for op in options.operations for family in families.runnable(arch, op)]
         for config in choose_configs(options.kernels, options.dtypes, heads, able):
-            if families.of(config).operation != FORWARD:
-                raise InvalidConfig(f"{config}: {ONLY_FORWARD}")
             if rejected := families.constraints(config, arch):
                 about = families.variant(config).config
                 found.left_out.append(f"{about} on {arch.arch}: {rejected.reason}")
@@ -218,7 +220,7 @@ def _add(
     found: Selection,
     config: Config,
     arch: ArchLimits,
-    lse: Sequence[bool],
+    options: ExportOptions,
     like: Sequence[Workload] = (),
 ) -> Variant:
     """The kernels of a config for workloads like these; without any, for plain ones."""
@@ -226,17 +228,27 @@ def _add(
     variant = families.variant_of(family, config)
     compiled_for = family.compile_arch(arch)
     kinds = [Traits.parse(family.traits(config, w)) for w in like]
-    traits = _traits(kinds or PLAIN, lse, ragged=(False, True) if _has_whole(config) else (True,))
+    traits = _traits(
+        kinds or PLAIN,
+        _with_lse(family.operation, options, kinds),
+        ragged=(False, True) if _has_whole(config) else (True,),
+    )
     found.kernels += [BuildRequest(variant, t, compiled_for) for t in traits]
     return variant
+
+
+def _with_lse(op: str, options: ExportOptions, kinds: Sequence[Traits] = ()) -> Sequence[bool]:
+    """With and without the log-sum-exp; of a backward pass its gradient, by an entry alone."""
+    wanted = options.lse if op == FORWARD else any(kind.lse for kind in kinds)
+    return (False, True) if wanted else (False,)
 
 
 def _has_whole(config: Config) -> bool:
     """Whether lengths that are whole blocks have a kernel of their own."""
     family = families.of(config)
-    dtype, d_head, d_v, _ = families.kind_of(config)
+    dtype, d_head, d_v, op = families.kind_of(config)
     sizes, narrow = (1, 1, 1, *families.blocks(config)), is_kv_e4m3(config)
-    workload = Workload(*sizes, d_head, dtype, d_head_v=d_v, kv_e4m3=narrow)
+    workload = Workload(*sizes, d_head, dtype, d_head_v=d_v, kv_e4m3=narrow, op=op)
     return not Traits.parse(family.traits(config, workload)).ragged
 
 
@@ -252,14 +264,14 @@ def _add_defaults(
     options: ExportOptions,
     archs: Sequence[ArchLimits],
     heads: Sequence[tuple[int, int]],
-    lse: Sequence[bool],
 ) -> None:
-    """What runs untuned: of each architecture the default of the preferred family.  `heads`: head
-    dimensions of Q and K, and of V."""
+    """What runs untuned: of each architecture and operation the default of the preferred family.
+    `heads`: head dimensions of Q and K, and of V."""
     kinds = [(*pair, dtype) for pair in heads for dtype in options.dtypes]
     tuned = [e.workload for e in found.entries if e.workload.decode_shape]
     decode_shape = {(w.d_head, w.d_v, w.dtype) for w in tuned if not w.kv_e4m3}
     for arch in sorted(archs, key=lambda a: a.compute_capability, reverse=True):
+        served = smallest_served(arch)
         for d_head, d_v, dtype in kinds:
             # An entry for few queries serves what is near, the default all else.
             likes = [
@@ -268,19 +280,23 @@ def _add_defaults(
             ]
             if options.by_size:
                 for like in likes:
-                    _add_sized(found, like, arch, lse)
+                    _add_sized(found, like, arch, options)
             if options.wants_few_queries or (d_head, d_v, dtype) in decode_shape:
                 for like in likes:
-                    few = _for_few_queries(like, smallest_served(arch))
-                    found.defaults += [_add(found, config, arch, lse) for config in few]
-            configs = families.defaults(d_head, dtype, arch, d_head_v=d_v)[:1]
-            found.defaults += [_add(found, config, arch, lse) for config in configs]
-            if not configs:
-                text = f"{d_head}" if d_v == d_head else f"{d_head}, d_head_v {d_v}"
-                found.left_out.append(f"{dtype.name} d_head {text}: no default on {arch.arch}")
+                    few = _for_few_queries(like, served)
+                    found.defaults += [_add(found, config, arch, options) for config in few]
+            for op in options.operations:
+                configs = families.defaults(d_head, dtype, served, op, d_head_v=d_v)[:1]
+                found.defaults += [_add(found, config, arch, options) for config in configs]
+                if not configs:
+                    text = f"{d_head}" if d_v == d_head else f"{d_head}, d_head_v {d_v}"
+                    about = f"{dtype.name} d_head {text}" + (f", {op}" if op != FORWARD else "")
+                    found.left_out.append(f"{about}: no default on {arch.arch}")
     if options.ptx:
-        for d_head, d_v, dtype in kinds:
-            able = families.defaults(d_head, dtype, limits(PTX_CAPABILITY), d_head_v=d_v)
+        for (d_head, d_v, dtype), op in itertools.product(kinds, options.operations):
+            served = smallest_served(limits(PTX_CAPABILITY))
+            able = families.defaults(d_head, dtype, served, op, d_head_v=d_v)
+            lse = _with_lse(op, options)
             for config in able[:1]:
                 variant = families.variant(config)
                 found.ptx += [(variant, traits) for traits in _traits(PLAIN, lse)]
@@ -288,12 +304,12 @@ def _add_defaults(
     found.defaults = list(dict.fromkeys(found.defaults))
 
 
-def _add_sized(found: Selection, like: Workload, arch: ArchLimits, lse: Sequence[bool]) -> None:
+def _add_sized(found: Selection, like: Workload, arch: ArchLimits, options: ExportOptions) -> None:
     """The defaults for decoding by size, and their kernels, of such dtypes and head dimensions."""
     sized = list(sized_defaults(like, arch))
     found.sized += sized
     for config in dict.fromkeys(default.config for default in sized):
-        _add(found, config, arch, lse)
+        _add(found, config, arch, options)
 
 
 def _for_few_queries(like: Workload, arch: ArchLimits) -> list[Config]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fa_tune import families
 from fa_tune.core.model import Variant
-from fa_tune.core.workload import DType, Workload
+from fa_tune.core.workload import BACKWARD, FORWARD, DType, Workload
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.schema import Entry, Gpu, Registry
 from tests.project_files import ROOT
@@ -19,6 +19,8 @@ D_HEAD = 64
 FAST, OTHER = "sm90(FP16, 64, 128x128): stages_2", "sm90(FP16, 64, 192x128): stages_2+pingpong"
 MMA = "(FP16, 64, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles"
 FEW = "decode(FP16, 64, 32, 64, 2): row_warps_2"
+GRADIENTS = "sm90_bwd(FP16, 64, 128, 128): turns"
+MMA_GRADIENTS = "sm80_bwd(FP16, 64, 64, 64, 4): stages_2"
 FEW_CACHED = "decode(FP16, 64, 16, 64, 2): aligned"
 # GPU, (batch, heads, kv heads, length of queries, of keys), causal, config, method.
 CHOSEN = (
@@ -37,6 +39,11 @@ CHOSEN_BESIDE = (
     (H200, {"causal": True, "window_left": 127, "sink": True}, FAST),
     (H200, {"causal": True, "packed": True, "total_q": 9000, "total_kv": 9000}, FAST),
     (A100, {"alibi": True}, MMA),
+)
+# Of the backward pass.
+CHOSEN_BACKWARD = (
+    (H200, (16, 16, 16, 4096, 4096), False, GRADIENTS),
+    (A100, (2, 16, 16, 8192, 8192), True, MMA_GRADIENTS),
 )
 
 
@@ -81,7 +88,11 @@ def small_registry() -> Registry:
         entry(H200, Workload(8, 16, 4, 2, 8192, D_HEAD, DType.FP16, cache_lengths=lengths), config)
         for lengths, config in CHOSEN_CACHED
     )
-    return Registry.of((*plain, *beside, *cached))
+    backward = (
+        entry(gpu, Workload(*shape, D_HEAD, DType.FP16, causal=causal, op=BACKWARD), config)
+        for gpu, shape, causal, config in CHOSEN_BACKWARD
+    )
+    return Registry.of((*plain, *beside, *cached, *backward))
 
 
 def saved(path: Path) -> Path:
@@ -95,7 +106,8 @@ def some_workload(dice: random.Random) -> Workload:
     lengths = [dice.choice((dice.randint(1, 20_000), 128 * dice.randint(1, 64))) for _ in range(2)]
     if dice.random() < 0.2:
         lengths[0] = dice.randint(1, 32)
-    cached = lengths[0] <= 32 and dice.random() < 0.5
+    op = BACKWARD if dice.random() < 0.2 else FORWARD
+    cached = op == FORWARD and lengths[0] <= 32 and dice.random() < 0.5
     return Workload(
         dice.randint(1, 32),
         kv_heads * dice.choice((1, 2, 4)),
@@ -107,4 +119,5 @@ def some_workload(dice: random.Random) -> Workload:
         bottom_right=causal and dice.random() < 0.4,
         softmax_scale=dice.choice((None, 0.5)),
         cache_lengths="equal" if cached else "",
+        op=op,
     )

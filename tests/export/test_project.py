@@ -25,7 +25,7 @@ from fa_tune.build.compile import kernel_source_sha256
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import StorageError
 from fa_tune.core.options import MachineOptions, Silent
-from fa_tune.core.workload import DType, Workload
+from fa_tune.core.workload import BACKWARD, DType, Workload
 from fa_tune.export import project
 from fa_tune.export.project import Export, export
 from fa_tune.export.selection import ExportOptions
@@ -94,8 +94,9 @@ def test_its_own_tests_can_fail(built: Built, tmp_path: Path) -> None:
 def test_examples_say_that_there_is_no_driver(built: Built) -> None:
     if has_driver():
         pytest.skip("this machine has a driver")
-    for program in ("attend", "attend_c"):
-        command = [str(built.build / program), f"b1_h1_kv1_q64_k64_d{D_HEAD}_fp16_full"]
+    key = f"b1_h1_kv1_q64_k64_d{D_HEAD}_fp16_full"
+    for program, prefix in (("attend", ""), ("attend_c", ""), ("gradients", "backward_")):
+        command = [str(built.build / program), prefix + key]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 77  # which ctest counts as skipped
         assert done.stderr.startswith(f"{program}: no CUDA driver found")
@@ -110,8 +111,8 @@ def consumer(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project that docs/export.md shows, built with the installed package."""
     source = tmp_path_factory.mktemp("consumer")
     (cmake,), (program_c,) = blocks("cmake"), blocks("c")
-    program, by_config, decoding = blocks("cpp")
-    more = "add_library(by_config STATIC by_config.cpp decoding.cpp)\n"
+    program, by_config, decoding, gradients = blocks("cpp")
+    more = "add_library(by_config STATIC by_config.cpp decoding.cpp gradients.cpp)\n"
     more += "target_link_libraries(by_config PRIVATE fa_tune::fa_tune)\n"
     more += "target_compile_features(by_config PRIVATE cxx_std_20)\n"
     (source / "CMakeLists.txt").write_text(cmake + more)
@@ -119,6 +120,7 @@ def consumer(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (source / "program.c").write_text(program_c)
     (source / "by_config.cpp").write_text(by_config)
     (source / "decoding.cpp").write_text(decoding)
+    (source / "gradients.cpp").write_text(gradients)
     configure_and_build(source, source / "build", f"-DCMAKE_PREFIX_PATH={built.prefix}")
     return source / "build"
 
@@ -154,6 +156,8 @@ def by_python(gpu: str, capability: tuple[int, int], workload: Workload) -> str:
         config = families.config_of(match.entry.chosen)
         if families.constraints(config, limits(capability)) is None:
             return match.entry.chosen.key
+    # Code for 8.0 runs on later minor versions, too.
+    able = limits((9, 0) if capability == (9, 0) else (8, 6))
     if workload.decode_shape and (gpu, capability) != UNTUNED:
         # An export has one for each tile.
         rows = min(n for n in ROWS if n >= workload.rows_of_kv_head)
@@ -166,10 +170,8 @@ def by_python(gpu: str, capability: tuple[int, int], workload: Workload) -> str:
             seq_len_kv=100_000,
             cache_lengths="equal",
         )
-        # Code for 8.0 runs on later minor versions, too.
-        able = limits((9, 0) if capability == (9, 0) else (8, 6))
         return families.variant(families.defaults_for(one, able)[0]).key
-    (default, *_) = families.defaults(workload.d_head, workload.dtype, limits(capability))
+    (default, *_) = families.defaults(workload.d_head, workload.dtype, able, workload.op)
     return families.variant(default).key
 
 
@@ -211,13 +213,14 @@ def test_random_workloads_run_as_in_python(
 def test_what_was_not_exported_is_not_found(built: Built, tmp_path: Path) -> None:
     lacking = (
         Workload(1, 1, 1, 64, 64, D_HEAD, DType.BF16),
-        Workload(1, 1, 1, 64, 64, D_HEAD, DType.FP16, lse=True),
+        Workload(1, 1, 1, 64, 64, D_HEAD, DType.FP16, softcap=9.0),
+        Workload(1, 1, 1, 64, 64, D_HEAD, DType.FP16, lse=True, op=BACKWARD),
     )
     (tmp_path / "keys").write_text("".join(f"{w.key}\n" for w in lacking))
     child = [sys.executable, "-m", "tests.export.choices_child", str(built.library), H200.name]
     command = [*child, "90", str(tmp_path / "keys")]
     done = subprocess.run(command, cwd=ROOT, env=built.with_stub, capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["NOT_FOUND", "NOT_FOUND"], done.stderr
+    assert done.stdout.splitlines() == ["NOT_FOUND"] * 3, done.stderr
 
 
 def test_short_forms_are_those_of_python(built: Built, tmp_path: Path) -> None:

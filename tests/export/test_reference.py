@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from fa_tune.build.native import abi
 from fa_tune.build.native.call import problem_of
 from fa_tune.build.native.library import host_compiler
 from fa_tune.core.errors import ToolMissing
-from fa_tune.core.workload import DType, Workload
+from fa_tune.core.workload import BACKWARD, DType, Workload
 from tests.export.conftest import run
 from tests.project_files import ROOT
 
 CODE = """
-#include "reference.h"
+#include "reference_gradients.h"
 #define SHARED extern "C" __attribute__((visibility("default")))
 SHARED void read(const uint16_t* in, float* out, size_t count, int dtype) {
     for (size_t i = 0; i < count; ++i) out[i] = to_float(in[i], dtype);
@@ -30,6 +32,11 @@ SHARED void draw(uint16_t* out, size_t count, int dtype, uint32_t seed) {
 SHARED double error_of(const fa_tune_problem* p, const uint16_t* q, const uint16_t* k,
                        const uint16_t* v, const uint16_t* o) {
     return largest_error(p, q, k, v, o);
+}
+SHARED double gradient_error(const fa_tune_problem* p, const uint16_t* const* qkvd,
+                             const uint16_t* const* found) {
+    const Gradients expected = reference_gradients(*p, qkvd[0], qkvd[1], qkvd[2], qkvd[3]);
+    return error_of(expected, found[0], found[1], found[2], p->dtype);
 }
 SHARED int parse(const char* key, fa_tune_problem* p) { return parse_problem(key, p); }
 """
@@ -49,7 +56,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     options = ("-O2", "-shared", "-fPIC", f"-I{folder}", f"-I{examples}")
     run(compiler, *options, str(folder / "code.cpp"), "-o", library)
     found = ctypes.CDLL(library)
-    found.error_of.restype = ctypes.c_double
+    found.error_of.restype = found.gradient_error.restype = ctypes.c_double
     return found
 
 
@@ -88,7 +95,7 @@ def drawn(reference: ctypes.CDLL, shape: tuple[int, ...], dtype: DType, seed: in
     return out
 
 
-@pytest.mark.parametrize(
+WORKLOADS = pytest.mark.parametrize(
     "workload",
     [
         Workload(2, 4, 2, 9, 13, 32, DType.FP16),
@@ -98,6 +105,9 @@ def drawn(reference: ctypes.CDLL, shape: tuple[int, ...], dtype: DType, seed: in
     ],
     ids=lambda w: w.key,
 )
+
+
+@WORKLOADS
 def test_it_is_attention(reference: ctypes.CDLL, workload: Workload) -> None:
     """The error of what NumPy computes, rounded to fp16, and of that with one number changed."""
     w = workload
@@ -133,6 +143,50 @@ def test_it_is_attention(reference: ctypes.CDLL, workload: Workload) -> None:
     assert error() == pytest.approx(2 * np.abs(out).max(), rel=4 * unit)
     o[place] = 0x7FFF  # NaN
     assert np.isnan(error())
+
+
+@WORKLOADS
+def test_they_are_its_gradients(reference: ctypes.CDLL, workload: Workload) -> None:
+    """The error of what torch computes in fp64, rounded, and of that with one number changed."""
+    w = replace(workload, op=BACKWARD)
+    of_queries = (w.batch, w.seq_len_q, w.heads, w.d_head)
+    of_keys = (w.batch, w.seq_len_kv, w.kv_heads, w.d_head)
+    drawn_ones = [
+        drawn(reference, shape, w.dtype, seed)
+        for seed, shape in enumerate((of_queries, of_keys, of_keys, of_queries), start=1)
+    ]
+    numbers = [torch.tensor(values(t, w.dtype), requires_grad=True) for t in drawn_ones]
+    q, k, v, grad = (t.transpose(1, 2) for t in numbers)
+    k, v = (t.repeat_interleave(w.heads // w.kv_heads, dim=1) for t in (k, v))
+    scores = q @ k.mT * w.scale
+    if w.causal:
+        seen = torch.ones(w.seq_len_q, w.seq_len_kv, dtype=torch.bool).tril(w.diagonal)
+        scores = scores.masked_fill(~seen, -1e300)
+        weights = scores.softmax(-1) * seen
+    else:
+        weights = scores.softmax(-1)
+    (weights @ v * grad.detach()).sum().backward()
+    found = [
+        elements(reference, t.grad.numpy(), w.dtype) for t in numbers[:3] if t.grad is not None
+    ]
+    problem = abi.Problem()
+    assert reference.parse(w.key.encode(), ctypes.byref(problem)) == 1
+    assert problem.operation == problem_of(w).operation
+
+    def error() -> float:
+        lists = ((ctypes.c_void_p * len(some))(*map(pointer, some)) for some in (drawn_ones, found))
+        # `pointer` gives objects, of which an array takes the addresses.
+        return float(reference.gradient_error(ctypes.byref(problem), *lists))
+
+    assert error() <= (2.0**-7 if w.dtype is DType.BF16 else 2.0**-10)
+    for one in found:
+        place = np.unravel_index(np.abs(values(one, w.dtype)).argmax(), one.shape)
+        right = one[place]
+        one[place] ^= 0x8000
+        assert error() > 0.1
+        one[place] = 0x7FFF
+        assert np.isnan(error())
+        one[place] = right
 
 
 def test_what_is_no_key_is_refused(reference: ctypes.CDLL) -> None:

@@ -93,18 +93,35 @@ def test_windows_and_what_changes_scores_have_kernels_of_their_own() -> None:
     assert [text for text in found.left_out if "score hook" in text]
 
 
-def test_backward_passes_are_left_out_or_refused() -> None:
+@pytest.mark.parametrize("by", ["entry", "wish", "config"])
+def test_backward_passes_come_with_the_forward_passes_that_they_need(by: str) -> None:
     full = Workload(*SHAPE, D_HEAD, DType.FP16)
     backward = dataclasses.replace(full, op=BACKWARD)
+    (default, *_) = families.defaults(D_HEAD, DType.FP16, limits((9, 0)), BACKWARD)
+    own = str(dataclasses.replace(default, dynamic=True))
+    known = {"entry": ((backward, own),), "wish": ((full, FAST),), "config": ((full, FAST),)}[by]
+    asked = {"entry": {}, "wish": {"backward": True}, "config": {"kernels": own}}[by]
+    found = select(chosen_on_h200(*known), options(**asked))
+    traits = {
+        family: {r.traits for r in found.kernels if r.variant.family == family}
+        for family in ("sm90", "sm90_bwd")
+    }
+    assert traits["sm90_bwd"] == {"plain", "ragged", "causal", "causal+ragged"}
+    assert {"ragged+lse", "causal+lse"} < traits["sm90"]
+    assert families.variant(default) in found.defaults
+    assert not found.left_out
+    made = exported(found)
+    chosen = own if by == "entry" else str(default)
+    assert choose(made, H200.name, 90, backward) == f"sm90_bwd:{chosen}"
+
+
+def test_the_gradient_of_the_log_sum_exp_comes_by_an_entry() -> None:
+    backward = Workload(*SHAPE, D_HEAD, DType.FP16, op=BACKWARD, lse=True)
     config = str(families.get("sm90_bwd").default_config(D_HEAD, DType.FP16))
     found = select(chosen_on_h200((backward, config)), options())
-    (said,) = found.left_out
-    assert backward.key in said
-    assert not found.entries
-    assert "sm90_bwd" not in {r.variant.family for r in found.kernels}
-    for asked in (options(workloads=(full, backward)), options(kernels=config)):
-        with pytest.raises(InvalidConfig, match="only kernels of the forward pass"):
-            select(chosen_on_h200((full, FAST)), asked)
+    made = {r.traits for r in found.kernels if r.variant.family == "sm90_bwd"}
+    assert {"plain", "ragged", "lse", "ragged+lse"} <= made
+    assert "causal+lse" not in made
 
 
 def test_defaults_for_few_queries_come_first_and_by_wish() -> None:

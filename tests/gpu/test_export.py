@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from fa_tune import families
 from fa_tune.core import devices
 from fa_tune.core.arch import limits
 from fa_tune.core.options import MachineOptions, Silent
-from fa_tune.core.workload import DType, Workload
+from fa_tune.core.workload import BACKWARD, DType, Workload
 from fa_tune.export.project import Export, export
 from fa_tune.export.selection import ExportOptions
 from fa_tune.store.registry import file as registry_file
@@ -39,7 +40,15 @@ def chosen() -> list[Entry]:
             for config, seq_len in zip(configs, (256, 2048), strict=False):
                 workload = Workload(2, 4, 4, seq_len, seq_len, d_head, dtype)
                 found.append(entry(gpu, workload, str(config)))
-    return found
+    return found + [entry(gpu, workload, config) for workload, config in backward(gpu)]
+
+
+def backward(gpu: Gpu) -> Iterator[tuple[Workload, str]]:
+    """In two passes, whose bits are always the same; of so many heads that Python takes them."""
+    for dtype, d_head in itertools.product(DType, D_HEADS):
+        (default, *_) = families.defaults(d_head, dtype, limits(gpu.compute_capability), BACKWARD)
+        workload = Workload(4, 8, 8, 256, 256, d_head, dtype, op=BACKWARD)
+        yield workload, str(replace(default, two_pass=True))
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +102,17 @@ def test_few_queries_run_by_their_own_defaults(exported: tuple[Export, Path]) ->
         assert said.startswith(f"{families.of(default).name}:")
 
 
+def test_gradients_of_any_lengths_and_masks_are_right(exported: tuple[Export, Path]) -> None:
+    """The example compares with the host."""
+    _, build = exported
+    shapes = ((1, 6, 2, 413, 331), (3, 4, 1, 331, 77), (1, 2, 2, 256, 512))
+    for place, shape in enumerate(shapes):
+        for dtype, d_head in itertools.product(DType, D_HEADS):
+            masks = {"causal": place > 0, "bottom_right": place == 1}
+            asked = Workload(*shape, d_head, dtype, op=BACKWARD, **masks)
+            run(str(build / "gradients"), asked.key)
+
+
 def _scores(workload: Workload) -> int:
     return workload.heads * workload.seq_len_q * sum(keys for _, keys in workload.members)
 
@@ -132,6 +152,11 @@ def test_the_example_gives_pythons_bits(
         path = str(tmp_path / f"{place}.bin")
         used.add(run(str(build / "attend"), key, path).partition(":")[0])
         arguments += [key, path]
+    for e in chosen():
+        if e.workload.op == BACKWARD:
+            path = str(tmp_path / f"{e.workload.key}.bin")
+            used.add(run(str(build / "gradients"), e.workload.key, path).partition(":")[0])
+            arguments += [e.workload.key, path]
     assert used == {e.chosen.family for e in chosen()}
     child = ("-m", "tests.gpu.export_child", *arguments)
     assert run_python(*child, FA_TUNE_REGISTRY=str(registry)).strip() == "right"

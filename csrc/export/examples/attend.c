@@ -20,7 +20,7 @@ int main(int argc, char** argv) {
     fa_tune_status status;
     double error = 0;
 
-    if (argc < 2 || !parse_problem(argv[1], &p)) {
+    if (argc < 2 || !parse_problem(argv[1], &p) || p.operation != FA_TUNE_OPERATION_FORWARD) {
         fprintf(stderr, "usage: attend_c b2_h4_kv2_q300_k413_d128_fp16_causal_br\n");
         return 2;
     }

@@ -7,37 +7,11 @@
 #include <cstdint>
 #include <cstdio>
 #include <fa_tune/exported.hpp>
-#include <utility>
-#include <vector>
 
-#include "device.h"
+#include "on_device.h"
 #include "reference.h"
 
 namespace {
-
-using Elements = std::vector<std::uint16_t>;
-
-// A tensor's elements on the device, while it lives.
-class OnDevice {
-  public:
-    explicit OnDevice(const Elements& elements)
-        : address_(device_allocate(bytes_of(elements))), bytes_(bytes_of(elements)) {
-        copy_to_device(address_, elements.data(), bytes_);
-    }
-    OnDevice(const OnDevice&) = delete;
-    OnDevice& operator=(const OnDevice&) = delete;
-    ~OnDevice() { device_free(address_); }
-
-    device_address address() const { return address_; }
-    void read(Elements& elements) const { copy_from_device(elements.data(), address_, bytes_); }
-
-  private:
-    static std::size_t bytes_of(const Elements& elements) {
-        return elements.size() * sizeof elements[0];
-    }
-    device_address address_;
-    std::size_t bytes_;
-};
 
 struct Example {
     fa_tune_problem problem;
@@ -71,18 +45,6 @@ struct Example {
         d_o.read(o);
     }
 
-    void write(const char* path) const {
-        std::FILE* const file = std::fopen(path, "wb");
-        bool written = file != nullptr;
-        for (const Elements* tensor : {&q, &k, &v, &o}) {
-            written = written && std::fwrite(tensor->data(), sizeof(std::uint16_t), tensor->size(),
-                                             file) == tensor->size();
-        }
-        if (file == nullptr || std::fclose(file) != 0 || !written) {
-            throw std::runtime_error(std::string("cannot write ") + path);
-        }
-    }
-
   private:
     std::size_t count(std::int64_t seq_len, std::int64_t heads, std::int64_t columns) const {
         return static_cast<std::size_t>(problem.batch * seq_len * heads * columns);
@@ -93,7 +55,8 @@ struct Example {
 
 int main(int argc, char** argv) {
     fa_tune_problem problem;
-    if (argc < 2 || !parse_problem(argv[1], &problem)) {
+    if (argc < 2 || !parse_problem(argv[1], &problem) ||
+        problem.operation != FA_TUNE_OPERATION_FORWARD) {
         std::fprintf(stderr, "usage: attend b2_h4_kv2_q300_k413_d128_fp16_causal_br [FILE]\n");
         return 2;
     }
@@ -106,7 +69,9 @@ int main(int argc, char** argv) {
                                            example.v.data(), example.o.data());
         std::printf("%s\nlargest error %.2e, allowed %.2e\n", fa_tune::why(problem).c_str(), error,
                     allowed_error(problem.dtype));
-        if (argc > 2) example.write(argv[2]);
+        if (argc > 2) {
+            write_file(argv[2], {&example.q, &example.k, &example.v, &example.o});
+        }
         return error <= allowed_error(problem.dtype) ? 0 : 1;
     } catch (const fa_tune::Error& error) {
         std::fprintf(stderr, "attend: %s\n", error.what());

@@ -48,18 +48,22 @@ static void fill(uint16_t* elements, size_t count, int dtype, uint32_t seed) {
 }
 
 /* The problem of a key such as b2_h4_kv2_q300_k413_d128_fp16_causal_br or, with values of another
- * head dimension, ..._d192_fp16_full_dv128; 0 if it is none. */
+ * head dimension, ..._d192_fp16_full_dv128, of a backward pass with backward_ in front; 0 if it is
+ * none. */
 static int parse_problem(const char* key, fa_tune_problem* problem) {
     long long batch, heads, kv_heads, seq_len_q, seq_len_kv;
     int d_head;
     char dtype[5], mask[32];
     char* values;
+    const size_t prefix = strlen("backward_");
+    const int is_backward = strncmp(key, "backward_", prefix) == 0;
+    if (is_backward) key += prefix;
     if (sscanf(key, "b%lld_h%lld_kv%lld_q%lld_k%lld_d%d_%4[a-z0-9]_%31s", &batch, &heads, &kv_heads,
                &seq_len_q, &seq_len_kv, &d_head, dtype, mask) != 8) {
         return 0;
     }
     memset(problem, 0, sizeof *problem);
-    problem->operation = FA_TUNE_OPERATION_FORWARD;
+    problem->operation = is_backward ? FA_TUNE_OPERATION_BACKWARD : FA_TUNE_OPERATION_FORWARD;
     problem->dtype = strcmp(dtype, "bf16") == 0 ? FA_TUNE_DTYPE_BF16 : FA_TUNE_DTYPE_FP16;
     problem->batch = batch;
     problem->heads = heads;
@@ -96,8 +100,8 @@ static int values_of(const fa_tune_problem* p) {
 }
 
 /* The largest difference between o and attention computed here, of contiguous tensors. */
-static double largest_error(const fa_tune_problem* p, const uint16_t* q, const uint16_t* k,
-                            const uint16_t* v, const uint16_t* o) {
+static inline double largest_error(const fa_tune_problem* p, const uint16_t* q, const uint16_t* k,
+                                   const uint16_t* v, const uint16_t* o) {
     const double scale = p->softmax_scale != 0 ? p->softmax_scale : 1 / sqrt((double)p->d_head);
     const int d_v = values_of(p);
     const int64_t shift = p->mask == FA_TUNE_MASK_CAUSAL_BR ? p->seq_len_kv - p->seq_len_q : 0;

@@ -1,11 +1,13 @@
 // The library against the stub of the driver: what it chooses, and that every kernel is in it.
 //
 //     test_exported GPU        one of those of choices.h, counted from 1
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <fa_tune/flash_kernels.cuh>
+#include <initializer_list>
 #include <string>
 
 #include "choices.h"
@@ -23,10 +25,19 @@ void check(bool holds, const std::string& what) {
 fa_tune_tensors tensors(const fa_tune_problem& p) {
     fa_tune_tensors made{};
     std::uintptr_t address = std::uintptr_t{1} << 40;
-    for (int role = FA_TUNE_TENSOR_Q; role <= FA_TUNE_TENSOR_O; ++role) {
+    const bool is_backward = p.operation == FA_TUNE_OPERATION_BACKWARD;
+    const auto is_one_of = [](int role, std::initializer_list<int> roles) {
+        return std::find(roles.begin(), roles.end(), role) != roles.end();
+    };
+    for (const int role :
+         {FA_TUNE_TENSOR_Q, FA_TUNE_TENSOR_K, FA_TUNE_TENSOR_V, FA_TUNE_TENSOR_O, FA_TUNE_TENSOR_DO,
+          FA_TUNE_TENSOR_DQ, FA_TUNE_TENSOR_DK, FA_TUNE_TENSOR_DV}) {
+        if (role >= FA_TUNE_TENSOR_DO && !is_backward) break;
         fa_tune_tensor* const tensor = &made.of[role];
-        const bool keys = role == FA_TUNE_TENSOR_K || role == FA_TUNE_TENSOR_V;
-        const bool values = role == FA_TUNE_TENSOR_V || role == FA_TUNE_TENSOR_O;
+        const bool keys = is_one_of(
+            role, {FA_TUNE_TENSOR_K, FA_TUNE_TENSOR_V, FA_TUNE_TENSOR_DK, FA_TUNE_TENSOR_DV});
+        const bool values = is_one_of(
+            role, {FA_TUNE_TENSOR_V, FA_TUNE_TENSOR_O, FA_TUNE_TENSOR_DO, FA_TUNE_TENSOR_DV});
         const std::int64_t columns = values && p.d_head_v != 0 ? p.d_head_v : p.d_head;
         tensor->address = reinterpret_cast<void*>(address);
         tensor->head_stride = columns;
@@ -34,7 +45,10 @@ fa_tune_tensors tensors(const fa_tune_problem& p) {
         tensor->batch_stride = (keys ? p.seq_len_kv : p.seq_len_q) * tensor->seq_stride;
         address += std::uintptr_t{1} << 34;
     }
-    if (p.lse != 0) made.of[FA_TUNE_TENSOR_LSE].address = reinterpret_cast<void*>(address);
+    if (p.lse != 0 || is_backward)
+        made.of[FA_TUNE_TENSOR_LSE].address = reinterpret_cast<void*>(address);
+    if (p.lse != 0 && is_backward)
+        made.of[FA_TUNE_TENSOR_DLSE].address = reinterpret_cast<void*>(address);
     if (p.sink != 0) made.of[FA_TUNE_TENSOR_SINK].address = reinterpret_cast<void*>(address);
     if (p.alibi != 0)
         made.of[FA_TUNE_TENSOR_ALIBI_SLOPES].address = reinterpret_cast<void*>(address);
@@ -109,7 +123,10 @@ int main(int argc, char** argv) {
     names_what_is_not_there(fa_tune::sm80_kernels, choices[0].problem);
     names_what_is_not_there(fa_tune::sm90_kernels, choices[0].problem);
     names_what_is_not_there(fa_tune::decode_kernels, choices[0].problem);
+    names_what_is_not_there(fa_tune::sm90_bwd_kernels, choices[0].problem);
     maps_lead_to_kernels(fa_tune::sm80_kernels, choices[0].problem);
     maps_lead_to_kernels(fa_tune::sm90_kernels, choices[0].problem);
     maps_lead_to_kernels(fa_tune::decode_kernels, choices[0].problem);
+    maps_lead_to_kernels(fa_tune::sm80_bwd_kernels, choices[0].problem);
+    maps_lead_to_kernels(fa_tune::sm90_bwd_kernels, choices[0].problem);
 }
