@@ -31,7 +31,7 @@ class TestSm90BackwardContract(KernelFamilyContract):
     compute_capability = (9, 0)
     refusing = ((8, 0), (8, 6), (8, 9), (10, 0), (12, 0))
     bad_configs = (
-        replace(DEFAULT, d_head=96),
+        replace(DEFAULT, d_head=80),
         replace(DEFAULT, d_head_v=64),
         replace(DEFAULT, B_r=128),
         replace(DEFAULT, B_c=64),
@@ -66,6 +66,8 @@ def test_shared_memory_is_what_the_kernels_lay_out() -> None:
         FAMILY.default_config(64, DType.BF16),
         replace(FAMILY.default_config(64, DType.BF16), dynamic=True),
         replace(FAMILY.default_config(64, DType.BF16).repeatable(), dq_keys=80),
+        FAMILY.default_config(96, DType.BF16),
+        replace(FAMILY.default_config(96, DType.BF16).repeatable(), dynamic=True),
     ]
     asserts = [
         f"static_assert(sizeof({name}<{c.to_cpp_struct()}>) <= {whole} && "
@@ -79,7 +81,7 @@ def test_shared_memory_is_what_the_kernels_lay_out() -> None:
     nvrtc.compile_source(source, "k.cu", FAMILY.source_files(), options, ())
 
 
-@pytest.mark.parametrize("d_head", [64, 128])
+@pytest.mark.parametrize("d_head", [64, 96, 128])
 @pytest.mark.parametrize("key", ["fast", "tune", "all"])
 def test_a_set_has_the_default_and_what_repeats_the_same_bits(key: str, d_head: int) -> None:
     found = FAMILY.configs(key, dtypes=[DType.BF16], d_head=d_head)
@@ -88,7 +90,7 @@ def test_a_set_has_the_default_and_what_repeats_the_same_bits(key: str, d_head: 
     assert {c.two_pass for c in found if constraints(c, H200) is None} == {False, True}
 
 
-@pytest.mark.parametrize(("d_head", "d_head_v"), [(96, 0), (256, 0), (128, 64)])
+@pytest.mark.parametrize(("d_head", "d_head_v"), [(80, 0), (256, 0), (128, 64)])
 def test_other_heads_have_no_sets_and_a_reason(d_head: int, d_head_v: int) -> None:
     for key in ("fast", "tune", "all"):
         assert FAMILY.configs(key, d_head=d_head, d_head_v=d_head_v) == []
@@ -97,7 +99,7 @@ def test_other_heads_have_no_sets_and_a_reason(d_head: int, d_head_v: int) -> No
 
 
 def test_what_repeats_the_same_bits_runs_wherever_the_config_does() -> None:
-    for d_head in (64, 128):
+    for d_head in (64, 96, 128):
         for config in FAMILY.configs("all", d_head=d_head):
             if constraints(config, H200) is None:
                 other = config.repeatable()

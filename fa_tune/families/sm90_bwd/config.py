@@ -21,6 +21,7 @@ KEYS = 128  # of a CTA: 64 of each consumer warpgroup
 PADDED_TO = 128  # query rows of a head in the workspace, and of a CTA of a pass over queries
 DO_STAGES, DS_STAGES, DQ_K_STAGES, DQ_V_STAGES = 2, 2, 3, 2
 SMALL_BYTES = 512  # barriers and slots of tiles
+PANEL_COLUMNS = 64  # shared memory has whole panels of so many
 
 
 @dataclass(frozen=True, order=True)
@@ -57,16 +58,21 @@ class Sm90BackwardConfig(ConfigBase):
     @property
     def smem_bytes(self) -> int:
         """Dynamic shared memory of the pass over keys: kernels/sm90/bwd/shared_memory.cuh."""
-        size = self.dtype.size_bytes
-        kv = 2 * self.B_c * self.d_head * size
+        size, row = self.dtype.size_bytes, _row_bytes(self.d_head, self.dtype)
+        kv = 2 * self.B_c * row
         rows = (self.q_stages + DO_STAGES) * self.B_r
         ds = 0 if self.two_pass else DS_STAGES * self.B_r * self.B_c * size
         out = kv if self.dynamic else 0
-        return kv + rows * (self.d_head * size + 4) + ds + out + SMALL_BYTES
+        return kv + rows * (row + 4) + ds + out + SMALL_BYTES
 
     @property
     def dq_smem_bytes(self) -> int:
         """The same of the pass over queries."""
-        columns = self.d_head * self.dtype.size_bytes
         rows = (3 if self.dynamic else 2) * PADDED_TO
-        return (rows + (DQ_K_STAGES + DQ_V_STAGES) * self.dq_keys) * columns + SMALL_BYTES
+        rows += (DQ_K_STAGES + DQ_V_STAGES) * self.dq_keys
+        return rows * _row_bytes(self.d_head, self.dtype) + SMALL_BYTES
+
+
+def _row_bytes(d: int, dtype: DType) -> int:
+    """Of a row of d columns in shared memory."""
+    return -(-d // PANEL_COLUMNS) * PANEL_COLUMNS * dtype.size_bytes

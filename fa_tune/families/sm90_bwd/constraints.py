@@ -8,19 +8,19 @@ from fa_tune.core.model import Rejected
 from fa_tune.families.constraints import Rule, broken_rule, not_exactly, smem_does_not_fit
 from fa_tune.families.sm90_bwd.config import KEYS, Sm90BackwardConfig
 
-ROWS = {64: 128, 128: 64}  # query rows of a step, by head dimension
+ROWS = {64: 128, 96: 64, 128: 64}  # query rows of a step, by head dimension
 
 CONSTRAINTS: tuple[Rule[Sm90BackwardConfig], ...] = (
     (
         "d_head_fits_registers",
-        "d_head must be 64 or 128",
+        "d_head must be 64, 96 or 128",
         lambda c: c.d_head in ROWS,
     ),
     ("d_head_v_is_d_head", "d_head_v must be 0, as d_head", lambda c: c.d_v == c.d_head),
     (
         "warpgroups_share_dq",
-        "B_r must be 128 at d_head 64 and 64 at d_head 128, for two warpgroups to have 64 x 64 of "
-        "dQ each",
+        "B_r must be 128 at d_head 64 and 64 above, for two warpgroups to have up to 64 x 64 of dQ "
+        "each",
         lambda c: c.B_r == ROWS[c.d_head],
     ),
     (

@@ -59,7 +59,7 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
         the products then."""
         found = self.default_config(workload.d_head, workload.dtype, d_head_v=workload.d_head_v)
         masked = workload.causal or workload.windowed
-        if workload.d_head < 128 or workload.seq_len_q > (MASKED_SHORT if masked else SHORT):
+        if workload.d_head < 96 or workload.seq_len_q > (MASKED_SHORT if masked else SHORT):
             return found
         return replace(found, two_pass=True, turns=True, dynamic=True)
 

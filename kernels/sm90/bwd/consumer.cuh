@@ -17,9 +17,10 @@
 //     wait for S        give Q(i) back, P(i + 1)             (under the other warpgroup's products)
 //
 // A warpgroup has 64 x 64 of dQ: half of its columns at d_head 128, half of its rows at d_head 64.
-// A tile of the fp32 sums in global memory is as it lies in registers,
+// At d_head 96 the second one has 32 columns.  A tile of the fp32 sums in global memory is as it
+// lies in registers,
 //
-//     [warpgroup][warp][8][lane][4]
+//     [warpgroup][warp][8, or 4 of 32 columns][lane][4]
 //
 // so that the adds of a warp are of whole lines.
 //
@@ -41,17 +42,16 @@
 #include "ptx/shared_pairs.cuh"
 #include "ptx/stmatrix_trans.cuh"
 #include "ptx/tid.cuh"
-#include "ptx/wgmma.cuh"
-#include "ptx/wgmma_descriptor.cuh"
-#include "ptx/wgmma_overwrite.cuh"
 #include "sm90/bwd/gradients.cuh"
 #include "sm90/bwd/named_barriers.cuh"
+#include "sm90/bwd/products.cuh"
 #include "sm90/bwd/scheduler.cuh"
 #include "sm90/bwd/shared_memory.cuh"
 
 namespace fa_tune::sm90::backward {
 
-template <Sm90BackwardConfig CFG, WorkloadTraits TRAITS>
+// `kDqColumns`: of the warpgroup.
+template <Sm90BackwardConfig CFG, WorkloadTraits TRAITS, int kDqColumns>
 struct Consumer {
     using Layout = SharedMemory<CFG>;
     using QTile = typename Layout::QTile;
@@ -66,11 +66,7 @@ struct Consumer {
     static constexpr int kScores = CFG.B_r / 2;  // of a thread
     static constexpr int kGradients = CFG.d_head / 2;
     static constexpr int kSteps = CFG.B_r / 16;  // along k of dK and dV
-    static constexpr int kPanels = QTile::kPanels;
     static constexpr int kThreads = 128, kAllThreads = 2 * kThreads;
-    using Scores = ptx::WgmmaM64K16<CFG.B_r, kBf16>;
-    using FirstScores = ptx::WgmmaOverwriting<CFG.B_r, kBf16>;
-    using Products = ptx::WgmmaM64K16<CFG.d_head, kBf16>;
     using Tile = WorkTile<TRAITS.packed>;
 
     struct Step {
@@ -321,35 +317,20 @@ struct Consumer {
     // S^T = K Q^T or dP^T = V dO^T, of this warpgroup's rows.
     __device__ __forceinline__ static void multiply_scores(float (&scores)[kScores], unsigned rows,
                                                            unsigned queries) {
-        const auto a = ptx::WgmmaDescriptor::of(rows, 16);
-        const auto b = ptx::WgmmaDescriptor::of(queries, 16);
-        ptx::wgmma_fence();
-        FirstScores::ss4(scores, a.bits(), b.bits());
-#pragma unroll
-        for (int panel = 1; panel < kPanels; ++panel) {
-            Scores::ss4(scores, a.advance(panel * KvTile::kPanelBytes).bits(),
-                        b.advance(panel * QTile::kPanelBytes).bits(), 1);
-        }
-        ptx::wgmma_commit_group();
+        backward::multiply_scores<KvTile, QTile, kBf16>(scores, rows, queries);
     }
 
     // dV += P^T dO or dK += dS^T Q.
     __device__ __forceinline__ static void multiply_gradient(float (&gradient)[kGradients],
                                                              const unsigned (&operand)[kSteps][4],
                                                              unsigned queries) {
-        const auto b = ptx::WgmmaDescriptor::of(queries, QTile::kPanelBytes);
-        keep_registers(gradient);
-        ptx::wgmma_fence();
-#pragma unroll
-        for (int t = 0; t < kSteps; t += 4) {
-            Products::template rs4<true>(gradient, operand + t,
-                                         b.advance(16 * t * QTile::kRowBytes).bits(), 1);
-        }
-        ptx::wgmma_commit_group();
+        multiply_operand<QTile, kBf16>(gradient, operand, queries);
     }
 
-    // 64 x 64 of dQ = dS K, in the place of dP, which is done with by then.
-    __device__ __forceinline__ float (&dq())[32] { return reinterpret_cast<float (&)[32]>(dp); }
+    // 64 rows of dQ = dS K, in the place of dP, which is done with by then.
+    __device__ __forceinline__ float (&dq())[kDqColumns / 2] {
+        return reinterpret_cast<float (&)[kDqColumns / 2]>(dp);
+    }
 
     __device__ __forceinline__ void multiply_dq(int stage) {
         constexpr bool kByRows = CFG.d_head == 64;
@@ -358,9 +339,9 @@ struct Consumer {
         const auto a = ptx::WgmmaDescriptor::of(rows, 16);
         const auto b = ptx::WgmmaDescriptor::of(columns, KvTile::kPanelBytes);
         ptx::wgmma_fence();
-        ptx::WgmmaOverwriting<64, kBf16>::ss4_n_major(dq(), a.bits(), b.bits());
-        ptx::WgmmaNMajor<64, kBf16>::ss4(dq(), a.advance(DsTile::kPanelBytes).bits(),
-                                         b.advance(64 * KvTile::kRowBytes).bits());
+        ptx::WgmmaOverwriting<kDqColumns, kBf16>::ss4_n_major(dq(), a.bits(), b.bits());
+        ptx::WgmmaNMajor<kDqColumns, kBf16>::ss4(dq(), a.advance(DsTile::kPanelBytes).bits(),
+                                                 b.advance(64 * KvTile::kRowBytes).bits());
         ptx::wgmma_commit_group();
     }
 
@@ -456,13 +437,13 @@ struct Consumer {
     }
 
     __device__ __forceinline__ void add_dq() {
-        float (&of_thread)[32] = dq();
+        float (&of_thread)[kDqColumns / 2] = dq();
         keep_registers(of_thread);
         constexpr int kTile = CFG.B_r * CFG.d_head;
         float* const to = p.dq_sum + static_cast<long long>(dq_tile) * kTile +
-                          1024 * (4 * warpgroup + warp) + 4 * lane;
+                          64 * 64 * warpgroup + 16 * kDqColumns * warp + 4 * lane;
 #pragma unroll
-        for (int j = 0; j < 8; ++j) {
+        for (int j = 0; j < kDqColumns / 8; ++j) {
             ptx::red_add_v4(to + 128 * j, of_thread[4 * j], of_thread[4 * j + 1],
                             of_thread[4 * j + 2], of_thread[4 * j + 3]);
         }

@@ -25,12 +25,10 @@
 #include "ptx/mbarrier.cuh"
 #include "ptx/store_never.cuh"
 #include "ptx/tid.cuh"
-#include "ptx/wgmma.cuh"
-#include "ptx/wgmma_descriptor.cuh"
-#include "ptx/wgmma_overwrite.cuh"
 #include "sm90/bwd/dq_producer.cuh"
 #include "sm90/bwd/gradients.cuh"
 #include "sm90/bwd/named_barriers.cuh"
+#include "sm90/bwd/products.cuh"
 
 namespace fa_tune::sm90::backward {
 
@@ -44,9 +42,6 @@ struct DqConsumer {
     static constexpr int kGradients = CFG.d_head / 2;
     static constexpr int kSteps = CFG.dq_keys / 16;  // along k of dQ
     static constexpr int kThreads = 128;
-    using Scores = ptx::WgmmaM64K16<CFG.dq_keys, kBf16>;
-    using FirstScores = ptx::WgmmaOverwriting<CFG.dq_keys, kBf16>;
-    using Products = ptx::WgmmaM64K16<CFG.d_head, kBf16>;
     using Tile = WorkTile<TRAITS.packed>;
 
     const BackwardParams& p;
@@ -192,33 +187,12 @@ struct DqConsumer {
     // S = Q K^T or dP = dO V^T, of this warpgroup's rows.
     __device__ __forceinline__ static void multiply_scores(float (&scores)[kScores], unsigned rows,
                                                            unsigned keys) {
-        const auto a = ptx::WgmmaDescriptor::of(rows, 16);
-        const auto b = ptx::WgmmaDescriptor::of(keys, 16);
-        ptx::wgmma_fence();
-        FirstScores::ss4(scores, a.bits(), b.bits());
-#pragma unroll
-        for (int panel = 1; panel < QTile::kPanels; ++panel) {
-            Scores::ss4(scores, a.advance(panel * QTile::kPanelBytes).bits(),
-                        b.advance(panel * KvTile::kPanelBytes).bits(), 1);
-        }
-        ptx::wgmma_commit_group();
+        backward::multiply_scores<QTile, KvTile, kBf16>(scores, rows, keys);
     }
 
     // dQ += dS K.
     __device__ __forceinline__ void multiply_dq(unsigned keys) {
-        const auto b = ptx::WgmmaDescriptor::of(keys, KvTile::kPanelBytes);
-        keep_registers(dq);
-        ptx::wgmma_fence();
-#pragma unroll
-        for (int t = 0; t < kSteps; t += t + 4 <= kSteps ? 4 : 1) {
-            const auto at = b.advance(16 * t * KvTile::kRowBytes).bits();
-            if (t + 4 <= kSteps) {
-                Products::template rs4<true>(dq, ds_operand + t, at, 1);
-            } else {
-                Products::template rs<true>(dq, ds_operand[t], at, 1);
-            }
-        }
-        ptx::wgmma_commit_group();
+        multiply_operand<KvTile, kBf16>(dq, ds_operand, keys);
     }
 
     // --- elements ----------------------------------------------------------------------------

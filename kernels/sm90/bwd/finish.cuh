@@ -7,6 +7,8 @@
 //                   rows 64-127:  columns 0-63 | 64-127              2 | 3
 //     d_head 64     rows 0-63                                        0
 //                   rows 64-127                                      1
+//
+// At d_head 96 parts 1 and 3 have 32 columns.
 #pragma once
 
 #include "common/backward/score_changes.cuh"
@@ -38,30 +40,35 @@ __device__ __forceinline__ void transpose_in_quad(unsigned (&words)[4], int lane
 template <Sm90BackwardConfig CFG, WorkloadTraits TRAITS>
 __global__ void __launch_bounds__(kFinishThreads)
     sm90_backward_finish(const __grid_constant__ BackwardParams p) {
-    constexpr int kOfPart = 64 * 64;
-    constexpr int kAcross = CFG.d_head / 64;  // parts
+    constexpr int kAcross = (CFG.d_head + 63) / 64;                        // parts
+    constexpr int kLastColumns = CFG.d_head - 64 * (kAcross - 1);
     constexpr int kParts = kPreparedRows / 64 * kAcross;
     ptx::griddepcontrol_launch_dependents();
     const auto block = QueryBlock<TRAITS.packed>::of(p, blockIdx.x);
     const int& queries = block.sequence.queries(p);
     const auto rows = block.rows(p);
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-    const float* const sums =
-        p.dq_sum + static_cast<long long>(blockIdx.x) * kParts * kOfPart + 1024 * warp + 4 * lane;
+    const float* const sums = p.dq_sum +
+                              static_cast<long long>(blockIdx.x) * kPreparedRows * CFG.d_head +
+                              4 * lane;
     const float scale = gradient_scale<TRAITS>(p);
     ptx::griddepcontrol_wait();
     if (TRAITS.packed && queries == 0) return;
 #pragma unroll
     for (int part = threadIdx.x / 128; part < kParts; part += kFinishThreads / 128) {
+        const int down_64 = part / kAcross * 64, column_64 = part % kAcross * 64;
+        const int columns = column_64 + 64 > CFG.d_head ? kLastColumns : 64;
+        const float* const from = sums + down_64 * CFG.d_head + 64 * column_64 + 16 * columns * warp;
         // Columns 8j + 2 (lane % 4) and + 1 of two rows.
         float of_thread[8][4];
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
-            ptx::ld_global_cg_v4(of_thread[j], sums + part * kOfPart + 128 * j);
+            if (8 * j < columns) ptx::ld_global_cg_v4(of_thread[j], from + 128 * j);
         }
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const int half = i / 2, down = i % 2;
+            if (32 * half >= columns) break;
             unsigned words[4];
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
@@ -70,8 +77,8 @@ __global__ void __launch_bounds__(kFinishThreads)
             }
             // Eight columns of a row each.
             transpose_in_quad(words, lane);
-            const int row = block.first_row + part / kAcross * 64 + 16 * warp + lane / 4 + 8 * down;
-            const int column = part % kAcross * 64 + 32 * half + 8 * (lane % 4);
+            const int row = block.first_row + down_64 + 16 * warp + lane / 4 + 8 * down;
+            const int column = column_64 + 32 * half + 8 * (lane % 4);
             if (row >= queries) continue;
             unsigned short* const to = rows.place(p.dq, p.dq_strides, row) + column;
             *reinterpret_cast<uint4*>(to) = {words[0], words[1], words[2], words[3]};

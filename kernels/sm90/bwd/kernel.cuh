@@ -71,7 +71,13 @@ __global__ void __launch_bounds__(384, 1)
         }
     } else {
         ptx::setmaxnreg_inc<kConsumerRegisters>();
-        Consumer<CFG, TRAITS>(params, dk_map, dv_map, smem, warp / 4 - 1).run(first);
+        // The assembler serialises products of which a branch has to be taken first.
+        constexpr int kLastColumns = CFG.d_head % 64 == 0 ? 64 : CFG.d_head % 64;
+        if (kLastColumns == 64 || warp < 8) {
+            Consumer<CFG, TRAITS, 64>(params, dk_map, dv_map, smem, warp / 4 - 1).run(first);
+        } else {
+            Consumer<CFG, TRAITS, kLastColumns>(params, dk_map, dv_map, smem, 1).run(first);
+        }
     }
 }
 

@@ -33,7 +33,7 @@ class Kernel:
     @property
     def B_r(self) -> int:
         """Queries of a step."""
-        return 64 if self.d_head == 128 else 128
+        return 128 if self.d_head == 64 else 64
 
     B_c = 128  # keys of a CTA
     d_head_v = 0

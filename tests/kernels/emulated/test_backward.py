@@ -22,7 +22,7 @@ from tests.kernels.emulated.emulation import Schedule
 from tests.kernels.emulated.problems import NAN, attention, to_float
 
 FP16, BF16 = DType.FP16, DType.BF16
-# Together: one pass and two, each of both head dimensions, one tile and several a CTA, rings of two
+# Together: one pass and two, each of all head dimensions, one tile and several a CTA, rings of two
 # and three, turns and not, all masks, all that changes scores.
 KERNELS = (
     Kernel(FP16, 128, q_stages=3, traits="causal+ragged"),
@@ -35,6 +35,8 @@ KERNELS = (
     Kernel(FP16, 128, q_stages=3, traits="causal+ragged+lse+softcap"),
     Kernel(BF16, 64, dynamic=True, traits="causal+ragged+window+alibi+packed"),
     Kernel(FP16, 64, two_pass=True, traits="ragged+lse+softcap+alibi"),
+    Kernel(BF16, 96, q_stages=3, traits="causal+ragged+packed"),
+    Kernel(FP16, 96, two_pass=True, dynamic=True, traits="causal+window+ragged+softcap"),
 )
 ONE, TWO = KERNELS[0], KERNELS[2]
 
