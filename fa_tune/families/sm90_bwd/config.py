@@ -19,7 +19,8 @@ from fa_tune.families.fields import (
 
 KEYS = 128  # of a CTA: 64 of each consumer warpgroup
 PADDED_TO = 128  # query rows of a head in the workspace, and of a CTA of a pass over queries
-DO_STAGES, DS_STAGES, DQ_K_STAGES, DQ_V_STAGES = 2, 2, 3, 2
+DO_STAGES, DS_STAGES, DQ_V_STAGES = 2, 2, 2
+WIDE_ROWS = 64  # above d_head 128: keys of half of a tile, and queries of a step
 SMALL_BYTES = 512  # barriers and slots of tiles
 PANEL_COLUMNS = 64  # shared memory has whole panels of so many
 
@@ -56,8 +57,16 @@ class Sm90BackwardConfig(ConfigBase):
         return self if self.two_pass else replace(self, two_pass=True, turns=True)
 
     @property
+    def is_wide(self) -> bool:
+        """Whether dK and dV of 64 keys take up the registers of both warpgroups."""
+        return self.d_head > 128
+
+    @property
     def smem_bytes(self) -> int:
-        """Dynamic shared memory of the pass over keys: kernels/sm90/bwd/shared_memory.cuh."""
+        """Dynamic shared memory of the pass over keys: kernels/sm90/bwd/shared_memory.cuh and
+        wide_shared_memory.cuh."""
+        if self.is_wide:
+            return self._wide_smem_bytes
         size, row = self.dtype.size_bytes, _row_bytes(self.d_head, self.dtype)
         kv = 2 * self.B_c * row
         rows = (self.q_stages + DO_STAGES) * self.B_r
@@ -68,9 +77,21 @@ class Sm90BackwardConfig(ConfigBase):
     @property
     def dq_smem_bytes(self) -> int:
         """The same of the pass over queries."""
-        rows = (3 if self.dynamic else 2) * PADDED_TO
-        rows += (DQ_K_STAGES + DQ_V_STAGES) * self.dq_keys
-        return rows * _row_bytes(self.d_head, self.dtype) + SMALL_BYTES
+        k_stages = 2 if self.is_wide else 3
+        of_k, of_v = (_row_bytes(d, self.dtype) for d in (self.d_head, self.d_v))
+        of_queries = PADDED_TO * ((1 + self.dynamic) * of_k + of_v)
+        of_keys = self.dq_keys * (k_stages * of_k + DQ_V_STAGES * of_v)
+        return of_queries + of_keys + SMALL_BYTES
+
+    @property
+    def _wide_smem_bytes(self) -> int:
+        of_k, of_v = (_row_bytes(d, self.dtype) for d in (self.d_head, self.d_v))
+        parts = 2 if self.d_head == 256 else 1
+        q_parts = self.q_stages * parts
+        do_parts = 3 if q_parts == 6 else q_parts
+        blocks = WIDE_ROWS * ((1 + self.q_stages) * of_k + of_v + do_parts * of_v // parts)
+        statistics = 4 * WIDE_ROWS * (q_parts + do_parts)
+        return blocks + 4 * WIDE_ROWS**2 + statistics + SMALL_BYTES
 
 
 def _row_bytes(d: int, dtype: DType) -> int:

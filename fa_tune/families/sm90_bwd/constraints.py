@@ -8,15 +8,32 @@ from fa_tune.core.model import Rejected
 from fa_tune.families.constraints import Rule, broken_rule, not_exactly, smem_does_not_fit
 from fa_tune.families.sm90_bwd.config import KEYS, Sm90BackwardConfig
 
-ROWS = {64: 128, 96: 64, 128: 64}  # query rows of a step, by head dimension
+ROWS = {64: 128, 96: 64, 128: 64, 192: 64, 256: 64}  # query rows of a step, by head dimension
+OTHER_V = (192, 128)  # head dimensions of Q and V
+REGISTERS = 224  # of a thread, for what dQ's pass accumulates and multiplies
 
 CONSTRAINTS: tuple[Rule[Sm90BackwardConfig], ...] = (
     (
         "d_head_fits_registers",
-        "d_head must be 64, 96 or 128",
+        "d_head must be 64, 96, 128, 192 or 256",
         lambda c: c.d_head in ROWS,
     ),
-    ("d_head_v_is_d_head", "d_head_v must be 0, as d_head", lambda c: c.d_v == c.d_head),
+    (
+        "d_head_v_has_kernels",
+        "d_head_v must be 0, as d_head, or 128 at d_head 192",
+        lambda c: c.d_v == c.d_head or (c.d_head, c.d_v) == OTHER_V,
+    ),
+    (
+        "wide_heads_have_two_passes",
+        "d_head above 128 needs two_pass: with the 64 keys whose gradients fit in registers, adds "
+        "to sums of dQ take longer than all products",
+        lambda c: c.two_pass or not c.is_wide,
+    ),
+    (
+        "wide_heads_have_one_tile",
+        "d_head above 128 leaves no room for dynamic",
+        lambda c: not (c.is_wide and c.dynamic),
+    ),
     (
         "warpgroups_share_dq",
         "B_r must be 128 at d_head 64 and 64 above, for two warpgroups to have up to 64 x 64 of dQ "
@@ -25,14 +42,20 @@ CONSTRAINTS: tuple[Rule[Sm90BackwardConfig], ...] = (
     ),
     (
         "keys_are_two_warpgroups",
-        "B_c must be 128, 64 keys for each of two warpgroups",
+        "B_c must be 128, 64 keys for each of two warpgroups or, above d_head 128, for both in "
+        "turn",
         lambda c: c.B_c == KEYS,
     ),
     ("q_stages_in_reach", "q_stages must be 2 or 3", lambda c: c.q_stages in (2, 3)),
     (
         "dq_keys_fit_a_wgmma",
-        "dq_keys must be a multiple of 16 between 64 and 128",
-        lambda c: 64 <= c.dq_keys <= 128 and c.dq_keys % 16 == 0,
+        "dq_keys must be a multiple of 16 between 48 and 128",
+        lambda c: 48 <= c.dq_keys <= 128 and c.dq_keys % 16 == 0,
+    ),
+    (
+        "dq_keys_fit_registers",
+        "dQ, S and dP of dq_keys keys need more registers than a thread has",
+        lambda c: not c.two_pass or c.d_head // 2 + c.dq_keys // 4 * 5 <= REGISTERS,
     ),
     (
         "dq_keys_have_a_pass",

@@ -14,7 +14,7 @@ from fa_tune.families.axes import Axes, expand
 from fa_tune.families.name_parser import NameParser
 from fa_tune.families.plan import CallPlan, Grid, LaunchPlan
 from fa_tune.families.sm90_bwd.config import KEYS, PADDED_TO, Sm90BackwardConfig
-from fa_tune.families.sm90_bwd.constraints import ROWS, constraints
+from fa_tune.families.sm90_bwd.constraints import OTHER_V, ROWS, constraints
 from fa_tune.families.template import TemplateFamily
 from fa_tune.operations.forward.cases import example
 from fa_tune.operations.traits import Traits
@@ -24,6 +24,7 @@ BOX_ROWS = 64  # of what a warpgroup copies at a time
 THREADS = 384  # two warpgroups that compute and one that loads
 ROW_THREADS = 256  # of what is done to each row of O before, and of dQ after
 SHORT, MASKED_SHORT = 512, 1024  # queries; see default_for
+_WIDE_DQ_KEYS = {192: (64, 80), 256: (48,)}  # by head dimension
 WHOLE_QUERIES = 1  # rows beyond the last have no weights: any number is a whole one
 _HEAD = re.compile(r"\bsm90_bwd\s*\(")
 
@@ -37,7 +38,7 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
     entry = "sm90/bwd/entry.cu"
     config_class = Sm90BackwardConfig
     example = "sm90_bwd(FP16, 128, 64, 128): q_stages_3"
-    computes = computed.BASIC | computed.MASKS | computed.PACKED | {"softcap", "alibi"}
+    computes = computed.BASIC | computed.MASKS | computed.PACKED | {"softcap", "alibi", "d_head_v"}
     set_keys = "fast, tune or all"
 
     constraints = staticmethod(constraints)
@@ -51,15 +52,18 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
         return f"{limits.arch}a"
 
     def default_config(self, d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90BackwardConfig:
-        """In one pass, which is fastest from 1024 queries on."""
-        return Sm90BackwardConfig(dtype, d_head, ROWS.get(d_head, 64), KEYS, 3, d_head_v=d_head_v)
+        """In one pass, which is fastest from 1024 queries on, but for wide heads."""
+        found = Sm90BackwardConfig(dtype, d_head, ROWS.get(d_head, 64), KEYS, 3, d_head_v=d_head_v)
+        if not found.is_wide:
+            return found
+        return replace(found, two_pass=True, dq_keys=_WIDE_DQ_KEYS.get(d_head, (48,))[-1])
 
     def default_for(self, workload: Workload, limits: ArchLimits) -> Sm90BackwardConfig:
         """Of short sequences in two passes: clearing sums and bringing them to dQ takes as long as
         the products then."""
         found = self.default_config(workload.d_head, workload.dtype, d_head_v=workload.d_head_v)
         masked = workload.causal or workload.windowed
-        if workload.d_head < 96 or workload.seq_len_q > (MASKED_SHORT if masked else SHORT):
+        if found.two_pass or workload.d_head == 64 or workload.seq_len_q > (MASKED_SHORT if masked else SHORT):
             return found
         return replace(found, two_pass=True, turns=True, dynamic=True)
 
@@ -74,9 +78,10 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
         """fast: what was fastest somewhere; tune, all: every combination of knobs."""
         if key not in ("fast", "tune", "all"):
             raise InvalidConfig(f"unknown kernel set {key!r}; allowed: {self.set_keys}")
-        if d_head not in ROWS or d_head_v not in (0, d_head):
+        if d_head not in ROWS or (d_head_v not in (0, d_head) and (d_head, d_head_v) != OTHER_V):
             return []
         either = (False, True)
+        wide = d_head in _WIDE_DQ_KEYS
         common: Axes = {
             "dtype": dtypes or tuple(DType),
             "d_head": (d_head,),
@@ -84,9 +89,13 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
             "B_c": (KEYS,),
             "q_stages": (2, 3),
             "turns": either,
-            "dynamic": either,
+            "dynamic": (False,) if wide else either,
+            "d_head_v": (d_head_v,),
         }
-        two: Axes = {"two_pass": (True,), "dq_keys": (96, 128)}
+        if wide:
+            two: Axes = {"two_pass": (True,), "dq_keys": _WIDE_DQ_KEYS[d_head]}
+            return expand(Sm90BackwardConfig, {**common, **two})
+        two = {"two_pass": (True,), "dq_keys": (96, 128)}
         if key == "fast":
             two = {"two_pass": (True,), "dq_keys": (96,), "turns": (True,)}
         return [c for own in ({}, two) for c in expand(Sm90BackwardConfig, {**common, **own})]
@@ -136,7 +145,9 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
         return WHOLE_QUERIES, config.B_c
 
     def name_expressions(self, config: Sm90BackwardConfig, traits: str) -> Sequence[str]:
-        names = ("dq", "kernel") if config.two_pass else ("prepare", "kernel", "finish")
+        names: tuple[str, ...] = ("prepare", "kernel", "finish")
+        if config.two_pass:
+            names = ("dq", "wide" if config.is_wide else "kernel")
         arguments = f"{config.to_cpp_struct()}, {Traits.parse(traits).to_cpp_struct()}"
         return [f"sm90_backward_{name}<{arguments}>" for name in names]
 

@@ -29,20 +29,17 @@
 // cross from one to the next.  Hence first and last steps of their own.
 #pragma once
 
-#include "common/backward/mask.cuh"
 #include "common/backward/query_rows.cuh"
-#include "common/backward/score_changes.cuh"
 #include "common/constants.cuh"
 #include "compiler.cuh"
 #include "ptx/bar.cuh"
 #include "ptx/elect.cuh"
-#include "ptx/ex2.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/red_v4.cuh"
 #include "ptx/shared_pairs.cuh"
 #include "ptx/stmatrix_trans.cuh"
-#include "ptx/tid.cuh"
 #include "sm90/bwd/gradients.cuh"
+#include "sm90/bwd/key_rows.cuh"
 #include "sm90/bwd/named_barriers.cuh"
 #include "sm90/bwd/products.cuh"
 #include "sm90/bwd/scheduler.cuh"
@@ -52,7 +49,10 @@ namespace fa_tune::sm90::backward {
 
 // `kDqColumns`: of the warpgroup.
 template <Sm90BackwardConfig CFG, WorkloadTraits TRAITS, int kDqColumns>
-struct Consumer {
+struct Consumer : KeyRows<CFG.B_r, TRAITS> {
+    using Keys = KeyRows<CFG.B_r, TRAITS>;
+    using Keys::first_key, Keys::first_slope, Keys::hide, Keys::is_masked, Keys::kScores;
+    using Keys::lane, Keys::p, Keys::sequence, Keys::warp;
     using Layout = SharedMemory<CFG>;
     using QTile = typename Layout::QTile;
     using KvTile = typename Layout::KvTile;
@@ -63,8 +63,7 @@ struct Consumer {
     static constexpr bool kEarlyDv = kHasDq || CFG.d_head == 64;
     // Whether the second warpgroup leaves out a first step of which its keys are not seen.
     static constexpr bool kSkips = TRAITS.causal && CFG.B_r == 64;
-    static constexpr int kScores = CFG.B_r / 2;  // of a thread
-    static constexpr int kGradients = CFG.d_head / 2;
+    static constexpr int kGradients = CFG.d_head / 2;  // of a thread
     static constexpr int kSteps = CFG.B_r / 16;  // along k of dK and dV
     static constexpr int kThreads = 128, kAllThreads = 2 * kThreads;
     using Tile = WorkTile<TRAITS.packed>;
@@ -75,15 +74,10 @@ struct Consumer {
         int head;    // of the group
     };
 
-    const BackwardParams& p;
     const ptx::TensorMap &dk_map, &dv_map;
     const SharedAddress<CFG> smem;
-    const int warpgroup, warp, lane;
-    const float scale_log2;
-    [[no_unique_address]] Sequence<TRAITS.packed> sequence;  // of the tile
-    int first_key;                                           // this warpgroup's, of the tile
-    int dq_tile;                                             // whose sums come next
-    int first_slope;                                         // alibi: of the group's heads
+    const int warpgroup;
+    int dq_tile;  // whose sums come next
     float dk[kGradients], dv[kGradients];
     // Of S and P; of dP, then dS and then dQ.
     float s[kScores], dp[kScores];
@@ -92,14 +86,12 @@ struct Consumer {
     __device__ __forceinline__ Consumer(const BackwardParams& params, const ptx::TensorMap& dk_map,
                                         const ptx::TensorMap& dv_map,
                                         const SharedAddress<CFG>& smem, int warpgroup)
-        : p(params),
+        : Keys{params, static_cast<int>(threadIdx.x / 32 % 4),
+               static_cast<int>(threadIdx.x % 32), params.softmax_scale * kLog2E},
           dk_map(dk_map),
           dv_map(dv_map),
           smem(smem),
-          warpgroup(warpgroup),
-          warp(threadIdx.x / 32 % 4),
-          lane(threadIdx.x % 32),
-          scale_log2(params.softmax_scale * kLog2E) {}
+          warpgroup(warpgroup) {}
 
     __device__ __forceinline__ void run(const Tile& first) {
         if (CFG.turns && warpgroup == 1) pass_turn();
@@ -347,45 +339,10 @@ struct Consumer {
 
     // --- elements ----------------------------------------------------------------------------
 
-    __device__ __forceinline__ static Range queries_of(int block) {
-        return {block * CFG.B_r, block * CFG.B_r + CFG.B_r};
-    }
-    // By what it reads anew of the thread, so that nothing of it takes up registers elsewhere.
-    __device__ __forceinline__ void hide(float (&x)[kScores], int block) const {
-        const int thread = ptx::tid_x(), lane = thread % 32;
-        const int key = first_key + 16 * (thread / 32 % 4) + lane / 4;
-        const Range rows[2] = {queries_of_key<TRAITS>(p, sequence, key),
-                               queries_of_key<TRAITS>(p, sequence, key + 8)};
-        hide_outside(x, rows, block * CFG.B_r + 2 * (lane % 4));
-    }
-    __device__ __forceinline__ bool is_masked(int block) const {
-        return needs_mask<TRAITS>(p, sequence, queries_of(block), {first_key, first_key + 64});
-    }
-
     // P of a step whose S, and LSE in a stage of Q, are there.  With a soft cap it is packed, and
     // multiplied with the cap's slope.
     __device__ __forceinline__ void weigh(int stage, const Step& step) {
-        const unsigned at = smem.lse2(stage) + 8 * (lane % 4);
-        if constexpr (TRAITS.softcap) cap_products(s, dp, p.score.score_scale);
-        float slope = 0.f, bias = 0.f;
-        if constexpr (TRAITS.alibi) {
-            slope = slope_to_base_2(p, first_slope + step.head);
-            const int query = step.block * CFG.B_r + 2 * (lane % 4);
-            const int key = first_key + 16 * warp + lane / 4;
-            bias = slope * static_cast<float>(query + sequence.alibi_diagonal(p) - key);
-        }
-#pragma unroll
-        for (int j = 0; j < kScores / 4; ++j) {
-            float lse2[2];
-            ptx::ld_shared_v2(lse2, at + 32 * j);
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-                float x = s[4 * j + e] * scale_log2 - lse2[e % 2];
-                if constexpr (TRAITS.alibi) x -= alibi_at(slope, bias, 8 * j + e % 2 - e / 2 * 8);
-                s[4 * j + e] = ptx::ex2_approx(x);
-            }
-        }
-        if (is_masked(step.block)) hide(s, step.block);
+        Keys::weigh(s, dp, smem.lse2(stage), step.block, step.head);
         if constexpr (TRAITS.softcap) {
             pack_p();
 #pragma unroll
@@ -393,14 +350,7 @@ struct Consumer {
         }
     }
 
-    __device__ __forceinline__ void pack_p() {
-#pragma unroll
-        for (int i = 0; i < kScores / 2; ++i) {
-            p_operand[i / 4][i % 4] = rounded<CFG.dtype>(s[2 * i], s[2 * i + 1]);
-        }
-#pragma unroll
-        for (int t = 0; t < kSteps; ++t) keep_registers(p_operand[t]);
-    }
+    __device__ __forceinline__ void pack_p() { pack<CFG.dtype>(p_operand, s); }
 
     // dS of a block of queries, with D in a stage of dO.
     __device__ __forceinline__ void make_ds(int stage, int block) {
@@ -415,12 +365,7 @@ struct Consumer {
             }
         }
         if (is_masked(block)) hide(dp, block);
-#pragma unroll
-        for (int i = 0; i < kScores / 2; ++i) {
-            ds_operand[i / 4][i % 4] = rounded<CFG.dtype>(dp[2 * i], dp[2 * i + 1]);
-        }
-#pragma unroll
-        for (int t = 0; t < kSteps; ++t) keep_registers(ds_operand[t]);
+        pack<CFG.dtype>(ds_operand, dp);
     }
 
     // dS^T in registers, to dS in shared memory: rows of queries, a panel of this warpgroup's keys.

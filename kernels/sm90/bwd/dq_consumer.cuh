@@ -10,6 +10,8 @@
 //     wait for dP       give V back, dS(i + 1)        (under dQ)
 //     wait for dQ       give K(i) back
 //
+// Above d_head 128, where shared memory has two stages of K, dQ(i) is the first of the three.
+//
 // It also finds the statistics of its queries, under the first products, and stores them for the
 // kernel that follows.
 #pragma once
@@ -36,11 +38,11 @@ template <Sm90BackwardConfig CFG, WorkloadTraits TRAITS>
 struct DqConsumer {
     using Layout = DqSharedMemory<CFG>;
     using QTile = typename Layout::QTile;
-    using KvTile = typename Layout::KvTile;
     static constexpr bool kBf16 = CFG.dtype == DType::BF16;
     static constexpr int kScores = CFG.dq_keys / 2;  // of a thread
     static constexpr int kGradients = CFG.d_head / 2;
     static constexpr int kSteps = CFG.dq_keys / 16;  // along k of dQ
+    static constexpr bool kDqFirst = Layout::kKStages == 2;
     static constexpr int kThreads = 128;
     using Tile = WorkTile<TRAITS.packed>;
 
@@ -120,10 +122,10 @@ struct DqConsumer {
         unsigned k_parity = done / Layout::kKStages & 1;
         ptx::mbarrier_wait(smem.q_full(warpgroup), q_parity);
         ptx::mbarrier_wait(smem.k_full(k_stage), k_parity);
-        multiply_scores(s, smem.q(warpgroup), smem.k(k_stage));
+        multiply_s(k_stage);
         ptx::mbarrier_wait(smem.do_full(warpgroup), q_parity);
         ptx::mbarrier_wait(smem.v_full(first), done >> 1 & 1);
-        multiply_scores(dp, smem.d_o(warpgroup), smem.v(first));
+        multiply_dp(first);
         find_statistics(tile);
         ptx::wgmma_wait_group<1>();
         keep_registers(s);
@@ -139,26 +141,36 @@ struct DqConsumer {
             const int v_stage = n & 1, stage = k_stage;
             k_stage = k_stage == Layout::kKStages - 1 ? 0 : k_stage + 1;
             k_parity ^= k_stage == 0;
+            if constexpr (kDqFirst) multiply_dq(stage);
             ptx::mbarrier_wait(smem.k_full(k_stage), k_parity);
-            multiply_scores(s, smem.q(warpgroup), smem.k(k_stage));
+            multiply_s(k_stage);
             ptx::mbarrier_wait(smem.v_full(v_stage), n >> 1 & 1);
-            multiply_scores(dp, smem.d_o(warpgroup), smem.v(v_stage));
-            multiply_dq(smem.k(stage));
-            ptx::wgmma_wait_group<2>();
-            keep_registers(s);
-            weigh(block);
-            compute_before_here(s);
-            ptx::wgmma_wait_group<1>();
-            keep_registers(dp);
-            arrive(smem.v_empty(v_stage));
-            make_ds(block);
-            compute_before_here(dp);
-            ptx::wgmma_wait_group<0>();
-            keep_registers(dq);
-            arrive(smem.k_empty(stage));
+            multiply_dp(v_stage);
+            if constexpr (kDqFirst) {
+                wait_for_dq<2>(stage);
+                ptx::wgmma_wait_group<1>();
+                keep_registers(s);
+                weigh(block);
+                ptx::wgmma_wait_group<0>();
+                keep_registers(dp);
+                arrive(smem.v_empty(v_stage));
+                make_ds(block);
+            } else {
+                multiply_dq(stage);
+                ptx::wgmma_wait_group<2>();
+                keep_registers(s);
+                weigh(block);
+                compute_before_here(s);
+                ptx::wgmma_wait_group<1>();
+                keep_registers(dp);
+                arrive(smem.v_empty(v_stage));
+                make_ds(block);
+                compute_before_here(dp);
+                wait_for_dq<0>(stage);
+            }
             pack_ds();
         }
-        multiply_dq(smem.k(k_stage));
+        multiply_dq(k_stage);
         if constexpr (CFG.dynamic) {
             arrive(smem.q_empty(warpgroup));
             arrive(smem.do_empty(warpgroup));
@@ -166,6 +178,13 @@ struct DqConsumer {
         ptx::wgmma_wait_group<0>();
         keep_registers(dq);
         if constexpr (CFG.dynamic) arrive(smem.k_empty(k_stage));
+    }
+
+    template <int kPending>
+    __device__ __forceinline__ void wait_for_dq(int k_stage) {
+        ptx::wgmma_wait_group<kPending>();
+        keep_registers(dq);
+        arrive(smem.k_empty(k_stage));
     }
 
     // Every warp arrives for itself: it has waited for its own products.
@@ -184,15 +203,16 @@ struct DqConsumer {
 
     // --- products, each a group that the caller waits for ------------------------------------
 
-    // S = Q K^T or dP = dO V^T, of this warpgroup's rows.
-    __device__ __forceinline__ static void multiply_scores(float (&scores)[kScores], unsigned rows,
-                                                           unsigned keys) {
-        backward::multiply_scores<QTile, KvTile, kBf16>(scores, rows, keys);
+    // S = Q K^T, dP = dO V^T and dQ += dS K, of this warpgroup's rows and a stage of K or V.
+    __device__ __forceinline__ void multiply_s(int stage) {
+        multiply_scores<QTile, typename Layout::KTile, kBf16>(s, smem.q(warpgroup), smem.k(stage));
     }
-
-    // dQ += dS K.
-    __device__ __forceinline__ void multiply_dq(unsigned keys) {
-        multiply_operand<KvTile, kBf16>(dq, ds_operand, keys);
+    __device__ __forceinline__ void multiply_dp(int stage) {
+        multiply_scores<typename Layout::DoTile, typename Layout::VTile, kBf16>(
+            dp, smem.d_o(warpgroup), smem.v(stage));
+    }
+    __device__ __forceinline__ void multiply_dq(int stage) {
+        multiply_operand<typename Layout::KTile, kBf16>(dq, ds_operand, smem.k(stage));
     }
 
     // --- elements ----------------------------------------------------------------------------
@@ -239,40 +259,39 @@ struct DqConsumer {
         keep_registers(dp);
     }
 
-    __device__ __forceinline__ void pack_ds() {
-#pragma unroll
-        for (int j = 0; j < kScores / 2; ++j) {
-            ds_operand[j / 4][j % 4] = rounded<CFG.dtype>(dp[2 * j], dp[2 * j + 1]);
-        }
-#pragma unroll
-        for (int t = 0; t < kSteps; ++t) keep_registers(ds_operand[t]);
-    }
+    __device__ __forceinline__ void pack_ds() { pack<CFG.dtype>(ds_operand, dp); }
 
     // LSE to base 2 and D of a thread's rows, also to the workspace.  The four lanes of a row read
     // a quarter each; their first one stores.
     __device__ __forceinline__ void find_statistics(const Tile& tile) {
-        constexpr int kChunks = CFG.d_head / 32;
+        constexpr int kChunks = CFG.d_v() / 32;
+        constexpr int kAtOnce = kChunks > 4 ? kChunks / 2 : kChunks;  // as registers are left for
         const QueryRows<TRAITS.packed> rows{p, sequence, tile.batch, tile.head};
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const int row = first_row + 16 * warp + lane / 4 + 8 * i;
-            uint4 o[kChunks], d_o[kChunks];
             lse2[i] = infinity();
-#pragma unroll
-            for (int j = 0; j < kChunks; ++j) o[j] = d_o[j] = {};
-            if (row < sequence.queries(p)) {
-                const uint4* const of_o = rows.of(p.o, p.o_strides, row);
-                const uint4* const of_do = rows.of(p.d_o, p.do_strides, row);
-#pragma unroll
-                for (int j = 0; j < kChunks; ++j) {
-                    o[j] = of_o[lane % 4 + 4 * j];
-                    d_o[j] = of_do[lane % 4 + 4 * j];
-                }
-                lse2[i] = to_base_2<TRAITS>(p, rows.of_lse(p.lse, row));
-            }
             float sum = 0;
+#pragma unroll 1
+            for (int first = 0; first < kChunks; first += kAtOnce) {
+                uint4 o[kAtOnce], d_o[kAtOnce];
 #pragma unroll
-            for (int j = 0; j < kChunks; ++j) sum += product_of_chunks<CFG.dtype>(o[j], d_o[j]);
+                for (int j = 0; j < kAtOnce; ++j) o[j] = d_o[j] = {};
+                if (row < sequence.queries(p)) {
+                    const uint4* const of_o = rows.of(p.o, p.o_strides, row);
+                    const uint4* const of_do = rows.of(p.d_o, p.do_strides, row);
+#pragma unroll
+                    for (int j = 0; j < kAtOnce; ++j) {
+                        o[j] = of_o[lane % 4 + 4 * (first + j)];
+                        d_o[j] = of_do[lane % 4 + 4 * (first + j)];
+                    }
+                    lse2[i] = to_base_2<TRAITS>(p, rows.of_lse(p.lse, row));
+                }
+#pragma unroll
+                for (int j = 0; j < kAtOnce; ++j) {
+                    sum += product_of_chunks<CFG.dtype>(o[j], d_o[j]);
+                }
+            }
             delta[i] = quad_sum(sum);
             if (TRAITS.lse && row < sequence.queries(p)) {
                 delta[i] -= rows.of_lse(p.grad_lse, row);

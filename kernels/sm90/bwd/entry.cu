@@ -5,6 +5,7 @@
 #include "sm90/bwd/finish.cuh"
 #include "sm90/bwd/kernel.cuh"
 #include "sm90/bwd/prepare.cuh"
+#include "sm90/bwd/wide_kernel.cuh"
 
 using namespace fa_tune;
 using namespace fa_tune::sm90::backward;

@@ -6,6 +6,7 @@
 
 #include "common/dtype.cuh"
 #include "common/sequence.cuh"
+#include "compiler.cuh"
 #include "ptx/cp_async_bulk.cuh"
 #include "ptx/cvt.cuh"
 #include "ptx/stmatrix.cuh"
@@ -17,6 +18,17 @@ template <DType DTYPE>
 __device__ __forceinline__ unsigned rounded(float lower, float upper) {
     return DTYPE == DType::BF16 ? ptx::cvt_rn_bf16x2_f32(lower, upper)
                                 : ptx::cvt_rn_f16x2_f32(lower, upper);
+}
+
+// An operand A, of accumulators.
+template <DType DTYPE, int kSteps, int kValues>
+__device__ __forceinline__ void pack(unsigned (&operand)[kSteps][4], const float (&x)[kValues]) {
+#pragma unroll
+    for (int i = 0; i < kValues / 2; ++i) {
+        operand[i / 4][i % 4] = rounded<DTYPE>(x[2 * i], x[2 * i + 1]);
+    }
+#pragma unroll
+    for (int t = 0; t < kSteps; ++t) keep_registers(operand[t]);
 }
 
 // By all lanes of a warp, its 16 rows.  `rows`: the warpgroup's first row in Tile.

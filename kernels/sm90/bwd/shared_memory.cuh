@@ -11,6 +11,9 @@
 //     | Q, dO     | K ring            | V ring            | dQ on its   | tiles, barriers
 //     |  128 x d    3 x dq_keys x d     2 x dq_keys x d     way: dynamic
 //
+// Where d_head is above 128 the K ring has two stages, and dK and dV have another plan
+// (wide_shared_memory.cuh).
+//
 // Everything is stored in panels of (rows x 64 elements), swizzled; see common/swizzle.cuh.  Where
 // CTAs have one tile, its gradients leave from the places of K and V, or of Q.
 #pragma once
@@ -120,17 +123,19 @@ struct SharedAddress {
 template <Sm90BackwardConfig CFG>
 struct DqSharedMemory {
     using QTile = PanelTile<64, CFG.d_head>;
-    using KvTile = PanelTile<CFG.dq_keys, CFG.d_head>;
-    // K stays for dQ until the step after its scores.
-    static constexpr int kKStages = 3, kVStages = 2;
+    using DoTile = PanelTile<64, CFG.d_v()>;
+    using KTile = PanelTile<CFG.dq_keys, CFG.d_head>;
+    using VTile = PanelTile<CFG.dq_keys, CFG.d_v()>;
+    // K stays for dQ until the step after its scores: with two stages dQ comes before these.
+    static constexpr int kKStages = CFG.d_head > 128 ? 2 : 3, kVStages = 2;
     struct Dq {
         unsigned char bytes[QTile::kBytes];
     };
 
     unsigned char q[2][QTile::kBytes];
-    unsigned char d_o[2][QTile::kBytes];
-    unsigned char k[kKStages][KvTile::kBytes];
-    unsigned char v[kVStages][KvTile::kBytes];
+    unsigned char d_o[2][DoTile::kBytes];
+    unsigned char k[kKStages][KTile::kBytes];
+    unsigned char v[kVStages][VTile::kBytes];
     [[no_unique_address]] Slots<Dq, CFG.dynamic ? 2 : 0> dq;
     TileSlots tiles;
     Mbarrier q_full[2], q_empty[2];
@@ -149,13 +154,13 @@ struct DqSharedAddress {
         return base + offset_of(&Layout::q) + warpgroup * Layout::QTile::kBytes;
     }
     __device__ __forceinline__ unsigned d_o(int warpgroup) const {
-        return base + offset_of(&Layout::d_o) + warpgroup * Layout::QTile::kBytes;
+        return base + offset_of(&Layout::d_o) + warpgroup * Layout::DoTile::kBytes;
     }
     __device__ __forceinline__ unsigned k(int stage) const {
-        return base + offset_of(&Layout::k) + stage * Layout::KvTile::kBytes;
+        return base + offset_of(&Layout::k) + stage * Layout::KTile::kBytes;
     }
     __device__ __forceinline__ unsigned v(int stage) const {
-        return base + offset_of(&Layout::v) + stage * Layout::KvTile::kBytes;
+        return base + offset_of(&Layout::v) + stage * Layout::VTile::kBytes;
     }
     // On its way out.
     __device__ __forceinline__ unsigned dq(int warpgroup) const {

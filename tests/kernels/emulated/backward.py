@@ -52,11 +52,14 @@ LIMIT = {DType.FP16: 2.0**-11, DType.BF16: 2.0**-8}
 MAPS: Mapping[str, Callable[[Kernel], dict[str, int]]] = {
     "prepare": lambda _: {},
     "finish": lambda _: {},
-    "kernel": lambda k: {"q": k.B_r, "k": 64, "v": 64, "d_o": k.B_r, "dk": 64, "dv": 64},
+    **dict.fromkeys(
+        ("kernel", "wide"),
+        lambda k: {"q": k.B_r, "k": 64, "v": 64, "d_o": k.B_r, "dk": 64, "dv": 64},
+    ),
     "dq": lambda k: {"q": 64, "k": k.dq_keys, "v": k.dq_keys, "d_o": 64, "dq": 64},
 }
 WITHOUT_MAPS = ("q", "k", "v", "dk", "dv")  # of kernels that take no maps
-THREADS = {"prepare": 256, "finish": 256, "kernel": 384, "dq": 384}
+THREADS = {"prepare": 256, "finish": 256, "kernel": 384, "wide": 384, "dq": 384}
 
 
 class _Strides(ctypes.Structure):
@@ -202,10 +205,10 @@ def _step(
     more = (w.batch if packed else 1) * (PADDED - 1)
     q_blocks, kv_blocks = ((n + more) // PADDED for n in lengths)
     tiles = {
-        "kernel": kv_blocks * w.kv_heads,
+        **dict.fromkeys(("kernel", "wide"), kv_blocks * w.kv_heads),
         **dict.fromkeys(("prepare", "finish", "dq"), q_blocks * w.heads),
     }[name] * batch
-    resident = name in ("kernel", "dq")
+    resident = name in ("kernel", "wide", "dq")
     ctas = min(tiles, problem.ctas) if kernel.dynamic and resident else tiles
     shared = _shared_bytes(library, name) if resident else 0
     map_of = _packed_map if packed else _map

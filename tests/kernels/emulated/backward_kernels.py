@@ -13,7 +13,8 @@ from tests.kernels.emulated.emulation import library_of
 ENTRY = "sm90/bwd/entry.cu"
 TRAITS = ("causal", "ragged", "lse", "window", "sink", "softcap", "alibi", "hook", "packed")
 ONE_PASS = ("prepare", "kernel", "finish")
-TWO_PASSES = ("dq", "kernel")
+TWO_PASSES, WIDE = ("dq", "kernel"), ("dq", "wide")
+LAYOUTS = {"kernel": "SharedMemory", "wide": "WideSharedMemory", "dq": "DqSharedMemory"}
 LACKING = 'int lacking = 0;\nextern "C" void set_lacking(int number) { lacking = number; }\n'
 
 
@@ -28,6 +29,7 @@ class Kernel:
     two_pass: bool = False
     dynamic: bool = False
     dq_keys: int = 96
+    d_head_v: int = 0
     traits: str = ""
 
     @property
@@ -36,7 +38,6 @@ class Kernel:
         return 128 if self.d_head == 64 else 64
 
     B_c = 128  # keys of a CTA
-    d_head_v = 0
     is_dependent = True  # launches but the first, on the one before
 
     @property
@@ -47,6 +48,8 @@ class Kernel:
     @property
     def launches(self) -> tuple[str, ...]:
         """The kernels of a call."""
+        if self.d_head > 128:
+            return WIDE
         return TWO_PASSES if self.two_pass else ONE_PASS
 
     def has(self, trait: str) -> bool:
@@ -62,14 +65,14 @@ class Kernel:
         number that `judge` is given.  Raises ValueError, ToolMissing."""
         fields = (
             *(f"DType::{self.dtype.name}", self.d_head, self.B_r, self.B_c, self.q_stages),
-            *(self.turns, self.two_pass, self.dynamic, self.dq_keys),
+            *(self.turns, self.two_pass, self.dynamic, self.dq_keys, self.d_head_v),
         )
         config = f"Sm90BackwardConfig{{{', '.join(map(_literal, fields))}}}"
         traits = f"WorkloadTraits{{{', '.join(_literal(self.has(name)) for name in TRAITS)}}}"
         sizes = "".join(
             f'extern "C" unsigned shared_bytes_{kernel}() '
             f"{{ return sizeof(fa_tune::sm90::backward::{layout}<{config}>); }}\n"
-            for kernel, layout in (("kernel", "SharedMemory"), ("dq", "DqSharedMemory"))
+            for kernel, layout in LAYOUTS.items()
         )
         headers = edit(dict(closure(ENTRY)))
         names = [f"sm90_backward_{kernel}<{config}, {traits}>" for kernel in self.launches]

@@ -95,7 +95,7 @@ class PackedProblem(Problem):
     def exact(self) -> tuple[np.ndarray, np.ndarray]:
         """O and the log-sum-exp in fp64, NaN in rows of no sequence."""
         w = self.workload
-        o = np.zeros(self.q.shape)
+        o = np.zeros((*self.q.shape[:3], w.d_v))
         lse = np.full((1, w.heads, w.total_q), -np.inf)
         if w.sink:
             lse[:] = self.sink[:, None]
