@@ -24,6 +24,9 @@ H200 = limits((9, 0))
 FAMILY: Any = families.get("sm90_bwd")
 DEFAULT: Sm90BackwardConfig = FAMILY.default_config(128, DType.FP16)
 TWO_PASS = DEFAULT.repeatable()
+WIDE: Sm90BackwardConfig = FAMILY.default_config(192, DType.FP16)
+OTHER_V: Sm90BackwardConfig = FAMILY.default_config(192, DType.FP16, d_head_v=128)
+HEADS = ((64, 0), (96, 0), (128, 0), (192, 0), (192, 128), (256, 0))  # of Q; of V
 
 
 class TestSm90BackwardContract(KernelFamilyContract):
@@ -39,6 +42,9 @@ class TestSm90BackwardContract(KernelFamilyContract):
         replace(TWO_PASS, dq_keys=136),
         replace(DEFAULT, dq_keys=128),
         replace(DEFAULT, dynamic=True),
+        replace(WIDE, two_pass=False, dq_keys=96),
+        replace(WIDE, dynamic=True),
+        replace(OTHER_V, dq_keys=112),
     )
 
     def test_each_constraint_is_tried(self) -> None:
@@ -68,29 +74,39 @@ def test_shared_memory_is_what_the_kernels_lay_out() -> None:
         replace(FAMILY.default_config(64, DType.BF16).repeatable(), dq_keys=80),
         FAMILY.default_config(96, DType.BF16),
         replace(FAMILY.default_config(96, DType.BF16).repeatable(), dynamic=True),
+        WIDE,
+        replace(OTHER_V, q_stages=2),
+        FAMILY.default_config(256, DType.BF16),
+        replace(FAMILY.default_config(256, DType.BF16), q_stages=2),
     ]
     asserts = [
         f"static_assert(sizeof({name}<{c.to_cpp_struct()}>) <= {whole} && "
         f'sizeof({name}<{c.to_cpp_struct()}>) > {whole - SMALL_BYTES}, "{c}");'
         for c in configs
-        for name, whole in (("SharedMemory", c.smem_bytes), ("DqSharedMemory", c.dq_smem_bytes))
+        for name, whole in (
+            ("WideSharedMemory" if c.is_wide else "SharedMemory", c.smem_bytes),
+            ("DqSharedMemory", c.dq_smem_bytes),
+        )
     ]
     using = "using namespace fa_tune;\nusing namespace fa_tune::sm90::backward;"
-    source = "\n".join(['#include "sm90/bwd/shared_memory.cuh"', using, *asserts, ""])
+    source = "\n".join(['#include "sm90/bwd/wide_shared_memory.cuh"', using, *asserts, ""])
     options = ("-std=c++20", "-arch=sm_90a")
     nvrtc.compile_source(source, "k.cu", FAMILY.source_files(), options, ())
 
 
-@pytest.mark.parametrize("d_head", [64, 96, 128])
+@pytest.mark.parametrize(("d_head", "d_head_v"), HEADS)
 @pytest.mark.parametrize("key", ["fast", "tune", "all"])
-def test_a_set_has_the_default_and_what_repeats_the_same_bits(key: str, d_head: int) -> None:
-    found = FAMILY.configs(key, dtypes=[DType.BF16], d_head=d_head)
-    default = FAMILY.default_config(d_head, DType.BF16)
+def test_a_set_has_the_default_and_what_repeats_the_same_bits(
+    key: str, d_head: int, d_head_v: int
+) -> None:
+    found = FAMILY.configs(key, dtypes=[DType.BF16], d_head=d_head, d_head_v=d_head_v)
+    default = FAMILY.default_config(d_head, DType.BF16, d_head_v=d_head_v)
     assert {default, default.repeatable()} <= set(found)
-    assert {c.two_pass for c in found if constraints(c, H200) is None} == {False, True}
+    passes = {c.two_pass for c in found if constraints(c, H200) is None}
+    assert passes == ({True} if d_head > 128 else {False, True})
 
 
-@pytest.mark.parametrize(("d_head", "d_head_v"), [(80, 0), (256, 0), (128, 64)])
+@pytest.mark.parametrize(("d_head", "d_head_v"), [(80, 0), (256, 128), (128, 64)])
 def test_other_heads_have_no_sets_and_a_reason(d_head: int, d_head_v: int) -> None:
     for key in ("fast", "tune", "all"):
         assert FAMILY.configs(key, d_head=d_head, d_head_v=d_head_v) == []
@@ -99,8 +115,8 @@ def test_other_heads_have_no_sets_and_a_reason(d_head: int, d_head_v: int) -> No
 
 
 def test_what_repeats_the_same_bits_runs_wherever_the_config_does() -> None:
-    for d_head in (64, 96, 128):
-        for config in FAMILY.configs("all", d_head=d_head):
+    for d_head, d_head_v in HEADS:
+        for config in FAMILY.configs("all", d_head=d_head, d_head_v=d_head_v):
             if constraints(config, H200) is None:
                 other = config.repeatable()
                 assert constraints(other, H200) is None
@@ -151,6 +167,18 @@ def test_a_packed_batch_has_as_many_tiles_as_there_can_be() -> None:
 def test_a_step_of_d_head_64_has_twice_as_many_queries() -> None:
     _, main, _ = described(FAMILY.default_config(64, DType.FP16), replace(PROBLEM, d_head=64))
     assert [tensor.box_rows for tensor in main.maps] == [128, 64, 64, 128, 64, 64]
+
+
+def test_wide_heads_have_a_tile_of_as_many_keys() -> None:
+    """In two halves, with columns of V of their own."""
+    problem = replace(PROBLEM, d_head=192, d_head_v=128)
+    dq, main = described(OTHER_V, problem)
+    assert (dq.grid[0], main.grid[0]) == (QUERIES, KEYS)
+    assert [tensor.box_rows for tensor in main.maps] == [64] * 6
+    assert [tensor.box_rows for tensor in dq.maps] == [64, 80, 80, 64, 64]
+    columns = [tensor.dimensions[0] for tensor in main.maps]  # Q, K, V, dO, dK, dV
+    assert columns == [192, 192, 128, 128, 192, 128]
+    assert (dq.shared_bytes, main.shared_bytes) == (OTHER_V.dq_smem_bytes, OTHER_V.smem_bytes)
 
 
 def test_persistent_grids_are_no_larger_than_the_device_or_the_work() -> None:

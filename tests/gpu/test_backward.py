@@ -13,7 +13,7 @@ from tests.gpu.conftest import fa_tune
 @pytest.mark.parametrize(
     ("family", "kernels", "d_head"),
     [
-        *(("sm90_bwd", "tune", d_head) for d_head in ("64", "128")),
+        *(("sm90_bwd", "tune", d_head) for d_head in ("64", "96", "128", "192", "256")),
         *(("sm80_bwd", "fast", d_head) for d_head in ("64", "96", "128", "192", "256")),
     ],
 )
@@ -37,9 +37,9 @@ def test_every_config_is_right(family: str, kernels: str, d_head: str) -> None:
         "--softcap 5 --alibi --lse --mask causal --window-left 70 --lengths uniform-3",
     ],
 )
-@pytest.mark.parametrize("d_head", ["64", "128"])
+@pytest.mark.parametrize("d_head", ["64", "96", "128", "192 --d-head-v 128", "256"])
 def test_packed_batches_and_changed_scores_are_right(more: str, d_head: str) -> None:
-    options = ["--kernels", "fast", "--d-head", d_head, *more.split()]
+    options = ["--kernels", "fast", "--d-head", *d_head.split(), *more.split()]
     found = fa_tune("verify", "--op", "backward", *options)
     assert all(verdict["correct"] for verdict in found["verdicts"])
     assert found["verdicts"]

@@ -7,9 +7,9 @@ from fa_tune import families
 from fa_tune.build.compile import BuildRequest
 from fa_tune.core.arch import limits
 from fa_tune.core.workload import DType
-from fa_tune.families.sm90_bwd.constraints import ROWS
 
 ARCH = "sm_90a"  # what the family compiles for
+HEADS = ((64, 0), (96, 0), (128, 0), (192, 0), (192, 128), (256, 0))  # of Q; of V, 0: the same
 TRAITS = ("plain", "causal+ragged+window", "causal+ragged+window+packed")
 
 
@@ -18,9 +18,9 @@ def builds() -> list[BuildRequest]:
     family, hopper = families.get("sm90_bwd"), limits((9, 0))
     return [
         BuildRequest(families.variant(config), traits, ARCH)
-        for d_head in ROWS
+        for d_head, d_head_v in HEADS
         for dtype, traits in zip((DType.FP16, DType.BF16, DType.BF16), TRAITS, strict=True)
-        for config in family.configs("fast", dtypes=[dtype], d_head=d_head)
+        for config in family.configs("fast", dtypes=[dtype], d_head=d_head, d_head_v=d_head_v)
         if family.constraints(config, hopper) is None
     ]
 
@@ -28,5 +28,7 @@ def builds() -> list[BuildRequest]:
 def quick_builds() -> list[BuildRequest]:
     """A part of these: what runs without tuning."""
     family = families.get("sm90_bwd")
-    usual = {str(family.default_config(d, dtype)) for d in ROWS for dtype in DType}
+    usual = {
+        str(family.default_config(d, dtype, d_head_v=d_v)) for d, d_v in HEADS for dtype in DType
+    }
     return [request for request in builds() if request.variant.config in usual]

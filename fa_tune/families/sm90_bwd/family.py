@@ -56,14 +56,17 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
         found = Sm90BackwardConfig(dtype, d_head, ROWS.get(d_head, 64), KEYS, 3, d_head_v=d_head_v)
         if not found.is_wide:
             return found
-        return replace(found, two_pass=True, dq_keys=_WIDE_DQ_KEYS.get(d_head, (48,))[-1])
+        dq_keys = _WIDE_DQ_KEYS.get(d_head, (48,))[-1]
+        stages = 2 if d_head == 256 else 3
+        return replace(found, q_stages=stages, turns=True, two_pass=True, dq_keys=dq_keys)
 
     def default_for(self, workload: Workload, limits: ArchLimits) -> Sm90BackwardConfig:
         """Of short sequences in two passes: clearing sums and bringing them to dQ takes as long as
         the products then."""
         found = self.default_config(workload.d_head, workload.dtype, d_head_v=workload.d_head_v)
         masked = workload.causal or workload.windowed
-        if found.two_pass or workload.d_head == 64 or workload.seq_len_q > (MASKED_SHORT if masked else SHORT):
+        longest = MASKED_SHORT if masked else SHORT
+        if found.two_pass or workload.d_head == 64 or workload.seq_len_q > longest:
             return found
         return replace(found, two_pass=True, turns=True, dynamic=True)
 
@@ -94,7 +97,9 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
         }
         if wide:
             two: Axes = {"two_pass": (True,), "dq_keys": _WIDE_DQ_KEYS[d_head]}
-            return expand(Sm90BackwardConfig, {**common, **two})
+            if key == "fast":
+                two = {**two, "turns": (True,), "dq_keys": _WIDE_DQ_KEYS[d_head][-1:]}
+            return list(expand(Sm90BackwardConfig, {**common, **two}))
         two = {"two_pass": (True,), "dq_keys": (96, 128)}
         if key == "fast":
             two = {"two_pass": (True,), "dq_keys": (96,), "turns": (True,)}

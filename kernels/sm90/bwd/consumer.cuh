@@ -64,7 +64,7 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
     // Whether the second warpgroup leaves out a first step of which its keys are not seen.
     static constexpr bool kSkips = TRAITS.causal && CFG.B_r == 64;
     static constexpr int kGradients = CFG.d_head / 2;  // of a thread
-    static constexpr int kSteps = CFG.B_r / 16;  // along k of dK and dV
+    static constexpr int kSteps = CFG.B_r / 16;        // along k of dK and dV
     static constexpr int kThreads = 128, kAllThreads = 2 * kThreads;
     using Tile = WorkTile<TRAITS.packed>;
 
@@ -86,8 +86,8 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
     __device__ __forceinline__ Consumer(const BackwardParams& params, const ptx::TensorMap& dk_map,
                                         const ptx::TensorMap& dv_map,
                                         const SharedAddress<CFG>& smem, int warpgroup)
-        : Keys{params, static_cast<int>(threadIdx.x / 32 % 4),
-               static_cast<int>(threadIdx.x % 32), params.softmax_scale * kLog2E},
+        : Keys{params, static_cast<int>(threadIdx.x / 32 % 4), static_cast<int>(threadIdx.x % 32),
+               params.softmax_scale * kLog2E},
           dk_map(dk_map),
           dv_map(dv_map),
           smem(smem),
@@ -320,9 +320,8 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
     }
 
     // 64 rows of dQ = dS K, in the place of dP, which is done with by then.
-    __device__ __forceinline__ float (&dq())[kDqColumns / 2] {
-        return reinterpret_cast<float (&)[kDqColumns / 2]>(dp);
-    }
+    __device__ __forceinline__ float (&dq())
+        [kDqColumns / 2] { return reinterpret_cast<float (&)[kDqColumns / 2]>(dp); }
 
     __device__ __forceinline__ void multiply_dq(int stage) {
         constexpr bool kByRows = CFG.d_head == 64;
@@ -385,8 +384,8 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
         float (&of_thread)[kDqColumns / 2] = dq();
         keep_registers(of_thread);
         constexpr int kTile = CFG.B_r * CFG.d_head;
-        float* const to = p.dq_sum + static_cast<long long>(dq_tile) * kTile +
-                          64 * 64 * warpgroup + 16 * kDqColumns * warp + 4 * lane;
+        float* const to = p.dq_sum + static_cast<long long>(dq_tile) * kTile + 64 * 64 * warpgroup +
+                          16 * kDqColumns * warp + 4 * lane;
 #pragma unroll
         for (int j = 0; j < kDqColumns / 8; ++j) {
             ptx::red_add_v4(to + 128 * j, of_thread[4 * j], of_thread[4 * j + 1],

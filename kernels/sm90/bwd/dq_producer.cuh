@@ -57,8 +57,9 @@ struct DqProducer {
 #pragma unroll
         for (int w = 0; w < 2; ++w) {
             ptx::mbarrier_wait(smem.q_empty(w), q_ring.parity ^ 1);
-            load<typename Layout::QTile>(smem.q(w), q_map, smem.q_full(w), ptx::kEvictFirst, tile.head,
-                        tile.sequence.template q_box<64>(row + 64 * w, tile.batch));
+            load<typename Layout::QTile>(
+                smem.q(w), q_map, smem.q_full(w), ptx::kEvictFirst, tile.head,
+                tile.sequence.template q_box<64>(row + 64 * w, tile.batch));
         }
     }
 
@@ -66,24 +67,25 @@ struct DqProducer {
 #pragma unroll
         for (int w = 0; w < 2; ++w) {
             ptx::mbarrier_wait(smem.do_empty(w), q_ring.parity ^ 1);
-            load<typename Layout::DoTile>(smem.d_o(w), do_map, smem.do_full(w), ptx::kEvictFirst, tile.head,
-                        tile.sequence.template q_box<64>(row + 64 * w, tile.batch));
+            load<typename Layout::DoTile>(
+                smem.d_o(w), do_map, smem.do_full(w), ptx::kEvictFirst, tile.head,
+                tile.sequence.template q_box<64>(row + 64 * w, tile.batch));
         }
     }
 
     __device__ __forceinline__ void load_k(int block, int kv_head, const Tile& tile) {
         ptx::mbarrier_wait(smem.k_empty(k_ring.stage), k_ring.parity ^ 1);
-        load<typename Layout::KTile>(smem.k(k_ring.stage), k_map, smem.k_full(k_ring.stage), ptx::kEvictLast,
-                     kv_head,
-                     tile.sequence.template kv_box<CFG.dq_keys>(block * CFG.dq_keys, tile.batch));
+        load<typename Layout::KTile>(
+            smem.k(k_ring.stage), k_map, smem.k_full(k_ring.stage), ptx::kEvictLast, kv_head,
+            tile.sequence.template kv_box<CFG.dq_keys>(block * CFG.dq_keys, tile.batch));
         k_ring.advance();
     }
 
     __device__ __forceinline__ void load_v(int block, int kv_head, const Tile& tile) {
         ptx::mbarrier_wait(smem.v_empty(v_ring.stage), v_ring.parity ^ 1);
-        load<typename Layout::VTile>(smem.v(v_ring.stage), v_map, smem.v_full(v_ring.stage), ptx::kEvictLast,
-                     kv_head,
-                     tile.sequence.template kv_box<CFG.dq_keys>(block * CFG.dq_keys, tile.batch));
+        load<typename Layout::VTile>(
+            smem.v(v_ring.stage), v_map, smem.v_full(v_ring.stage), ptx::kEvictLast, kv_head,
+            tile.sequence.template kv_box<CFG.dq_keys>(block * CFG.dq_keys, tile.batch));
         v_ring.advance();
     }
 

@@ -40,7 +40,7 @@ __device__ __forceinline__ void transpose_in_quad(unsigned (&words)[4], int lane
 template <Sm90BackwardConfig CFG, WorkloadTraits TRAITS>
 __global__ void __launch_bounds__(kFinishThreads)
     sm90_backward_finish(const __grid_constant__ BackwardParams p) {
-    constexpr int kAcross = (CFG.d_head + 63) / 64;                        // parts
+    constexpr int kAcross = (CFG.d_head + 63) / 64;  // parts
     constexpr int kLastColumns = CFG.d_head - 64 * (kAcross - 1);
     constexpr int kParts = kPreparedRows / 64 * kAcross;
     ptx::griddepcontrol_launch_dependents();
@@ -48,9 +48,8 @@ __global__ void __launch_bounds__(kFinishThreads)
     const int& queries = block.sequence.queries(p);
     const auto rows = block.rows(p);
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-    const float* const sums = p.dq_sum +
-                              static_cast<long long>(blockIdx.x) * kPreparedRows * CFG.d_head +
-                              4 * lane;
+    const float* const sums =
+        p.dq_sum + static_cast<long long>(blockIdx.x) * kPreparedRows * CFG.d_head + 4 * lane;
     const float scale = gradient_scale<TRAITS>(p);
     ptx::griddepcontrol_wait();
     if (TRAITS.packed && queries == 0) return;
@@ -58,7 +57,8 @@ __global__ void __launch_bounds__(kFinishThreads)
     for (int part = threadIdx.x / 128; part < kParts; part += kFinishThreads / 128) {
         const int down_64 = part / kAcross * 64, column_64 = part % kAcross * 64;
         const int columns = column_64 + 64 > CFG.d_head ? kLastColumns : 64;
-        const float* const from = sums + down_64 * CFG.d_head + 64 * column_64 + 16 * columns * warp;
+        const float* const from =
+            sums + down_64 * CFG.d_head + 64 * column_64 + 16 * columns * warp;
         // Columns 8j + 2 (lane % 4) and + 1 of two rows.
         float of_thread[8][4];
 #pragma unroll

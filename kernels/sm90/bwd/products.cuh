@@ -46,8 +46,7 @@ __device__ __forceinline__ void multiply_scores(float (&scores)[kScores], unsign
 // sums += operand B, of all rows and columns of tile B.
 template <class B, bool kBf16, int kSteps, int kSums>
 __device__ __forceinline__ void add_products(float (&sums)[kSums],
-                                             const unsigned (&operand)[kSteps][4],
-                                             unsigned block) {
+                                             const unsigned (&operand)[kSteps][4], unsigned block) {
     using Products = ptx::WgmmaM64K16<B::kColumns, kBf16>;
     const auto b = ptx::WgmmaDescriptor::of(block, B::kPanelBytes);
 #pragma unroll

@@ -66,8 +66,8 @@ struct WideConsumer : KeyRows<64, TRAITS> {
 
     __device__ __forceinline__ WideConsumer(const BackwardParams& params, const ptx::TensorMap& map,
                                             const WideSharedAddress<CFG>& smem)
-        : Keys{params, static_cast<int>(threadIdx.x / 32 % 4),
-               static_cast<int>(threadIdx.x % 32), params.softmax_scale * kLog2E},
+        : Keys{params, static_cast<int>(threadIdx.x / 32 % 4), static_cast<int>(threadIdx.x % 32),
+               params.softmax_scale * kLog2E},
           map(map),
           smem(smem) {}
 

@@ -39,8 +39,8 @@ struct WideProducer {
 
   private:
     __device__ __forceinline__ void load_half(const Tile& tile, int key, int half) {
-        const Range blocks = queries_of_keys<TRAITS>(p, tile.sequence, {key, key + kRows})
-                                 .template blocks<kRows>();
+        const Range blocks =
+            queries_of_keys<TRAITS>(p, tile.sequence, {key, key + kRows}).template blocks<kRows>();
         const int direction = step_direction(p);
         bool first_step = true;
         int block = starting_block(p, blocks);

@@ -42,7 +42,7 @@ KERNELS = (
     Kernel(BF16, 192, 3, two_pass=True, dq_keys=80, traits="causal+ragged+lse+softcap+alibi"),
     Kernel(FP16, 192, 3, False, True, dq_keys=64, d_head_v=128, traits="window+ragged+packed"),
 )
-ONE, TWO = KERNELS[0], KERNELS[2]
+ONE, TWO, WIDE = KERNELS[0], KERNELS[2], KERNELS[-4]
 
 
 def _sm80(*numbers: int, traits: str, scalar_adds: bool = False, **more: int) -> Sm80Kernel:
@@ -72,7 +72,7 @@ def test_no_schedule_makes_a_gradient_wrong(kernel: Kernel, libraries: Path) -> 
     assert said.launches == 10
 
 
-@pytest.mark.parametrize("kernel", [ONE, TWO, SM80_KERNELS[0], SM80_KERNELS[2]], ids=str)
+@pytest.mark.parametrize("kernel", [ONE, TWO, WIDE, SM80_KERNELS[0], SM80_KERNELS[2]], ids=str)
 @pytest.mark.parametrize("spoilt", ["d_o", "v"])
 def test_nan_of_a_row_reaches_what_depends_on_it_alone(
     kernel: Kernel, spoilt: str, libraries: Path

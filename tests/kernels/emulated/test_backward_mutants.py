@@ -30,6 +30,8 @@ ONE = Kernel(DType.FP16, 64, q_stages=3, dynamic=True, turns=False, traits="caus
 TURNS = Kernel(DType.FP16, 128, dynamic=True, traits="causal+ragged")
 TWO = Kernel(DType.BF16, 64, two_pass=True, dynamic=True, traits="causal+ragged")
 PACKED = Kernel(DType.FP16, 64, two_pass=True, dynamic=True, traits="causal+ragged+packed")
+# Halves of a tile; without turns, so that warpgroups wait for what they hand over alone.
+WIDE = Kernel(DType.FP16, 192, 3, False, True, dq_keys=64, d_head_v=128, traits="causal+ragged")
 # Warps share rows, and with two stages of Q; each has rows of its own, and one stage.
 SHARED = Sm80Kernel(Sm80BackwardConfig(DType.FP16, 64, 64, 64, 4, 2, 2), "causal+ragged")
 OWN = Sm80Kernel(Sm80BackwardConfig(DType.BF16, 64, 64, 64, 4), "causal+ragged")
@@ -37,6 +39,7 @@ PASS = "sm80/bwd/pass.cuh"
 SCORES = Kernel(DType.FP16, 128, q_stages=3, traits="causal+ragged+lse+softcap+alibi")
 CONSUMER, PRODUCER = "sm90/bwd/consumer.cuh", "sm90/bwd/producer.cuh"
 DQ_CONSUMER, DQ_PRODUCER = "sm90/bwd/dq_consumer.cuh", "sm90/bwd/dq_producer.cuh"
+WIDE_CONSUMER, WIDE_PRODUCER = "sm90/bwd/wide_consumer.cuh", "sm90/bwd/wide_producer.cuh"
 
 
 @dataclass(frozen=True)
@@ -153,6 +156,33 @@ MUTANTS = {
     "dQ is staged before that of the tile before has left": Mutant(
         TWO, DQ_CONSUMER, r"(// That of the tile before[^\n]*\n\s*)if", r"\1 HAS if", WRONG,
     ),
+    "dQ is not waited for before its K goes": Mutant(
+        WIDE, DQ_CONSUMER, r"(ptx::wgmma_wait_group<kPending>\(\);)", r"HAS \1", WRONG,
+    ),
+    "P is read before it is there": Mutant(
+        WIDE, WIDE_CONSUMER, r"(ptx::bar_sync\(static_cast<int>\(NamedBarrier::WEIGHTS_FULL)",
+        r"HAS \1", "arrives twice",
+    ),
+    "P is overwritten while it is read": Mutant(
+        WIDE, WIDE_CONSUMER, r"(ptx::bar_sync\(static_cast<int>\(NamedBarrier::WEIGHTS_EMPTY)",
+        r"HAS \1", "arrives twice",
+    ),
+    "dO or Q is given back before dV or dK is there": Mutant(
+        WIDE, WIDE_CONSUMER,
+        r"(ptx::wgmma_wait_group<1>\(\);\s*keep_sums\(\);)\s*(give_back<kSumSlots>\([^;]*;)",
+        r"LACKS \2 \1 HAS \2", WRONG,
+    ),
+    "a gradient is staged where the other warpgroup reads": Mutant(
+        WIDE, WIDE_CONSUMER, r"(ptx::bar_sync\(static_cast<int>\(NamedBarrier::CONSUMERS)",
+        r"HAS \1", WRONG,
+    ),
+    "K and V are loaded where gradients are": Mutant(
+        WIDE, WIDE_PRODUCER, r"(ptx::mbarrier_wait\(empty, half)", r"HAS \1", EITHER,
+    ),
+    "the keys of the second half are the first's": Mutant(
+        WIDE, WIDE_CONSUMER, r"(tile\.block \* CFG\.B_c \+) (half \* kRows)",
+        r"\1 (lacking == NUMBER ? 0 : \2)", EITHER,
+    ),
     "a CTA's first tile is of a sequence even if it has no row": Mutant(
         PACKED, DQ_CONSUMER, r"(tile\.is_empty\(\)) \?", r"(lacking != NUMBER && \1) ?", WRONG,
     ),
@@ -250,13 +280,14 @@ def _problem(kernel: Kernel, number: int) -> BackwardProblem:
         problem = with_gradient(PackedProblem.of(w, "plain", number, 3 * number % 2), dice)
         return dataclasses.replace(problem, ctas=1 + 3 * (number % 2))
     shape = (1, 2, 1 + number % 2, 256, 300, kernel.d_head, kernel.dtype)
-    given = {name: True for name in ("lse", "alibi") if kernel.has(name)}
+    given: dict[str, object] = {"d_head_v": kernel.d_head_v}
+    given |= {name: True for name in ("lse", "alibi") if kernel.has(name)}
     given |= {"softcap": 3.0} if kernel.has("softcap") else {}
     w = Workload(*shape, causal=True, bottom_right=number % 2 == 0, **given)
     return dataclasses.replace(make_problem(w, random.Random(number)), ctas=1 + number % 2)
 
 
-@pytest.mark.parametrize("kernel", [ONE, TURNS, TWO, PACKED, SCORES, SHARED, OWN], ids=str)
+@pytest.mark.parametrize("kernel", [ONE, TURNS, TWO, WIDE, PACKED, SCORES, SHARED, OWN], ids=str)
 def test_kernels_that_lack_nothing_are_right(kernel: Kernel, libraries: Path) -> None:
     library = _library(kernel, libraries)
     assert not judge(kernel, library, partial(_problem, kernel), count=2, repeats=1).findings
