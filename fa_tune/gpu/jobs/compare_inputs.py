@@ -19,17 +19,19 @@ import torch
 from fa_tune import libraries
 from fa_tune.core import codec
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.inputs import HEADS
 from fa_tune.core.jobs import CompareInputsJob, InputsItem, InputsResult
 from fa_tune.core.workload import Workload
 from fa_tune.gpu.guard import guarded, use_device
 from fa_tune.gpu.jobs.time_events import Subject, prepare_alike, problems_of_each, warm_up
 from fa_tune.gpu.runners import Runner, runner_of
-from fa_tune.operations.base import Problem
+from fa_tune.operations.base import Launch, Problem
 from fa_tune.operations.torch_side import outputs_of, results_of, torch_side_of
 from fa_tune.workers.main import Report
 
 ROUNDS = 15
 SETTLE_S = 0.1  # of samples that count for nothing
+MOST_HEADS = len(HEADS)  # of K and V, that errors are taken of
 
 
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
@@ -80,29 +82,43 @@ def errors_over_fa2(
     workload: Workload, inputs: str, seed: int, runners: Sequence[Runner], device: str = "cuda"
 ) -> tuple[float | None, ...]:
     """Each runner's root mean square error over FlashAttention 2's, of several outputs the largest
-    ratio; None where FlashAttention 2 does not compute the workload, or makes no error."""
-    if not workload.uneven:
-        workload = replace(workload, batch=1)
+    ratio; None where FlashAttention 2 refuses the workload or makes no error, or memory is too
+    little to tell."""
+    try:
+        return _errors(_part_of(workload), inputs, seed, runners, device)
+    except (InvalidConfig, RuntimeError):
+        return (None,) * len(runners)
+
+
+def _part_of(workload: Workload) -> Workload:
+    """One batch element with a few heads, as many as there are kinds of heads in `trained`."""
+    if workload.uneven:
+        return workload
+    kv_heads = min(workload.kv_heads, MOST_HEADS)
+    group = workload.heads // workload.kv_heads
+    return replace(workload, batch=1, heads=group * kv_heads, kv_heads=kv_heads)
+
+
+def _errors(
+    workload: Workload, inputs: str, seed: int, runners: Sequence[Runner], device: str
+) -> tuple[float | None, ...]:
     side, outputs = torch_side_of(workload), outputs_of(workload, device=device)
     drawn = side.inputs(workload, inputs, seed=seed, device=device)
     problem = Problem(workload, drawn, outputs)
-    try:
-        theirs = results_of(problem, libraries.get("fa2").bind(problem))
-    except (InvalidConfig, RuntimeError):
-        return (None,) * len(runners)
+    fa2 = libraries.get("fa2").bind(problem)
     expected = side.expected(workload, problem.inputs, precise=torch.float32)
     judged = [name for name, one in expected.items() if one.reference is not None]
 
-    def rms(found: Mapping[str, torch.Tensor]) -> list[float]:
+    def rms(launch: Launch) -> list[float]:
+        found = results_of(problem, launch)
         off = (found[name].float() - expected[name].exact for name in judged)
         return [float(each.square().mean().sqrt()) for each in off]
 
-    base = rms(theirs)
+    base = rms(fa2)
 
     def over_base(runner: Runner) -> float | None:
-        own = rms(results_of(problem, runner.bind(problem)))
-        ratios = [a / b for a, b in zip(own, base, strict=True) if b > 0]
-        largest = max(ratios, default=math.nan)
+        pairs = zip(rms(runner.bind(problem)), base, strict=True)
+        largest = max((own / theirs for own, theirs in pairs if theirs > 0), default=math.nan)
         return largest if math.isfinite(largest) else None
 
     return tuple(over_base(runner) for runner in runners)
