@@ -22,6 +22,20 @@ _OF_ALL: tuple[Rule[Any], ...] = (
     ),
 )
 
+# Of those whose copies are of 16 bytes.
+WHOLE_CHUNK_GROUPS: tuple[Rule[Any], ...] = (
+    (
+        "d_head_whole_chunk_groups",
+        "d_head must be a multiple of 32 between 32 and 256, whole groups of four 16-byte chunks",
+        lambda c: 32 <= c.d_head <= 256 and c.d_head % 32 == 0,
+    ),
+    (
+        "d_head_v_whole_chunk_groups",
+        "d_head_v must be 0, as d_head, or a multiple of 32 between 32 and 256",
+        lambda c: 32 <= c.d_v <= 256 and c.d_v % 32 == 0,
+    ),
+)
+
 
 def broken_rule(config: ConfigT, rules: Iterable[Rule[ConfigT]]) -> Rejected | None:
     """The first of all families' rules and of `rules` that `config` does not keep, or None."""

@@ -15,7 +15,7 @@ import dataclasses
 import functools
 from abc import ABC, abstractmethod
 from dataclasses import Field, field
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Any, ClassVar, Self
 
 from fa_tune.core.workload import DType
@@ -73,6 +73,15 @@ def d_v_of(config: Any) -> int:
 def is_kv_e4m3(config: Any) -> bool:
     """Whether K and V of a config are e4m3; one without the field has them as Q."""
     return bool(getattr(config, "kv_type", 0))
+
+
+class Choice(IntEnum):
+    """What a knob may be; the first has no word in a short form."""
+
+    @property
+    def word(self) -> str:
+        """The member in the short form."""
+        return self.name.lower() if self else ""
 
 
 class ConfigBase(ABC):

@@ -9,7 +9,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from fa_tune import operations
 from fa_tune.core import hooks
@@ -20,6 +20,7 @@ from fa_tune.core.workload import DType, Workload
 from fa_tune.families import computed
 from fa_tune.families.base import Config
 from fa_tune.families.fields import is_kv_e4m3
+from fa_tune.families.name_parser import NameParser
 from fa_tune.families.plan import CallPlan
 from fa_tune.families.sources import closure
 from fa_tune.operations.traits import Traits
@@ -51,19 +52,41 @@ def _sources(entry: str) -> Mapping[str, str]:
 ConfigT = TypeVar("ConfigT", bound=TemplateConfig)
 
 
+@cache
+def _names(family: str, config_class: type[Any]) -> re.Pattern[str]:
+    """What a short form, or a kernel's name, has."""
+    return re.compile(rf"\b{family}\s*\(|\b{config_class.__name__}\b")
+
+
+@cache
+def _parser(config_class: type[ConfigT]) -> NameParser[ConfigT]:
+    return NameParser(config_class)
+
+
 class TemplateFamily(ABC, Generic[ConfigT]):
     """The shared part of `families.base.KernelFamily`.  `entry`: the translation unit,
-    relative to `kernels/`; `looks_like`: what a short form or a kernel's name has; `computes`:
-    optional fields of a workload."""
+    relative to `kernels/`; `computes`: optional fields of a workload.  A short form begins with
+    the family's name."""
 
     entry: ClassVar[str]
-    looks_like: ClassVar[re.Pattern[str]]
     operation: str
     name: str
+    config_class: type[ConfigT]
+    example: str
     computes: frozenset[str] = computed.BASIC
 
     def recognises(self, text: str) -> bool:
-        return self.looks_like.search(text) is not None
+        return _names(self.name, self.config_class).search(text) is not None
+
+    def parse(self, text: str, *, d_head: int = 128) -> ConfigT:
+        if not self.recognises(text):
+            shown = " ".join(text.split())[:100]
+            raise InvalidConfig(
+                f'no {self.name} config in "{shown}"; write it like {self.example!r}'
+            )
+        nameless = re.sub(rf"\b{self.name}\s*\(", "(", text)
+        found: ConfigT = _parser(self.config_class).parse(nameless, d_head=d_head)
+        return found
 
     def suits(self, workload: Workload, config: Config | None = None) -> bool:
         return not computed.not_among(workload, self.computes)

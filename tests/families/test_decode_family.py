@@ -14,7 +14,6 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.decode.config import Combine, DecodeConfig, KVType
 from fa_tune.families.decode.constraints import CONSTRAINTS
-from fa_tune.families.decode.names import parse
 from tests.described import DEVICE, described
 from tests.families.contract import AssertedContract
 
@@ -227,6 +226,6 @@ def test_short_forms_read_back() -> None:
         "decode(BF16, 128, 16, 128, 8): aligned+combine_all",
         "decode(FP16, 256, 64, 32, 8): stages_2+row_warps_4+min_blocks_3+aligned+combine_kernel",
     ):
-        assert parse(text).short_form() == text
+        assert families.parse(text).short_form() == text
     with pytest.raises(InvalidConfig, match="no decode config in"):
-        parse("(BF16, 128, 16, 64, 4): stages_4")
+        families.get("decode").parse("(BF16, 128, 16, 64, 4): stages_4")

@@ -3,7 +3,6 @@ compiled, planned, described by the core and exported with no other file changed
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +25,6 @@ from fa_tune.export.selection import ExportOptions
 from fa_tune.families.axes import expand
 from fa_tune.families.constraints import smem_does_not_fit, too_old
 from fa_tune.families.fields import ConfigBase, d_head_v_field, number_field, tuple_field
-from fa_tune.families.name_parser import NameParser
 from fa_tune.families.plan import CallPlan, Grid, LaunchPlan
 from fa_tune.families.template import TemplateFamily
 from fa_tune.store.registry.schema import Registry, to_json
@@ -120,16 +118,10 @@ class Sm100Config(ConfigBase):
 class Sm100Family(TemplateFamily[Sm100Config]):
     operation = FORWARD
     name = "sm100"
-    looks_like = re.compile(r"\bsm100\s*\(|\bSm100Config\b")
     entry = "sm100/entry.cu"
     config_class = Sm100Config
     example = "sm100(FP16, 128, 128, 64): stages_2"
     set_keys = "tune"
-
-    def parse(self, text: str, *, d_head: int = 128) -> Sm100Config:
-        if not self.recognises(text):
-            raise InvalidConfig(f"no sm100 config in {text!r}")
-        return NameParser(Sm100Config).parse(re.sub(r"\bsm100\s*\(", "(", text), d_head=d_head)
 
     def constraints(self, config: Sm100Config, limits: ArchLimits) -> Rejected | None:
         if limits.compute_capability >= (12, 0):

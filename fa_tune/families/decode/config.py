@@ -11,6 +11,7 @@ from enum import IntEnum
 
 from fa_tune.core.workload import DType
 from fa_tune.families.fields import (
+    Choice,
     ConfigBase,
     choice_field,
     d_head_v_field,
@@ -38,16 +39,11 @@ class Combine(IntEnum):
         return "" if self is Combine.LAST else f"combine_{self.name.lower()}"
 
 
-class KVType(IntEnum):
+class KVType(Choice):
     """Element type of K and V."""
 
     SAME = 0
     E4M3 = 1
-
-    @property
-    def word(self) -> str:
-        """In the short form."""
-        return "" if self is KVType.SAME else "e4m3"
 
 
 @dataclass(frozen=True, order=True)
@@ -119,7 +115,7 @@ class DecodeConfig(ConfigBase):
     )
 
     def with_ring_kib(self, kib: int) -> DecodeConfig:
-        """This tile with the ring that fills so many KiB."""
+        """This tile with the ring that fills so many KiB; `former.toml` calls it."""
         return replace(self, stages=self.stages_in(kib << 10))
 
     def stages_in(self, ring_bytes: int) -> int:

@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.model import Rejected
-from fa_tune.families.constraints import Rule, broken_rule, smem_does_not_fit, too_old
+from fa_tune.families.constraints import (
+    WHOLE_CHUNK_GROUPS,
+    Rule,
+    broken_rule,
+    smem_does_not_fit,
+    too_old,
+)
 from fa_tune.families.decode.config import (
     MMA_K,
     MMA_M,
@@ -32,16 +38,7 @@ def _copies_divide(config: DecodeConfig) -> bool:
 
 
 CONSTRAINTS: tuple[Rule[DecodeConfig], ...] = (
-    (
-        "d_head_whole_chunk_groups",
-        "d_head must be a multiple of 32 between 32 and 256, whole groups of four 16-byte chunks",
-        lambda c: 32 <= c.d_head <= 256 and c.d_head % 32 == 0,
-    ),
-    (
-        "d_head_v_whole_chunk_groups",
-        "d_head_v must be 0, as d_head, or a multiple of 32 between 32 and 256",
-        lambda c: 32 <= c.d_v <= 256 and c.d_v % 32 == 0,
-    ),
+    *WHOLE_CHUNK_GROUPS,
     (
         "e4m3_whole_chunk_groups",
         "e4m3 needs multiples of 64 as d_head and d_head_v: half of the chunks",

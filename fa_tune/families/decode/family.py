@@ -9,7 +9,7 @@ from typing import Any
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.workload import FORWARD, DType, Workload
 from fa_tune.families import computed
-from fa_tune.families.decode import clusters, names, sets
+from fa_tune.families.decode import clusters, sets
 from fa_tune.families.decode import constraints as rules
 from fa_tune.families.decode.config import MMA_M, Combine, DecodeConfig, KVType
 from fa_tune.families.decode.reading import Tiles
@@ -29,14 +29,12 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
 
     operation = FORWARD
     name = "decode"
-    looks_like = names.LOOKS_LIKE
     entry = "decode/entry.cu"
     config_class = DecodeConfig
-    example = names.EXAMPLE
+    example = "decode(BF16, 128, 16, 64, 4): stages_4+ctas_2"
     set_keys = sets.ALLOWED_KEYS
     computes = computed.SCORES | computed.CACHE
 
-    parse = staticmethod(names.parse)
     constraints = staticmethod(rules.constraints)
 
     def suits(self, workload: Workload, config: DecodeConfig | None = None) -> bool:

@@ -8,11 +8,11 @@ kernel.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import IntEnum
 
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.fields import (
     CPP_D_V,
+    Choice,
     ConfigBase,
     choice_field,
     d_head_v_field,
@@ -48,7 +48,7 @@ _CPP_METHODS = f"""
 """
 
 
-class ProductOrder(IntEnum):
+class ProductOrder(Choice):
     """Orders of a ping-pong slot's loads and products: kernels/sm80/fwd/product_order.cuh."""
 
     MEASURED = 0
@@ -56,11 +56,6 @@ class ProductOrder(IntEnum):
     FAR_AHEAD = 2
     SHORT_RUNS = 3
     SHARED_MAXIMA = 4
-
-    @property
-    def word(self) -> str:
-        """In the short form."""
-        return "" if self is ProductOrder.MEASURED else self.name.lower()
 
 
 @dataclass(frozen=True, order=True)

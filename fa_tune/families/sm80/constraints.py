@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.model import Rejected
-from fa_tune.families.constraints import Rule, broken_rule, smem_does_not_fit, too_old
+from fa_tune.families.constraints import (
+    WHOLE_CHUNK_GROUPS,
+    Rule,
+    broken_rule,
+    smem_does_not_fit,
+    too_old,
+)
 from fa_tune.families.sm80.config import FlashForwardKernelConfig, ProductOrder
 
 MMA_M = 16  # rows of one m16n8k16 tile
@@ -35,16 +41,7 @@ CONSTRAINTS: tuple[Rule[FlashForwardKernelConfig], ...] = (
         "n_warps must be between 1 and 32, the warps of one CTA",
         lambda c: 1 <= c.n_warps <= 32,
     ),
-    (
-        "d_head_whole_chunk_groups",
-        "d_head must be a multiple of 32 between 32 and 256, whole groups of four 16-byte chunks",
-        lambda c: 32 <= c.d_head <= 256 and c.d_head % 32 == 0,
-    ),
-    (
-        "d_head_v_whole_chunk_groups",
-        "d_head_v must be 0, as d_head, or a multiple of 32 between 32 and 256",
-        lambda c: 32 <= c.d_v <= 256 and c.d_v % 32 == 0,
-    ),
+    *WHOLE_CHUNK_GROUPS,
     (
         "warps_own_whole_mma_tiles",
         "B_r must be a multiple of 16 * n_warps, so that every warp owns whole 16-row mma tiles",

@@ -29,7 +29,6 @@ class Sm80Family(TemplateFamily[FlashForwardKernelConfig]):
 
     operation = FORWARD
     name = "sm80"
-    looks_like = _LOOKS_LIKE
     entry = "sm80/fwd/entry.cu"
     config_class = FlashForwardKernelConfig
     example = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer+opt_softmax"
@@ -40,6 +39,9 @@ class Sm80Family(TemplateFamily[FlashForwardKernelConfig]):
     configs = staticmethod(get_kernel_configs)
     tune_rejection = staticmethod(autotune_rejection)
     constraints = staticmethod(constraints)
+
+    def recognises(self, text: str) -> bool:
+        return _LOOKS_LIKE.search(text) is not None
 
     def default_config(
         self, d_head: int, dtype: DType, *, d_head_v: int = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,7 +12,6 @@ from fa_tune.core.workload import BACKWARD, DType, Workload
 from fa_tune.families import computed
 from fa_tune.families.axes import Axes, expand
 from fa_tune.families.constraints import broken_rule
-from fa_tune.families.name_parser import NameParser
 from fa_tune.families.plan import CallPlan, Grid, LaunchPlan
 from fa_tune.families.sm80_bwd.config import PADDED_TO, Sm80BackwardConfig
 from fa_tune.families.sm80_bwd.constraints import CONSTRAINTS, constraints
@@ -22,7 +20,6 @@ from fa_tune.operations.traits import Traits
 
 ROW_THREADS = 256  # of what is done to each row of O before, and of dQ after
 WHOLE_QUERIES = 1  # rows beyond the last have no weights: any number is a whole one
-_HEAD = re.compile(r"\bsm80_bwd\s*\(")
 # (B_r, B_c, n_warps, column_warps, stages, ctas) by the larger head dimension, or the next one that
 # stands here: the fastest on an H200 first, what fits every device last.
 _Shape = tuple[int, int, int, int, int, int]
@@ -46,7 +43,6 @@ class Sm80BackwardFamily(TemplateFamily[Sm80BackwardConfig]):
 
     operation = BACKWARD
     name = "sm80_bwd"
-    looks_like = re.compile(r"\bsm80_bwd\s*\(|\bSm80BackwardConfig\b")
     entry = "sm80/bwd/entry.cu"
     config_class = Sm80BackwardConfig
     example = "sm80_bwd(FP16, 128, 64, 64, 4): column_warps_2+stages_2+ctas_2"
@@ -54,11 +50,6 @@ class Sm80BackwardFamily(TemplateFamily[Sm80BackwardConfig]):
     set_keys = "fast, tune or all"
 
     constraints = staticmethod(constraints)
-
-    def parse(self, text: str, *, d_head: int = 128) -> Sm80BackwardConfig:
-        if not self.recognises(text):
-            raise InvalidConfig(f"no sm80_bwd config in {text!r}; write it like {self.example!r}")
-        return NameParser(Sm80BackwardConfig).parse(_HEAD.sub("(", text), d_head=d_head)
 
     def default_config(self, d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm80BackwardConfig:
         """What runs on every device of the family."""

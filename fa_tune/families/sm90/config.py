@@ -12,6 +12,7 @@ from enum import IntEnum
 from fa_tune.core.workload import DType
 from fa_tune.families.fields import (
     CPP_D_V,
+    Choice,
     ConfigBase,
     choice_field,
     count_field,
@@ -57,29 +58,19 @@ class Rescale(IntEnum):
         return ("", "thresholded_rescale", "stale_max")[self]
 
 
-class Scheduler(IntEnum):
+class Scheduler(Choice):
     """How CTAs come by their tiles."""
 
     SINGLE = 0
     STATIC = 1
     DYNAMIC = 2
 
-    @property
-    def word(self) -> str:
-        """In the short form."""
-        return "" if self is Scheduler.SINGLE else self.name.lower()
 
-
-class Order(IntEnum):
+class Order(Choice):
     """The order of tiles."""
 
     LINEAR = 0
     LONGEST_FIRST = 1
-
-    @property
-    def word(self) -> str:
-        """In the short form."""
-        return "" if self is Order.LINEAR else self.name.lower()
 
 
 @dataclass(frozen=True, order=True)

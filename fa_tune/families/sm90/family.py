@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from fa_tune.core.arch import ArchLimits
@@ -27,7 +26,6 @@ class Sm90Family(TemplateFamily[Sm90Config]):
 
     operation = FORWARD
     name = "sm90"
-    looks_like = re.compile(r"\bsm90\s*\(|\bSm90Config\b")
     entry = "sm90/fwd/entry.cu"
     config_class = Sm90Config
     example = "sm90(FP16, 128, 128x128): stages_2+q_stages_2+pingpong+overlap+stale_max+dynamic"

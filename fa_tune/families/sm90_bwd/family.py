@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,7 +10,6 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import BACKWARD, DType, Workload
 from fa_tune.families import computed
 from fa_tune.families.axes import Axes, expand
-from fa_tune.families.name_parser import NameParser
 from fa_tune.families.plan import CallPlan, Grid, LaunchPlan
 from fa_tune.families.sm90_bwd.config import KEYS, PADDED_TO, Sm90BackwardConfig
 from fa_tune.families.sm90_bwd.constraints import OTHER_V, ROWS, constraints
@@ -26,7 +24,6 @@ ROW_THREADS = 256  # of what is done to each row of O before, and of dQ after
 SHORT, MASKED_SHORT = 512, 1024  # queries; see default_for
 _WIDE_DQ_KEYS = {192: (64, 80), 256: (48,)}  # by head dimension
 WHOLE_QUERIES = 1  # rows beyond the last have no weights: any number is a whole one
-_HEAD = re.compile(r"\bsm90_bwd\s*\(")
 
 
 class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
@@ -34,7 +31,6 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
 
     operation = BACKWARD
     name = "sm90_bwd"
-    looks_like = re.compile(r"\bsm90_bwd\s*\(|\bSm90BackwardConfig\b")
     entry = "sm90/bwd/entry.cu"
     config_class = Sm90BackwardConfig
     example = "sm90_bwd(FP16, 128, 64, 128): q_stages_3"
@@ -42,11 +38,6 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
     set_keys = "fast, tune or all"
 
     constraints = staticmethod(constraints)
-
-    def parse(self, text: str, *, d_head: int = 128) -> Sm90BackwardConfig:
-        if not self.recognises(text):
-            raise InvalidConfig(f"no sm90_bwd config in {text!r}; write it like {self.example!r}")
-        return NameParser(Sm90BackwardConfig).parse(_HEAD.sub("(", text), d_head=d_head)
 
     def compile_arch(self, limits: ArchLimits) -> str:
         return f"{limits.arch}a"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from fa_tune.core.errors import InvalidConfig
@@ -11,7 +10,6 @@ from fa_tune.families.axes import expand
 from fa_tune.families.computed import BASIC
 from fa_tune.families.constraints import broken_rule, too_old
 from fa_tune.families.fields import ConfigBase, d_head_v_field, tuple_field
-from fa_tune.families.name_parser import NameParser
 from fa_tune.families.plan import CallPlan, Grid, LaunchPlan
 from fa_tune.families.template import TemplateFamily
 
@@ -35,17 +33,11 @@ class ToyConfig(ConfigBase):
 class ToyFamily(TemplateFamily):
     operation = "toy"
     name = "toy"
-    looks_like = re.compile(r"\btoy\s*\(|\bToyConfig\b")
     entry = "toy/entry.cu"
     config_class = ToyConfig
     example = "toy(FP16, 64, 32, 32):"
     set_keys = "tune"
     computes = BASIC | {"wide_sums"}
-
-    def parse(self, text, *, d_head=128):
-        if not self.recognises(text):
-            raise InvalidConfig(f"no toy config in {text!r}")
-        return NameParser(ToyConfig).parse(re.sub(r"\btoy\s*\(", "(", text), d_head=d_head)
 
     def constraints(self, config, limits):
         return too_old(limits, (8, 0)) or broken_rule(config, RULES)
