@@ -54,6 +54,7 @@ class WaveConfig:
     warpgroups: int
     pingpong: bool = False
     word: ClassVar[str] = "wave"
+    exact: ClassVar[bool] = True
 
     def __str__(self) -> str:
         c = self
