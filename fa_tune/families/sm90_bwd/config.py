@@ -87,9 +87,8 @@ class Sm90BackwardConfig(ConfigBase):
     def _wide_smem_bytes(self) -> int:
         of_k, of_v = (_row_bytes(d, self.dtype) for d in (self.d_head, self.d_v))
         parts = 2 if self.d_head == 256 else 1
-        q_parts = self.q_stages * parts
-        do_parts = 3 if q_parts == 6 else q_parts
-        blocks = WIDE_ROWS * ((1 + self.q_stages) * of_k + of_v + do_parts * of_v // parts)
+        q_parts, do_parts = (self.q_stages + 2, 4) if parts == 2 else 2 * (self.q_stages,)
+        blocks = WIDE_ROWS * ((parts + q_parts) * of_k + (parts + do_parts) * of_v) // parts
         statistics = 4 * WIDE_ROWS * (q_parts + do_parts)
         return blocks + 4 * WIDE_ROWS**2 + statistics + SMALL_BYTES
 

@@ -4,7 +4,7 @@
 //       64 x d       64 x d_v     parts of Q      parts of dO     64 x 64 fp32
 //
 // A block of 64 queries is one part of Q and one of dO, or two with half of the columns each at
-// d_head 256: so rings may hold one and a half blocks.
+// d_head 256: so a ring may hold two and a half blocks.
 #pragma once
 
 #include "common/pipeline.cuh"
@@ -18,9 +18,9 @@ template <Sm90BackwardConfig CFG>
 struct WideSharedMemory {
     static constexpr int kRows = 64;  // keys of a half of a tile, queries of a step
     static constexpr int kParts = CFG.d_head == 256 ? 2 : 1;
-    // What three blocks of Q leave room for at d_head 256 is one and a half of dO.
-    static constexpr int kQSlots = CFG.q_stages * kParts;
-    static constexpr int kDoSlots = kParts == 2 && CFG.q_stages == 3 ? 3 : kQSlots;
+    // What there is room for at d_head 256 beside two blocks of dO is two and a half of Q.
+    static constexpr int kDoSlots = kParts == 2 ? 4 : CFG.q_stages;
+    static constexpr int kQSlots = kParts == 2 ? CFG.q_stages + 2 : CFG.q_stages;
     using KTile = PanelTile<kRows, CFG.d_head>;
     using VTile = PanelTile<kRows, CFG.d_v()>;
     using QPart = PanelTile<kRows, CFG.d_head / kParts>;
