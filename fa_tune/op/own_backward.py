@@ -24,7 +24,7 @@ Kernels = Callable[[Workload, int, bool], CoreKernel]
 FEWEST_TILES, TILE_KEYS = 64, 128
 # Where kernels were measured to be faster than torch's passes: compute capabilities and, of Q and
 # of V, head dimensions.
-SERVED = {(9, 0): {(64, 64), (128, 128)}}
+SERVED = {(9, 0): {*((d, d) for d in (64, 96, 128, 192, 256)), (192, 128)}}
 _own_bwd = torch.ops.fa_tune.own_bwd.default
 _packed_own_bwd = torch.ops.fa_tune.packed_own_bwd.default
 

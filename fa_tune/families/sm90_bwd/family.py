@@ -56,7 +56,7 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
         the products then."""
         found = self.default_config(workload.d_head, workload.dtype, d_head_v=workload.d_head_v)
         masked = workload.causal or workload.windowed
-        longest = MASKED_SHORT if masked else SHORT
+        longest = MASKED_SHORT if masked and workload.d_head == 128 else SHORT
         if found.two_pass or workload.d_head == 64 or workload.seq_len_q > longest:
             return found
         return replace(found, two_pass=True, turns=True, dynamic=True)
