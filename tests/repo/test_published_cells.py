@@ -214,8 +214,8 @@ def rows_below(text: str, heading: str) -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize("family", ["sm90", "sm80"])
-def test_the_grid_is_what_was_recorded(family: str) -> None:
+def test_the_grid_is_what_was_recorded() -> None:
+    family = "sm90"
     checked, ratios = 0, {name: [] for name in LIBRARIES[family]}  # type: ignore[var-annotated]
     text = block("docs/results.md", f"{family} h200")
     for what, *cells in rows_below(text, "TFLOP/s, and"):

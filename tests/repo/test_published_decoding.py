@@ -18,7 +18,6 @@ from tests.project_files import ROOT
 from tests.repo.test_published_cells import block, numbers, paired, recorded_at, rows_below
 
 H200 = ROOT / "profiles" / "nvidia_h200"
-H100 = ROOT / "profiles" / "nvidia_h100_80gb_hbm3"
 KEYS, BATCHES, SHOWN = (1024, 8192, 32768, 131072), (1, 4, 16, 64, 128), (1, 128)
 READ, LIBRARIES = (
     "bare read",
@@ -99,7 +98,7 @@ def test_the_grid_is_what_was_recorded() -> None:
 
 @pytest.mark.parametrize(
     ("page", "name", "folder"),
-    [("README.md", "decoding", H200), ("docs/results.md", "decoding h100", H100)],
+    [("README.md", "decoding", H200)],
 )
 def test_the_summary_is_what_was_recorded(page: str, name: str, folder: Path) -> None:
     held = [problem for k, problem in problems(folder).items() if not k[5] and problem.on_grid]

@@ -44,10 +44,8 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/results.md": {
         "sm90 h200": lambda: recorded_grid.section(H200, "sm90"),
-        "sm80 h200": lambda: recorded_grid.section(H200, "sm80"),
         "decoding": lambda: recorded_decode.section(H200),
         "sm90 h100": lambda: recorded_grid.short_section(H100),
-        "decoding h100": lambda: recorded_decode.summary(H100),
     },
     "docs/ladder.md": ladder.TABLES,
     "docs/kernel-sm80.md": {"fields": lambda: kernel_tables.fields(FlashForwardKernelConfig)},

@@ -82,7 +82,7 @@ def _place(w: Workload) -> tuple[int, bool, bool, int]:
 
 
 def section(folder: Path, family: str) -> str:
-    """A family against the libraries; with sm90 the choices on other inputs."""
+    """A family against the libraries, and the choices on other inputs."""
     own = [one for group in lines(folder).values() for one in group if shown(one, family)]
     parts = [f"By CUDA events ({conditions(own)}); {SHAPES}.", notes(own, family)]
     spans = []
@@ -97,8 +97,7 @@ def section(folder: Path, family: str) -> str:
         f"TFLOP/s, and how many times as fast as {' and '.join(spans)}, by sequence length:",
         _grid(folder, family),
     ]
-    if family == "sm90":
-        parts += [_ab_tests(folder), _on_inputs(folder)]
+    parts += [_ab_tests(folder), _on_inputs(folder)]
     return "\n\n".join(filter(None, parts))
 
 
