@@ -189,7 +189,7 @@ def test_only_calls_for_o_alone_are_given_away(monkeypatch: pytest.MonkeyPatch) 
     q, k, v = three(EQUAL)
     assert api.attention(q, k, v, causal=True, softmax_scale=0.3) == (q, 0.3)
     assert api.attention(q, k, v, window=(3, None)) == (q, None)
-    assert asked == [(True, False, 0.3), (False, False, None, 3, None, None, None, None)]
+    assert asked == [(True, False, 0.3), (False, False, None, 3, None, None, None, None, False)]
     for more in (
         {"return_lse": True},
         {"out": torch.empty_like(q)},

@@ -12,6 +12,7 @@ import torch
 from fa_tune.core.hooks import register, twin_of
 from fa_tune.op import backward
 from fa_tune.op.backward import Mask, Three
+from fa_tune.op.library import N_TRAITS
 from fa_tune.op.operands import Done, Gradients, Lengths
 from fa_tune.op.traits import Traits
 
@@ -176,11 +177,11 @@ def packed_flash_backward(done: Done, mask: Mask, lengths: Lengths) -> Three:
 
 
 def bwd(*given: Any) -> Gradients:
-    return backward.gradients(Done(*given[:7]), Traits(*given[7:16]), flash_backward)
+    return backward.gradients(Done(*given[:7]), Traits(*given[7 : 7 + N_TRAITS]), flash_backward)
 
 
 def packed_bwd(*given: Any) -> Gradients:
-    lengths, traits = Lengths(*given[7:11]), Traits(*given[11:20])
+    lengths, traits = Lengths(*given[7:11]), Traits(*given[11 : 11 + N_TRAITS])
     return backward.packed_gradients(Done(*given[:7]), lengths, traits, packed_flash_backward)
 
 
