@@ -12,7 +12,8 @@ What the tools see of the sm90 kernels is less than of the sm80 ones:
   out.  It follows named barriers and mbarriers, the latter for the very lanes that arrive: where
   a warp reads and one lane arrives for all after __syncwarp, it reports a hazard.  Of a named
   barrier at which some wait and others only arrive it sees that those who wait come after those
-  who arrive, not after each other.
+  who arrive, not after each other.  All lanes read statistics of the backward passes, which bulk
+  copies write: there it watches kernels in which all lanes arrive (arrivals.py).
   tests/gpu/test_stress.py is for the rest.
 - synccheck follows barriers: named ones with a wrong number of threads, mbarriers used before
   they are initialised, and arrivals in a phase although nobody waited for the one before.  It
@@ -49,6 +50,7 @@ from fa_tune.families.base import KernelFamily
 from fa_tune.families.decode.config import Combine, DecodeConfig
 from fa_tune.tune.verify import verdict_key
 from fa_tune.workers.supervisor import ChildEnd, ItemResult, run_child
+from tests.gpu.arrivals import with_all_lanes
 from tests.gpu.cases import BACKWARD_FAMILIES, item_of, requests_of, small_workloads, takes
 from tests.gpu.conftest import Built
 from tests.gpu.faulty_kernels import compile_faulty, disguised
@@ -256,7 +258,10 @@ def test_backward_passes(built: Built, arch: str, tmp_path: Path, tool: str) -> 
     known = map(families.get, BACKWARD_FAMILIES)
     requests = [request for family in known for request in gradients(family, arch)]
     assert requests
-    run_parts(tool, "handle", built(requests), tmp_path)
+    artifacts = built(requests)
+    if tool == "racecheck":
+        artifacts = list(with_all_lanes(artifacts, tmp_path))
+    run_parts(tool, "handle", artifacts, tmp_path)
 
 
 @pytest.mark.parametrize("tool", SUMMARIES)
