@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from fa_tune.build.cache import ArtifactStore
+from fa_tune.core.options import SearchOptions
+from fa_tune.tune.results import SearchResult
+from tests.commands import fakes
 from tests.commands.console import Console
 from tests.commands.fakes import Put, Stub
 from tests.conftest import lend_kernels
@@ -28,6 +31,19 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("fa_tune.tune.session.core_library", lambda: None)  # takes a compiler
     monkeypatch.setattr("fa_tune.commands.shared.progress.EVERY_S", math.inf)  # a slow machine's
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[SearchOptions]:
+    """Options of the searches, none of which is made."""
+    found: list[SearchOptions] = []
+
+    def search(options: SearchOptions, *_: Any, **__: Any) -> SearchResult:
+        found.append(options)
+        return fakes.search_result()
+
+    monkeypatch.setattr("fa_tune.tune.flow.search", search)
+    return found
 
 
 @pytest.fixture

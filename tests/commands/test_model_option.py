@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from fa_tune.core import published
 from fa_tune.core.options import SearchOptions
 from fa_tune.core.workload import BACKWARD, FORWARD, DType
-from fa_tune.tune.results import SearchResult
-from tests.commands import fakes
 from tests.commands.console import Console, words
 
 CONFIG = "sm90(BF16, 128, 128x128): stages_2+q_stages_2+pingpong+overlap+stale_max+dynamic"
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[SearchOptions]:
-    """Options of the searches, none of which is made."""
-    found: list[SearchOptions] = []
-
-    def search(options: SearchOptions, *_: Any, **__: Any) -> SearchResult:
-        found.append(options)
-        return fakes.search_result()
-
-    monkeypatch.setattr("fa_tune.tune.flow.search", search)
-    return found
 
 
 @pytest.mark.parametrize("op", [FORWARD, BACKWARD])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,26 +17,12 @@ from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.schema import Registry
 from fa_tune.store.table.from_attempts import rows_from_attempts
 from fa_tune.store.table.write_csv import write_report
-from fa_tune.tune.results import SearchResult
 from tests.commands import fakes
 from tests.commands.console import Console, words
 from tests.commands.test_registry import entry
 
 CONFIG = "sm90_bwd(FP16, 128, 64, 128): q_stages_3+turns"
 WORKLOAD = backward_of(fakes.workload())
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[SearchOptions]:
-    """Options of the searches, none of which is made."""
-    found: list[SearchOptions] = []
-
-    def search(options: SearchOptions, *_: Any, **__: Any) -> SearchResult:
-        found.append(options)
-        return fakes.search_result()
-
-    monkeypatch.setattr("fa_tune.tune.flow.search", search)
-    return found
 
 
 @pytest.mark.parametrize(
