@@ -5,7 +5,9 @@ A hook is CUDA text with a function
     __device__ float score_hook(float score, int batch, int head, int query, int key)
 
 whose result takes the score's place, before any mask, or with a struct that gets four scores at
-once: docs/use-in-torch.md has both forms, and what is there to call.  Where the text is also given
+once: docs/use-in-torch.md has both forms, and what is there to call.  Beside the function may stand
+its derivative by the score, `score_hook_derivative` of the same arguments, which backward passes
+need.  Where the text is also given
 as a function of torch tensors, a kernel can be judged by that; it has the arguments and result of
 the function above.
 
@@ -30,6 +32,7 @@ from fa_tune.core.files import read_bytes
 DIGITS = 16
 FILES = "FA_TUNE_SCORE_HOOKS"  # as PATH lists folders
 _FUNCTION = re.compile(r"\bscore_hook\s*\(")
+_DERIVATIVE = re.compile(r"\bscore_hook_derivative\s*\(")
 _BY_FOUR = re.compile(r"\bstruct\s+score_hook\b")
 
 # (score, batch, head, query, key), tensors that go together by broadcasting, to the new score.
@@ -47,6 +50,11 @@ class ScoreHook:
     def by_four(self) -> bool:
         """Whether it has the struct that takes four scores at once."""
         return _BY_FOUR.search(self.source) is not None
+
+    @property
+    def has_derivative(self) -> bool:
+        """Whether it has the function's derivative."""
+        return not self.by_four and _DERIVATIVE.search(self.source) is not None
 
     @property
     def digest(self) -> str:

@@ -138,13 +138,12 @@ def _parted(others: Any) -> tuple[tuple[Any, ...], Traits]:
 
 def check_hook(score_hook: object, *, wants_grad: bool) -> None:
     """Raise InvalidConfig, before the forward pass, for what is no score hook and for one without
-    the function in torch that gradients need."""
+    the function in torch, or the derivative beside it, that gradients need."""
     if torch.compiler.is_compiling() and not hooks.is_registered(score_hook):
         return  # torch would bury the message of what is traced; the operator refuses when it runs
-    if wants_grad and torch.is_grad_enabled():
+    found = hooks.hook_of(score_hook)
+    if wants_grad and torch.is_grad_enabled() and not found.has_derivative:
         hooks.twin_of(score_hook)
-    else:
-        hooks.hook_of(score_hook)
 
 
 def _distinct(*given: Any) -> tuple[Any, ...]:

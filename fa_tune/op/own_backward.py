@@ -9,6 +9,7 @@ import torch
 from fa_tune.build.native.call import problem_of, tensors_of
 from fa_tune.build.native.core import CoreKernel
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
+from fa_tune.core.hooks import hook_of
 from fa_tune.core.tensors import is_expanded, score_tensors
 from fa_tune.core.workload import BACKWARD, Workload
 from fa_tune.op.backward import Three
@@ -43,7 +44,10 @@ class OwnBackward:
         serve: of small problems, of tensors or traits that no kernel takes, and in a graph's
         capture of what was not run before."""
         q, k, v = done.q, done.k, done.v
-        if why_not_ours(q, k, traits.scale) or traits.score_hook is not None:
+        hook = traits.score_hook
+        if why_not_ours(q, k, traits.scale):
+            return None
+        if hook is not None and not hook_of(hook).has_derivative:
             return None
         batch = k.shape[0] if lengths is None else 1
         tiles = batch * k.shape[-2] * -(-k.shape[-3] // TILE_KEYS)
@@ -56,7 +60,7 @@ class OwnBackward:
         made, _ = self._refusals.attempt(
             lambda: (
                 _by_native(done, traits, lengths)
-                if self._native and not repeatable
+                if self._native and not repeatable and hook is None
                 else self._by_python(done, traits, lengths, repeatable)
             ),
             Asked(q, k, v, traits, lse=True, of="dense" if lengths is None else "packed"),

@@ -12,6 +12,7 @@ from fa_tune import families
 from fa_tune.build import nvrtc
 from fa_tune.build.native import abi
 from fa_tune.core.arch import limits
+from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.paths import kernels_dir
 from fa_tune.core.workload import BACKWARD, DType, Workload
 from fa_tune.families.sm90_bwd.config import KEYS as KEYS_OF_CTA
@@ -19,6 +20,7 @@ from fa_tune.families.sm90_bwd.config import SMALL_BYTES, Sm90BackwardConfig
 from fa_tune.families.sm90_bwd.constraints import CONSTRAINTS, constraints
 from tests.described import DEVICE, described
 from tests.families.contract import KernelFamilyContract
+from tests.gpu.score_hooks import HOOKS, WITH_DERIVATIVE
 
 H200 = limits((9, 0))
 FAMILY: Any = families.get("sm90_bwd")
@@ -202,3 +204,12 @@ def test_persistent_kernels_are_verified_over_several_rounds() -> None:
         (workload,) = FAMILY.extra_verification(config, traits)
         assert -(-workload.seq_len_kv // KEYS_OF_CTA) * workload.kv_heads * workload.batch > 132
         assert FAMILY.traits(config, workload) == traits
+
+
+def test_a_hook_needs_its_derivative_and_no_bias_before_it() -> None:
+    whole = Workload(1, 1, 1, 128, 128, 128, DType.FP16, op=BACKWARD, score_hook=WITH_DERIVATIVE)
+    assert FAMILY.traits(DEFAULT, whole) == f"hook_{WITH_DERIVATIVE}"
+    for without in (*HOOKS, None):
+        lacking = replace(whole, score_hook=without or WITH_DERIVATIVE, alibi=without is None)
+        with pytest.raises(InvalidConfig):
+            FAMILY.traits(DEFAULT, lacking)

@@ -42,6 +42,17 @@ __device__ float score_hook(float score, int batch, int head, int query, int key
     return score + 0.25f * batch - 0.125f * head + 0.0625f * (query % 13) - 0.5f * (key % 5);
 }
 """
+# One whose slope hangs on the score, with its derivative, and of another place for each.
+BENT = """
+__device__ float score_hook(float score, int batch, int head, int query, int key) {
+    const float bias = 0.25f * batch - 0.125f * head + 0.0625f * (query % 13) - 0.5f * (key % 5);
+    return fa_tune::softcap(score, head % 2 ? 2.f : 20.f) + bias;
+}
+__device__ float score_hook_derivative(float score, int batch, int head, int query, int key) {
+    const float bent = fa_tune::tanh(score / (head % 2 ? 2.f : 20.f));
+    return 1.f - bent * bent;
+}
+"""
 
 
 def cap(score: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
@@ -56,9 +67,18 @@ def places(score: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
     return changed - 40.0 * (key % 11 == 7)
 
 
+def bent(score: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
+    """BENT of tensors."""
+    limit = 20.0 - 18.0 * (head % 2)
+    part = score / limit
+    bias = 0.25 * batch - 0.125 * head + 0.0625 * (query % 13) - 0.5 * (key % 5)
+    return limit * (np.tanh(part) if isinstance(part, np.ndarray) else part.tanh()) + bias
+
+
 HOOKS = (
     hooks.register(CAP, cap),
     hooks.register(PLACES, places),
     hooks.register(CAP_BY_FOUR, cap),
     hooks.register(PLACES_BY_FOUR, places),
 )
+WITH_DERIVATIVE = hooks.register(BENT, bent)

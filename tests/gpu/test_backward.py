@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.gpu.conftest import fa_tune
+from tests.gpu.conftest import fa_tune, run_program
+from tests.gpu.score_hooks import BENT
 
 
 @pytest.mark.gpu
@@ -54,3 +57,22 @@ def test_masks_and_sinks_are_right(mask: str) -> None:
     found = fa_tune("verify", "--op", "backward", "--kernels", "fast", "--mask", mask, *more)
     assert all(verdict["correct"] for verdict in found["verdicts"])
     assert found["verdicts"]
+
+
+@pytest.mark.gpu
+@pytest.mark.xdist_group("gpu")
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("more", ["--mask causal --lse", "--lengths uniform-3", "--window-left 70"])
+@pytest.mark.parametrize("d_head", ["64", "96", "128", "192", "256"])
+def test_hooks_have_the_gradients_of_their_differences(
+    more: str, d_head: str, tmp_path: Path
+) -> None:
+    right, wrong = tmp_path / "right.cu", tmp_path / "wrong.cu"
+    right.write_text(BENT)
+    wrong.write_text(BENT.replace("1.f - bent", "1.01f - bent"))
+    options = ["--op", "backward", "--kernels", "fast", "--d-head", d_head, *more.split()]
+    found = fa_tune("verify", *options, "--score-hook", str(right))
+    assert found["verdicts"]
+    assert all(verdict["correct"] for verdict in found["verdicts"])
+    done = run_program("verify", *options, "--dtype", "fp16", "--score-hook", str(wrong), "--json")
+    assert done.returncode == 4, done.stderr

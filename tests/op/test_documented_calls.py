@@ -25,7 +25,7 @@ _, CALLS, TRAITS, WITH_CACHE, HOOK = (
     re.sub(r'.*device="cuda".*\n', "", block)
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 )
-(BY_FOUR,) = re.findall(r"```cuda\n(.*?)```", PAGE, re.DOTALL)
+_, BY_FOUR = re.findall(r"```cuda\n(.*?)```", PAGE, re.DOTALL)
 
 
 pytestmark = pytest.mark.usefixtures("twins_on_the_cpu")

@@ -21,6 +21,7 @@ import torch
 
 from fa_tune.operations.forward.torch_side.scores import changed_scores, hidden_pairs
 from fa_tune.operations.torch_side import judge, outputs_of, results_of, torch_side_of
+from tests.gpu.score_hooks import WITH_DERIVATIVE
 from tests.tensors import attention
 
 KEY = "backward_b2_h6_kv{}_q{}_k{}_d{}_{}_{}"
@@ -107,8 +108,11 @@ def test_cases_are_backward_passes_each_once() -> None:
 # Gradients --------------------------------------------------------------------------------------
 
 
-def autograd(w: Workload, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """By autograd through attention in fp64, of a packed batch sequence by sequence."""
+def autograd(
+    w: Workload, given: dict[str, torch.Tensor], first: int = 0
+) -> dict[str, torch.Tensor]:
+    """By autograd through attention in fp64, of a packed batch sequence by sequence; hooks count
+    elements from `first` on."""
     if w.packed:
         whole = {name: torch.zeros_like(given[name[1:]]).double() for name in GRADIENTS}
         q_end = kv_end = 0
@@ -123,7 +127,7 @@ def autograd(w: Workload, given: dict[str, torch.Tensor]) -> dict[str, torch.Ten
                 own["dlse"] = given["dlse"][..., rows]
             if w.alibi:
                 own["alibi_slopes"] = given["alibi_slopes"][number : number + 1]
-            for name, found in autograd(w.dense(1, q, kv), own).items():
+            for name, found in autograd(w.dense(1, q, kv), own, number).items():
                 whole[name][:, rows if name == "dq" else keys] = found
         return whole
     leaves = {name: given[name].detach().double().requires_grad_() for name in "qkv"}
@@ -131,7 +135,8 @@ def autograd(w: Workload, given: dict[str, torch.Tensor]) -> dict[str, torch.Ten
     k, v = (leaves[name].repeat_interleave(group, 2) for name in "kv")
     scores = torch.einsum("bqhd,bkhd->bhqk", leaves["q"], k) * w.scale
     slopes = given["alibi_slopes"][..., None, None] if w.alibi else None
-    scores = changed_scores(scores, w, slopes)
+    places = torch.arange(w.batch).view(-1, 1, 1, 1), torch.arange(w.heads)[:, None, None]
+    scores = changed_scores(scores, w, slopes, of=(places[0] + first, places[1]))
     hidden = hidden_pairs(w, scores.device)
     if hidden is None:
         hidden = torch.zeros(scores.shape[-2:], dtype=torch.bool)
@@ -166,6 +171,8 @@ WORKLOADS = (
     of_key("full_softcap2_alibi", dtype="bf16"),
     of_key("causal_br_lse_sink", q=53, k=37),
     replace(of_key("causal_lse_alibi"), batch=3, lengths="20+33+5x9+40+5"),
+    replace(of_key("causal_br_lse", kv_heads=2), score_hook=WITH_DERIVATIVE),
+    replace(of_key("full_left9"), batch=3, lengths="20+33+5x9+0+5", score_hook=WITH_DERIVATIVE),
 )
 
 

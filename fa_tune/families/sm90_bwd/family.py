@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from fa_tune.core import hooks
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import BACKWARD, DType, Workload
@@ -34,10 +35,24 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
     entry = "sm90/bwd/entry.cu"
     config_class = Sm90BackwardConfig
     example = "sm90_bwd(FP16, 128, 64, 128): q_stages_3"
-    computes = computed.BASIC | computed.MASKS | computed.PACKED | {"softcap", "alibi", "d_head_v"}
+    computes = (
+        computed.BASIC
+        | computed.MASKS
+        | computed.PACKED
+        | {"softcap", "alibi", "score_hook", "d_head_v"}
+    )
     set_keys = "fast, tune or all"
 
     constraints = staticmethod(constraints)
+
+    def suits(self, workload: Workload, config: Sm90BackwardConfig | None = None) -> bool:
+        return super().suits(workload, config) and not _lacking(workload)
+
+    def traits(self, config: Sm90BackwardConfig, workload: Workload, *, lse: bool = False) -> str:
+        """Raises InvalidConfig also for a hook without its derivative, or after ALiBi's bias."""
+        if lacking := _lacking(workload):
+            raise InvalidConfig(f"{self.name} kernels {lacking}: {workload.key}")
+        return super().traits(config, workload, lse=lse)
 
     def compile_arch(self, limits: ArchLimits) -> str:
         return f"{limits.arch}a"
@@ -156,3 +171,12 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
         keys = 3 * config.B_c + (17 if wanted.ragged else 0)
         shape = (11, 15, 5, 2 * config.B_r + 17, keys, config.d_head, config.dtype)
         return (replace(example(wanted, shape, 0, bottom_right=False), op=BACKWARD),)
+
+
+def _lacking(workload: Workload) -> str:
+    """What a problem's hook lacks, or has too much; empty if it can be computed."""
+    if workload.score_hook is None:
+        return ""
+    if not hooks.hook_of(workload.score_hook).has_derivative:
+        return "need a function score_hook_derivative beside a score hook"
+    return "compute no score hook after ALiBi's bias" if workload.alibi else ""

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.hooks import hook_of
 from fa_tune.core.workload import Workload
 from fa_tune.operations.backward.spec import forward_of
 from fa_tune.operations.base import NORMAL, Tensors
@@ -34,6 +36,7 @@ OF_QUERIES, OF_KEYS = ("q", "o", "do", "dq"), ("k", "v", "dk", "dv")
 UNIT = 2.0**-23  # of fp32, in which the log-sum-exp is
 MOST_OPEN = 20.0  # nats
 SCORES_AT_ONCE = 2**26
+DIFFERENCE = 2.0**-7  # of a score: what rounding and a third derivative make of it is about equal
 
 
 def inputs(workload: Workload, text: str = NORMAL, *, seed: int, **how: Any) -> Tensors:
@@ -63,9 +66,9 @@ def expected(
     workload: Workload, inputs: Tensors, *, precise: torch.dtype | None = None
 ) -> Mapping[str, Judged]:
     """What dQ, dK and dV must be, some rows of a head of a sequence at a time.  Raises
-    InvalidConfig for score hooks and for caches."""
+    InvalidConfig for caches."""
     w = workload
-    if w.score_hook is not None or w.cached:
+    if w.cached:
         raise InvalidConfig(f"there is no reference for the gradients of {w.key}")
     like = {"dq": inputs["q"], "dk": inputs["k"], "dv": inputs["v"]}
     exact, open_, same = (
@@ -75,7 +78,7 @@ def expected(
     for one in _sequences(workload):
         given = one.of(inputs)
         of_exact, of_same, of_open = map(one.of, (exact, same, open_))
-        for rows in _rows(one.workload):
+        for rows in _rows(one.workload, one.batch.start or 0):
             for name, found in _exact(one.workload, given, rows, exact["dq"].dtype).items():
                 of_exact[name][rows.of(name)] += found
             made = _reference(one.workload, given, rows)
@@ -127,8 +130,10 @@ def _sequences(w: Workload) -> Iterator[_Sequence]:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Some queries of one head, and the head of K and V that they use."""
+    """Some queries of one head, and the head of K and V that they use; `sequence`: the number that
+    a hook is told."""
 
+    sequence: int
     batch: int
     head: int
     kv_head: int
@@ -141,12 +146,12 @@ class _Rows:
         return self.batch, slice(None), self.kv_head
 
 
-def _rows(w: Workload) -> Iterator[_Rows]:
+def _rows(w: Workload, first: int) -> Iterator[_Rows]:
     step = max(1, SCORES_AT_ONCE // w.seq_len_kv)
     for batch, head in itertools.product(range(w.batch), range(w.heads)):
         for first in range(0, w.seq_len_q, step):
             queries = slice(first, min(first + step, w.seq_len_q))
-            yield _Rows(batch, head, head * w.kv_heads // w.heads, queries)
+            yield _Rows(first + batch, batch, head, head * w.kv_heads // w.heads, queries)
 
 
 @dataclass(frozen=True)
@@ -164,10 +169,27 @@ def _scores(w: Workload, inputs: Tensors, given: Tensors, rows: _Rows) -> _Score
     slopes: torch.Tensor | float = 1.0
     if w.softcap is not None:
         slopes = 1 - (products / w.softcap).tanh().square()
-    scores = changed_scores(products, w, _alibi_slope(inputs, rows), rows=rows.queries)
+    of = (rows.sequence, rows.head)
+    scores = changed_scores(products, w, _alibi_slope(inputs, rows), rows=rows.queries, of=of)
+    if w.score_hook is not None:
+        hooked = partial(changed_scores, workload=w, slopes=None, rows=rows.queries, of=of)
+        slopes = _derivative(hooked, products, by_text=hook_of(w.score_hook).twin is None)
     if hidden is not None:
         scores = scores.masked_fill(hidden, -torch.inf)
     return _Scores(scores, hidden, slopes)
+
+
+def _derivative(
+    function: Callable[[torch.Tensor], torch.Tensor], at: torch.Tensor, *, by_text: bool
+) -> torch.Tensor:
+    """That of a function of each number; of one that is no torch function by differences."""
+    if by_text:
+        step = at.abs().clamp(min=1) * DIFFERENCE
+        return (function(at + step) - function(at - step)) / (2 * step)
+    with torch.enable_grad():
+        given = at.detach().requires_grad_()
+        (found,) = torch.autograd.grad(function(given).sum(), given, allow_unused=True)
+    return torch.zeros_like(at) if found is None else found
 
 
 def _alibi_slope(inputs: Tensors, rows: _Rows) -> torch.Tensor | None:

@@ -31,7 +31,7 @@ struct Constraints {
                   "dq_keys must be a multiple of 16 between 48 and 128");
     static_assert(!CFG.two_pass || CFG.d_head / 2 + CFG.dq_keys / 4 * 5 <= 224,
                   "dQ, S and dP of dq_keys keys need more registers than a thread has");
-    static_assert(!TRAITS.hook, "score hooks have no backward kernels");
+    static_assert(!TRAITS.hook || !TRAITS.alibi, "no hook comes after the bias of ALiBi");
 };
 
 }  // namespace fa_tune::sm90::backward

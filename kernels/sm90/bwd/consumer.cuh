@@ -51,8 +51,8 @@ namespace fa_tune::sm90::backward {
 template <Sm90BackwardConfig CFG, WorkloadTraits TRAITS, int kDqColumns>
 struct Consumer : KeyRows<CFG.B_r, TRAITS> {
     using Keys = KeyRows<CFG.B_r, TRAITS>;
-    using Keys::first_key, Keys::first_slope, Keys::hide, Keys::is_masked, Keys::kScores;
-    using Keys::lane, Keys::p, Keys::sequence, Keys::warp;
+    using Keys::first_head, Keys::first_key, Keys::first_slope, Keys::hide, Keys::is_masked;
+    using Keys::kScores, Keys::lane, Keys::p, Keys::sequence, Keys::warp;
     using Layout = SharedMemory<CFG>;
     using QTile = typename Layout::QTile;
     using KvTile = typename Layout::KvTile;
@@ -121,6 +121,9 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
         sequence = tile.sequence;
         if constexpr (TRAITS.alibi) {
             first_slope = slope_index(p, sequence.element(tile.batch), tile.head * p.heads_per_kv);
+        }
+        if constexpr (TRAITS.hook) {
+            first_head = {sequence.element(tile.batch), tile.head * p.heads_per_kv};
         }
         first_key = key + 64 * warpgroup;
         const Range blocks = query_blocks();
@@ -199,7 +202,7 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
         const int q = q_stage(n), next_q = q == CFG.q_stages - 1 ? 0 : q + 1;
         ptx::mbarrier_wait(smem.do_full(stage), parity);
         multiply_scores(dp, v_rows(), smem.d_o(stage));
-        if constexpr (!TRAITS.softcap) pack_p();
+        if constexpr (!has_slopes<TRAITS>()) pack_p();
         multiply_gradient(dv, p_operand, smem.d_o(stage));
         ptx::wgmma_wait_group<1>();
         keep_registers(dp);
@@ -338,14 +341,14 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
 
     // --- elements ----------------------------------------------------------------------------
 
-    // P of a step whose S, and LSE in a stage of Q, are there.  With a soft cap it is packed, and
-    // multiplied with the cap's slope.
+    // P of a step whose S, and LSE in a stage of Q, are there.  With a soft cap or a hook it is
+    // packed, and multiplied with the slope.
     __device__ __forceinline__ void weigh(int stage, const Step& step) {
         Keys::weigh(s, dp, smem.lse2(stage), step.block, step.head);
-        if constexpr (TRAITS.softcap) {
+        if constexpr (has_slopes<TRAITS>()) {
             pack_p();
 #pragma unroll
-            for (int i = 0; i < kScores; ++i) s[i] *= dp[i];
+            for (int i = 0; i < kScores; ++i) s[i] = with_slope<TRAITS>(s[i], dp[i]);
         }
     }
 

@@ -55,6 +55,7 @@ struct DqConsumer {
     int first_row;                                           // of this warpgroup, in its tile
     float lse2[2], delta[2];                                 // of a thread's rows
     float slope;                                             // alibi
+    HookedHead of_head;                                      // hook
     float dq[kGradients];
     float s[kScores], dp[kScores];  // of S and P; of dP and dS
     unsigned ds_operand[kSteps][4];
@@ -101,6 +102,7 @@ struct DqConsumer {
         if constexpr (TRAITS.alibi) {
             slope = slope_to_base_2(p, slope_index(p, sequence.element(tile.batch), tile.head));
         }
+        if constexpr (TRAITS.hook) of_head = {sequence.element(tile.batch), tile.head};
 #pragma unroll
         for (int i = 0; i < kGradients; ++i) dq[i] = 0.f;
         if (blocks.count() > 0) {
@@ -231,23 +233,29 @@ struct DqConsumer {
         hide_outside(x, rows, block * CFG.dq_keys + 2 * (lane % 4));
     }
 
-    // With a soft cap, times its slope.
+    // With a soft cap or a hook, times its slope.
     __device__ __forceinline__ void weigh(int block) {
         float bias = 0.f;
+        const int row = first_row + 16 * warp + lane / 4;
+        const int key = block * CFG.dq_keys + 2 * (lane % 4);
         if constexpr (TRAITS.alibi) {
-            const int row = first_row + 16 * warp + lane / 4;
-            const int key = block * CFG.dq_keys + 2 * (lane % 4);
             bias = slope * static_cast<float>(row + sequence.alibi_diagonal(p) - key);
         }
 #pragma unroll
         for (int j = 0; j < kScores; ++j) {
+            float of_score = 1.f;
             if constexpr (TRAITS.softcap) s[j] = logistic_of_product(s[j], p.score.score_scale);
+            if constexpr (TRAITS.hook) {
+                of_score = hook_product(s[j], p.score.score_scale, of_head, row + j / 2 % 2 * 8,
+                                        key + j / 4 * 8 + j % 2);
+            }
             float x = s[j] * scale_log2 - lse2[j / 2 % 2];
             if constexpr (TRAITS.alibi) {
                 x -= alibi_at(slope, bias, j / 2 % 2 * 8 - j / 4 * 8 - j % 2);
             }
             const float weight = ptx::ex2_approx(x);
-            s[j] = TRAITS.softcap ? weight * softcap_slope(s[j]) : weight;
+            if constexpr (TRAITS.softcap) of_score = softcap_slope(s[j]);
+            s[j] = has_slopes<TRAITS>() ? with_slope<TRAITS>(weight, of_score) : weight;
         }
         if (is_masked(block)) hide(s, block);
     }

@@ -21,6 +21,7 @@ struct KeyRows {
     [[no_unique_address]] Sequence<TRAITS.packed> sequence;  // of the tile
     int first_key;                                           // this warpgroup's, of the tile
     int first_slope;                                         // alibi: of the group's heads
+    HookedHead first_head;                                   // hook: of the group
 
     // By what it reads anew of the thread, so that nothing of it takes up registers elsewhere.
     __device__ __forceinline__ void hide(float (&x)[kScores], int block) const {
@@ -36,16 +37,24 @@ struct KeyRows {
     }
 
     // S of a block of queries of a head of the group becomes P.  `lse2`: of its queries, in shared
-    // memory; with a soft cap `slopes` are its slopes.
+    // memory; with a soft cap or a hook `slopes` are its slopes.
     __device__ __forceinline__ void weigh(float (&s)[kScores], float (&slopes)[kScores],
                                           unsigned lse2, int block, int head) const {
         const unsigned at = lse2 + 8 * (lane % 4);
         if constexpr (TRAITS.softcap) cap_products(s, slopes, p.score.score_scale);
         float slope = 0.f, bias = 0.f;
+        const int query = block * kQueries + 2 * (lane % 4);
+        const int key = first_key + 16 * warp + lane / 4;
+        if constexpr (TRAITS.hook) {
+            const HookedHead of{first_head.batch, first_head.head + head};
+#pragma unroll
+            for (int i = 0; i < kScores; ++i) {
+                slopes[i] = hook_product(s[i], p.score.score_scale, of, query + i / 4 * 8 + i % 2,
+                                         key + i / 2 % 2 * 8);
+            }
+        }
         if constexpr (TRAITS.alibi) {
             slope = slope_to_base_2(p, first_slope + head);
-            const int query = block * kQueries + 2 * (lane % 4);
-            const int key = first_key + 16 * warp + lane / 4;
             bias = slope * static_cast<float>(query + sequence.alibi_diagonal(p) - key);
         }
 #pragma unroll

@@ -35,8 +35,8 @@ namespace fa_tune::sm90::backward {
 template <Sm90BackwardConfig CFG, WorkloadTraits TRAITS, bool kMakesDv>
 struct WideConsumer : KeyRows<64, TRAITS> {
     using Keys = KeyRows<64, TRAITS>;
-    using Keys::first_key, Keys::first_slope, Keys::hide, Keys::is_masked, Keys::kScores;
-    using Keys::lane, Keys::p, Keys::sequence, Keys::warp;
+    using Keys::first_head, Keys::first_key, Keys::first_slope, Keys::hide, Keys::is_masked;
+    using Keys::kScores, Keys::lane, Keys::p, Keys::sequence, Keys::warp;
     using Layout = WideSharedMemory<CFG>;
     using Tile = WorkTile<TRAITS.packed>;
     // Scores are Rows times blocks of ScorePart, sums take blocks of SumPart.
@@ -79,6 +79,9 @@ struct WideConsumer : KeyRows<64, TRAITS> {
         sequence = tile.sequence;
         if constexpr (TRAITS.alibi) {
             first_slope = slope_index(p, sequence.element(tile.batch), tile.head * p.heads_per_kv);
+        }
+        if constexpr (TRAITS.hook) {
+            first_head = {sequence.element(tile.batch), tile.head * p.heads_per_kv};
         }
         unsigned rows_parity = 0;
 #pragma unroll 1
@@ -236,10 +239,10 @@ struct WideConsumer : KeyRows<64, TRAITS> {
         float slopes[kScores];
         Keys::weigh(s, slopes, smem.lse2(slot), step.block, step.head);
         give_back<kScoreSlots>(score_empty(slot), score_empty(0), slot);
-        if constexpr (TRAITS.softcap) {
+        if constexpr (has_slopes<TRAITS>()) {
             pack<CFG.dtype>(operand, s);
 #pragma unroll
-            for (int i = 0; i < kScores; ++i) s[i] *= slopes[i];
+            for (int i = 0; i < kScores; ++i) s[i] = with_slope<TRAITS>(s[i], slopes[i]);
         }
         ptx::bar_sync(static_cast<int>(NamedBarrier::WEIGHTS_EMPTY), kAllThreads);
 #pragma unroll
@@ -249,7 +252,7 @@ struct WideConsumer : KeyRows<64, TRAITS> {
             ptx::st_shared_v4(weights(j), words);
         }
         ptx::bar_arrive(static_cast<int>(NamedBarrier::WEIGHTS_FULL), kAllThreads);
-        if constexpr (!TRAITS.softcap) pack<CFG.dtype>(operand, s);
+        if constexpr (!has_slopes<TRAITS>()) pack<CFG.dtype>(operand, s);
     }
 
     __device__ __forceinline__ void make_ds(int slot, int block) {

@@ -162,7 +162,7 @@ def launch(
         *(guarded.inside.ctypes.data for guarded in (*workspace.values(), counters)),
         *(w.heads, w.heads // w.kv_heads, total_q, total_kv, padded, batch),
         *(problem.last_diagonal, problem.l2_head_group),
-        w.scale if w.softcap is None else 2 * w.softcap,
+        1.0 if w.score_hook is not None else w.scale if w.softcap is None else 2 * w.softcap,
         _Score(
             *(None, slopes.ctypes.data, slopes.strides[0] // 4, problem.first_diagonal),
             0 if packed else w.diagonal,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fa_tune.core.workload import DType
 from fa_tune.families.sources import closure
+from tests.gpu.score_hooks import BENT
 from tests.kernels.emulated.emulation import library_of
 
 ENTRY = "sm90/bwd/entry.cu"
@@ -15,6 +16,7 @@ TRAITS = ("causal", "ragged", "lse", "window", "sink", "softcap", "alibi", "hook
 ONE_PASS = ("prepare", "kernel", "finish")
 TWO_PASSES, WIDE = ("dq", "kernel"), ("dq", "wide")
 LAYOUTS = {"kernel": "SharedMemory", "wide": "WideSharedMemory", "dq": "DqSharedMemory"}
+HOOK = f'#define FA_TUNE_SCORE_HOOK\n#include "common/score_hook.cuh"\n{BENT}'
 LACKING = 'int lacking = 0;\nextern "C" void set_lacking(int number) { lacking = number; }\n'
 
 
@@ -76,7 +78,8 @@ class Kernel:
         )
         headers = edit(dict(closure(ENTRY)))
         names = [f"sm90_backward_{kernel}<{config}, {traits}>" for kernel in self.launches]
-        return library_of(headers, f'{LACKING}#include "{ENTRY}"\n{sizes}', names, folder)
+        hook = HOOK if self.has("hook") else ""
+        return library_of(headers, f'{LACKING}{hook}#include "{ENTRY}"\n{sizes}', names, folder)
 
 
 def _literal(value: object) -> str:

@@ -6,10 +6,13 @@ import dataclasses
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from fa_tune.core.hooks import twin_of
 from fa_tune.core.workload import Workload
+from tests.gpu.score_hooks import WITH_DERIVATIVE
 from tests.kernels.emulated.backward_kernels import Kernel
 from tests.kernels.emulated.backward_sm80 import Sm80Kernel
 from tests.kernels.emulated.packed_problems import PackedProblem
@@ -23,6 +26,8 @@ from tests.kernels.emulated.problems import (
     to_bits,
     to_float,
 )
+
+DIFFERENCE = 1e-4  # of a score, in fp64
 
 
 @dataclass(frozen=True)
@@ -122,6 +127,8 @@ def draw_problem(kernel: Kernel | Sm80Kernel, seed: str) -> BackwardProblem:
         fields["bottom_right"] = dice.random() < 0.6
     if kernel.has("softcap"):
         fields["softcap"] = dice.choice((1.5, 10.0, 50.0))
+    if kernel.has("hook"):
+        fields["score_hook"] = WITH_DERIVATIVE
     fields |= {name: True for name in ("alibi", "lse") if kernel.has(name)}
     if dice.random() < 0.2:
         fields["sink"] = True
@@ -213,6 +220,13 @@ def gradients(problem: BackwardProblem, o: np.ndarray, lse: np.ndarray) -> Gradi
     return found
 
 
+def _hooked(w: Workload, scores: np.ndarray) -> np.ndarray:
+    elements, heads = np.arange(w.batch).reshape(-1, 1, 1, 1), np.arange(w.heads)[:, None, None]
+    queries, keys = np.arange(w.seq_len_q)[:, None], np.arange(w.seq_len_kv)
+    found: np.ndarray = twin_of(w.score_hook)(scores, elements, heads, queries, keys)
+    return found
+
+
 def _of_dense(problem: BackwardProblem, o: np.ndarray, lse: np.ndarray) -> Gradients:
     w, forward = problem.workload, problem.forward
     group = w.heads // w.kv_heads
@@ -222,6 +236,10 @@ def _of_dense(problem: BackwardProblem, o: np.ndarray, lse: np.ndarray) -> Gradi
     k, v = (np.repeat(t, group, axis=1) for t in (k, v))
     scores = q @ k.swapaxes(-1, -2) * w.scale
     slope = 1.0
+    if w.score_hook is not None:
+        hooked = partial(_hooked, w)
+        slope = (hooked(scores + DIFFERENCE) - hooked(scores - DIFFERENCE)) / (2 * DIFFERENCE)
+        scores = hooked(scores)
     if w.softcap is not None:
         scores = w.softcap * np.tanh(scores / w.softcap)
         slope = 1 - np.square(scores / w.softcap)

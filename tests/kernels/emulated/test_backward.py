@@ -35,11 +35,14 @@ KERNELS = (
     Kernel(FP16, 128, q_stages=3, traits="causal+ragged+lse+softcap"),
     Kernel(BF16, 64, dynamic=True, traits="causal+ragged+window+alibi+packed"),
     Kernel(FP16, 64, two_pass=True, traits="ragged+lse+softcap+alibi"),
+    Kernel(BF16, 128, q_stages=3, traits="causal+ragged+lse+hook"),
+    Kernel(FP16, 64, two_pass=True, dynamic=True, traits="window+ragged+hook"),
     Kernel(BF16, 96, q_stages=3, traits="causal+ragged+packed"),
     Kernel(FP16, 96, two_pass=True, dynamic=True, traits="causal+window+ragged+softcap"),
     Kernel(FP16, 256, 3, two_pass=True, dq_keys=48, traits="causal+ragged"),
     Kernel(BF16, 256, turns=False, two_pass=True, dq_keys=48, traits="causal+window+ragged+packed"),
     Kernel(BF16, 192, 3, two_pass=True, dq_keys=80, traits="causal+ragged+lse+softcap+alibi"),
+    Kernel(FP16, 256, 3, two_pass=True, dq_keys=48, traits="causal+ragged+hook"),
     Kernel(FP16, 192, 3, False, True, dq_keys=64, d_head_v=128, traits="window+ragged+packed"),
 )
 ONE, TWO, WIDE = KERNELS[0], KERNELS[2], KERNELS[-4]
