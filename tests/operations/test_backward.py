@@ -105,6 +105,14 @@ def test_cases_are_backward_passes_each_once() -> None:
     assert len(set(found)) == len(found)
 
 
+@pytest.mark.parametrize("traits", ["causal", "packed"])
+def test_cases_have_the_head_dimension_of_v(traits: str) -> None:
+    found = operations.get("backward").verification_cases(
+        (64, 128), 192, of_key("full").dtype, Traits.parse(traits), d_head_v=128
+    )
+    assert {case.workload.d_v for case in found} == {128}
+
+
 # Gradients --------------------------------------------------------------------------------------
 
 

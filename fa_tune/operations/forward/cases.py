@@ -33,9 +33,9 @@ def cases(
     thorough: bool,
 ) -> tuple[CheckCase, ...]:
     """See `Forward.verification_cases`; `heads`: d_head, dtype and d_head_v."""
-    d_head, dtype, d_head_v = heads
     if traits.packed:
-        return _packed_cases(blocks, d_head, dtype, traits, thorough=thorough)
+        return _packed_cases(blocks, heads, traits, thorough=thorough)
+    d_head, dtype, d_head_v = heads
     found = (
         CheckCase(
             example(
@@ -90,12 +90,13 @@ def _dense(block: int, d_head: int, traits: Traits, *, thorough: bool) -> Iterat
 
 
 def _packed_cases(
-    blocks: tuple[int, int], d_head: int, dtype: DType, traits: Traits, *, thorough: bool
+    blocks: tuple[int, int], heads: tuple[int, DType, int], traits: Traits, *, thorough: bool
 ) -> tuple[CheckCase, ...]:
     """Sequences without queries, without keys and without either, of one row, of whole blocks and
     of parts; more of them than are ordered; a few long ones among many short ones; scores of 1e5.
     Thorough: 16384 keys beside a few."""
     rows, keys = blocks
+    d_head, dtype, d_head_v = heads
     large = round(LARGE_SCORE / (LARGEST_NORMAL * math.sqrt(d_head)))
     listed = (
         f"1+0+{rows}+{2 * rows + 17}+3x1+7+{keys}+{3 * keys + 5}+0",
@@ -118,6 +119,7 @@ def _packed_cases(
                 causal=traits.causal and not (traits.window and number % 2),
                 softmax_scale=scale,
                 score_hook=traits.hook or None,
+                d_head_v=d_head_v,
                 **_packed_window(traits, number) | _of_traits(traits, 0),
                 lengths=lengths,
             )

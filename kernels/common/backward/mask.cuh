@@ -72,8 +72,9 @@ __device__ __forceinline__ Range keys_of_queries(const BackwardParams& p,
     return seen;
 }
 
-// Whether any of these pairs does not count.
-template <WorkloadTraits TRAITS>
+// Whether any of these pairs does not count.  kPartKeys: the last block of keys may be a part of
+// one, whose missing keys, rows of zeros, have weights that may be infinite.
+template <WorkloadTraits TRAITS, bool kPartKeys = TRAITS.ragged>
 __device__ __forceinline__ bool needs_mask(const BackwardParams& p,
                                            const Sequence<TRAITS.packed>& sequence,
                                            const Range& queries, const Range& keys) {
@@ -84,7 +85,7 @@ __device__ __forceinline__ bool needs_mask(const BackwardParams& p,
     }
     // A query after the last may see keys that no other does.
     if constexpr (TRAITS.diagonal()) needed |= queries.end > sequence.queries(p);
-    if constexpr (TRAITS.ragged) needed |= keys.end > sequence.keys(p);
+    if constexpr (kPartKeys) needed |= keys.end > sequence.keys(p);
     return needed;
 }
 

@@ -222,7 +222,9 @@ struct DqConsumer {
     __device__ __forceinline__ bool is_masked(int block) const {
         const int key = block * CFG.dq_keys;
         const Range rows{first_row, min(first_row + 64, sequence.queries(p))};
-        return needs_mask<TRAITS>(p, sequence, rows, {key, key + CFG.dq_keys});
+        // Whole blocks of B_c keys may be parts of those of dq_keys.
+        constexpr bool kPartKeys = TRAITS.ragged || CFG.B_c % CFG.dq_keys != 0;
+        return needs_mask<TRAITS, kPartKeys>(p, sequence, rows, {key, key + CFG.dq_keys});
     }
     // By what it reads anew of the thread, so that nothing of it takes up registers elsewhere.
     __device__ __forceinline__ void hide(float (&x)[kScores], int block) const {

@@ -334,14 +334,18 @@ def draw_kernel(seed: str) -> Kernel:
     """A kernel that can run."""
     dice = random.Random(seed)
     two_pass, dynamic = dice.random() < 0.4, dice.random() < 0.5
-    d_head = dice.choice((64, 128))
+    d_head, d_head_v = dice.choice(((64, 0), (96, 0), (128, 0), (192, 0), (192, 128), (256, 0)))
+    if d_head > 128:
+        two_pass, dynamic = True, False
+    keys = {192: (64, 80), 256: (48,)}.get(d_head, (64, 80, 96, 112, 128))
     fits = d_head == 64 or two_pass or not dynamic
     return Kernel(
         *(dice.choice(list(DType)), d_head, dice.choice((2, 3) if fits else (2,))),
         turns=dice.random() < 0.7,
         two_pass=two_pass,
         dynamic=dynamic,
-        dq_keys=dice.choice((64, 80, 96, 112, 128)[: 3 if d_head == 128 and dynamic else 5]),
+        dq_keys=dice.choice(keys[: 3 if d_head > 64 and dynamic else 5]),
+        d_head_v=d_head_v,
         traits=_draw_traits(dice),
     )
 

@@ -75,6 +75,17 @@ def test_no_schedule_makes_a_gradient_wrong(kernel: Kernel, libraries: Path) -> 
     assert said.launches == 10
 
 
+def test_keys_that_there_are_not_have_no_weight(libraries: Path) -> None:
+    """Of a last block of dq_keys: queries far from all keys would weigh them beyond fp16."""
+    kernel = Kernel(FP16, 64, two_pass=True, traits="alibi")
+    problem = make_problem(
+        Workload(1, 1, 1, 400, 128, 64, FP16, alibi=True), random.Random(5), ["plain"]
+    )
+    problem.forward.slopes[...] = 1.0
+    result, right = launch(kernel, kernel.library(libraries), problem, Schedule(1, 1, 0.0, 1.0))
+    assert not faults(problem, result, right)
+
+
 @pytest.mark.parametrize("kernel", [ONE, TWO, WIDE, SM80_KERNELS[0], SM80_KERNELS[2]], ids=str)
 @pytest.mark.parametrize("spoilt", ["d_o", "v"])
 def test_nan_of_a_row_reaches_what_depends_on_it_alone(
