@@ -45,7 +45,7 @@ KERNELS = (
     Kernel(FP16, 256, 3, two_pass=True, dq_keys=48, traits="causal+ragged+hook"),
     Kernel(FP16, 192, 3, False, True, dq_keys=64, d_head_v=128, traits="window+ragged+packed"),
 )
-ONE, TWO, WIDE = KERNELS[0], KERNELS[2], KERNELS[-4]
+ONE, TWO, WIDE = KERNELS[0], KERNELS[2], next(k for k in KERNELS if k.d_head == 256)
 
 
 def _sm80(*numbers: int, traits: str, scalar_adds: bool = False, **more: int) -> Sm80Kernel:
