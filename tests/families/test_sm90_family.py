@@ -55,6 +55,7 @@ class TestSm90Contract(KernelFamilyContract):
         replace(DEFAULT, rescale=Rescale.THRESHOLDED, rows_in_turn=True),
         replace(DEFAULT, d_head=64, mma_warpgroups=3, rows_in_turn=True),
         replace(DEFAULT, rescale=Rescale.THRESHOLDED, adaptive_max=True),
+        replace(SINGLE, rescale=Rescale.WATCHED_MAX),
         replace(DEFAULT, min_ctas_per_sm=2, d_head=256, mma_warpgroups=1, pingpong=False, B_c=16),
     )
 
@@ -85,6 +86,7 @@ def test_shared_memory_is_the_kernels_own_sum() -> None:
         replace(DEFAULT, d_head=64, mma_warpgroups=1, min_ctas_per_sm=2),
         default_config(64, DType.BF16),
         default_config(256, DType.FP16),
+        replace(DEFAULT, d_head=64, mma_warpgroups=3, rescale=Rescale.WATCHED_MAX),
         replace(DEFAULT, d_head=192, d_head_v=80),
         replace(DEFAULT, d_head=80, d_head_v=192),
     ]
@@ -201,9 +203,40 @@ def test_the_wide_tile_where_its_rows_end_with_the_sequence(
         replace(workload, sink=True),
         replace(workload, lengths="uniform-1"),
     )
-    assert {sets.default_for(w) for w in others} == {usual}
+    assert {_stale(sets.default_for(w)) for w in others} == {usual}
     assert sets.default_for(replace(workload, lengths="equal")) == wide
-    assert sets.default_for(replace(workload, d_head=128)) == default_config(128, dtype)
+    usual = default_config(128, dtype)
+    assert _stale(sets.default_for(replace(workload, d_head=128))) == usual
+
+
+def _stale(config: Sm90Config) -> Sm90Config:
+    return replace(config, rescale=Rescale.STALE_MAX)
+
+
+@pytest.mark.parametrize("d_head", [64, 128])
+def test_maxima_are_watched_in_fp16_without_a_mask(d_head: int) -> None:
+    full = Workload(4, 16, 16, 4096, 4096, d_head, DType.FP16)
+    watched = sets.default_for(full)
+    assert watched.rescale is Rescale.WATCHED_MAX
+    assert watched in get_configs("tune", dtypes=[DType.FP16], d_head=d_head)
+    assert constraints(watched, H200) is None
+    others = (
+        replace(full, causal=True),
+        replace(full, window_left=1000),
+        replace(full, sink=True),
+        replace(full, dtype=DType.BF16),
+    )
+    assert {sets.default_for(w).rescale for w in others} == {Rescale.STALE_MAX}
+
+
+def test_a_config_that_is_exact_is_the_nearest() -> None:
+    default = default_config(128, DType.FP16)
+    assert not default.exact
+    exact = default.as_exact()
+    assert exact.exact
+    assert exact == exact.as_exact()
+    assert exact == replace(default, rescale=Rescale.EXACT_MAX, adaptive_max=False)
+    assert constraints(exact, H200) is None
 
 
 def test_narrow_windows_have_small_tiles_with_d_head_64() -> None:

@@ -14,6 +14,8 @@ SM90_FLAGS = (
 SM90_CHOICES = {
     "thresholded_rescale": ("rescale", 1),
     "stale_max": ("rescale", 2),
+    "exact_max": ("rescale", 3),
+    "watched_max": ("rescale", 4),
     "static": ("scheduler", 1),
     "dynamic": ("scheduler", 2),
     "longest_first": ("order", 1),

@@ -26,6 +26,7 @@ GROUP_ROWS = 64  # of a wgmma, and so of a consumer warpgroup
 PANEL_COLUMNS = 64  # 128 bytes, the widest swizzle
 BARRIER_BYTES = 8
 SCRATCH_BYTES = 8
+CORRECTION_BYTES = 16  # how many corrections each warp of a warpgroup made
 TILE_SLOTS = 2  # tiles that the producer may be ahead
 TILE_SLOT_BYTES = 16  # a tile as the producer passes it on
 # Registers per thread that accumulators and operands may take, by consumer warpgroups and CTAs per
@@ -41,6 +42,7 @@ REGISTER_BUDGET = {
     (3, 1): 128,
     (4, 1): 88,
 }
+EXACT_MAX_HEADS = (64, 128)
 # Registers besides the accumulators of one wgmma when a CTA begins, before setmaxnreg.
 ENTRY_OVERHEAD = 30
 
@@ -51,11 +53,13 @@ class Rescale(IntEnum):
     EACH_BLOCK = 0
     THRESHOLDED = 1
     STALE_MAX = 2
+    EXACT_MAX = 3
+    WATCHED_MAX = 4
 
     @property
     def word(self) -> str:
         """In the short form."""
-        return ("", "thresholded_rescale", "stale_max")[self]
+        return ("", "thresholded_rescale", "stale_max", "exact_max", "watched_max")[self]
 
 
 class Scheduler(Choice):
@@ -111,8 +115,9 @@ class Sm90Config(ConfigBase):
     rescale: Rescale = choice_field(
         Rescale.EACH_BLOCK,
         "when O is brought to a new maximum: after each block's product, only when the maximum has "
-        "grown by more than a factor of 2^8, or when the sum of a block's exponentials shows that "
-        "it may have, without a maximum in other blocks",
+        "grown by more than a factor of 2^8, when the sum of a block's exponentials shows that it "
+        "may have, without a maximum in other blocks, only when it has grown at all, or as "
+        "stale_max but in tiles after one where sums often showed it, when a maximum has",
     )
     scheduler: Scheduler = choice_field(
         Scheduler.SINGLE,
@@ -132,19 +137,21 @@ class Sm90Config(ConfigBase):
     )
     single_loop: bool = flag_field(
         "single_loop",
-        "blocks with a causal mask go through the loop of those without, with stale_max",
+        "blocks with a causal mask go through the loop of those without, with stale_max, exact_max "
+        "or watched_max",
         later=True,
     )
     d_head_v: int = d_head_v_field()
     rows_in_turn: bool = flag_field(
         "rows_in_turn",
-        "with stale_max, exponentials of a thread's first row beside the maximum of its second",
+        "with stale_max, exact_max or watched_max, exponentials of a thread's first row beside the "
+        "maximum of its second",
         later=True,
     )
     adaptive_max: bool = flag_field(
         "adaptive_max",
-        "with stale_max, first maxima look at the warp's other rows, and maxima that grow steadily "
-        "are those of a sample",
+        "with stale_max or watched_max, first maxima look at the warp's other rows, and maxima "
+        "that grow steadily are those of a sample",
         later=True,
     )
 
@@ -154,11 +161,15 @@ class Sm90Config(ConfigBase):
 
     @property
     def exact(self) -> bool:
-        """Whether O is brought to the maximum of every block."""
-        return self.rescale is Rescale.EACH_BLOCK
+        """Whether the largest weight of a row is 1, which rounding does not change."""
+        return self.rescale in (Rescale.EACH_BLOCK, Rescale.EXACT_MAX)
 
     def as_exact(self) -> Sm90Config:
-        """With the maximum of every block."""
+        """With the maximum of every block; with exact_max where that was measured, and faster."""
+        if self.exact:
+            return self
+        if self.d_head in EXACT_MAX_HEADS and self.rescale is not Rescale.THRESHOLDED:
+            return replace(self, rescale=Rescale.EXACT_MAX, adaptive_max=False)
         return replace(
             self,
             rescale=Rescale.EACH_BLOCK,
@@ -195,6 +206,8 @@ class Sm90Config(ConfigBase):
         slots = TILE_SLOTS if self.persistent else 0
         barriers = 2 * self.q_stages * self.mma_warpgroups + 4 * self.stages + 2 * slots
         small = slots * TILE_SLOT_BYTES + barriers * BARRIER_BYTES + SCRATCH_BYTES
+        if self.rescale is Rescale.WATCHED_MAX:
+            small += self.mma_warpgroups * CORRECTION_BYTES
         return (q + kv + o) * self.dtype.size_bytes + small
 
     @property

@@ -32,14 +32,15 @@ def _rows_have_room(c: Sm90Config) -> bool:
     """Whether exponentials come before the wait for the last product, as softmax.cuh has it."""
     alone = c.mma_warpgroups == 2 and c.min_ctas_per_sm == 1
     registers = 2 * c.d_v + 3 * c.B_c <= 704
-    stale_max = c.rescale is Rescale.STALE_MAX and c.overlap
-    return stale_max and alone and c.B_c >= 64 and c.d_v <= 128 and registers
+    in_place = c.rescale >= Rescale.STALE_MAX and c.overlap
+    return in_place and alone and c.B_c >= 64 and c.d_v <= 128 and registers
 
 
 def _max_may_be_first(c: Sm90Config) -> bool:
     """Whether maxima may come before exponentials, as softmax.cuh has it."""
     registers = 2 * c.d_v + 3 * c.B_c <= 704
-    return c.rescale is Rescale.STALE_MAX and c.mma_warpgroups > 1 and registers
+    stale = c.rescale in (Rescale.STALE_MAX, Rescale.WATCHED_MAX)
+    return stale and c.mma_warpgroups > 1 and registers
 
 
 CONSTRAINTS: tuple[Rule[Sm90Config], ...] = (
@@ -97,20 +98,27 @@ CONSTRAINTS: tuple[Rule[Sm90Config], ...] = (
     ),
     (
         "single_loop_has_stale_max",
-        "single_loop needs stale_max: without it blocks with a mask have a step of their own",
-        lambda c: not c.single_loop or c.rescale is Rescale.STALE_MAX,
+        "single_loop needs stale_max, exact_max or watched_max: without them blocks with a mask "
+        "have a step of their own",
+        lambda c: not c.single_loop or c.rescale >= Rescale.STALE_MAX,
     ),
     (
         "rows_in_turn_have_room",
-        "rows_in_turn needs stale_max, overlap, 2 mma_warpgroups, min_ctas_per_sm 1, B_c of at "
-        "least 64, d_head_v of at most 128 and 2 d_head_v + 3 B_c of at most 704",
+        "rows_in_turn needs stale_max, exact_max or watched_max, overlap, 2 mma_warpgroups, "
+        "min_ctas_per_sm 1, B_c of at least 64, d_head_v of at most 128 and 2 d_head_v + 3 B_c of "
+        "at most 704",
         lambda c: not c.rows_in_turn or _rows_have_room(c),
     ),
     (
         "adaptive_max_may_be_first",
-        "adaptive_max needs stale_max, at least 2 mma_warpgroups and 2 d_head_v + 3 B_c of at most "
-        "704, as maxima that come first do",
+        "adaptive_max needs stale_max or watched_max, at least 2 mma_warpgroups and 2 d_head_v + "
+        "3 B_c of at most 704, as maxima that come first do",
         lambda c: not c.adaptive_max or _max_may_be_first(c),
+    ),
+    (
+        "watched_max_has_a_next_tile",
+        "watched_max needs a scheduler that gives a CTA several tiles",
+        lambda c: c.rescale is not Rescale.WATCHED_MAX or c.persistent,
     ),
 )
 

@@ -13,7 +13,13 @@
 
 namespace fa_tune {
 
-enum class Rescale : int { EACH_BLOCK = 0, THRESHOLDED = 1, STALE_MAX = 2 };
+enum class Rescale : int {
+    EACH_BLOCK = 0,
+    THRESHOLDED = 1,
+    STALE_MAX = 2,
+    EXACT_MAX = 3,
+    WATCHED_MAX = 4,
+};
 
 enum class Scheduler : int { SINGLE = 0, STATIC = 1, DYNAMIC = 2 };
 
@@ -39,8 +45,9 @@ struct Sm90Config {
     // a tile's last product together with the next tile's scores
     bool cross_tile_overlap = false;
     // when O is brought to a new maximum: after each block's product, only when the maximum has
-    // grown by more than a factor of 2^8, or when the sum of a block's exponentials shows that it
-    // may have, without a maximum in other blocks
+    // grown by more than a factor of 2^8, when the sum of a block's exponentials shows that it may
+    // have, without a maximum in other blocks, only when it has grown at all, or as stale_max but
+    // in tiles after one where sums often showed it, when a maximum has
     Rescale rescale = Rescale::EACH_BLOCK;
     // a CTA takes one tile, every n-th tile, or the next one whenever it is done
     Scheduler scheduler = Scheduler::SINGLE;
@@ -50,14 +57,16 @@ struct Sm90Config {
     int min_ctas_per_sm = 1;
     // ask for the next blocks' arrival when a stage is given back
     bool early_test_wait = false;
-    // blocks with a causal mask go through the loop of those without, with stale_max
+    // blocks with a causal mask go through the loop of those without, with stale_max, exact_max or
+    // watched_max
     bool single_loop = false;
     // head dimension of V and O; 0: as d_head
     int d_head_v = 0;
-    // with stale_max, exponentials of a thread's first row beside the maximum of its second
+    // with stale_max, exact_max or watched_max, exponentials of a thread's first row beside the
+    // maximum of its second
     bool rows_in_turn = false;
-    // with stale_max, first maxima look at the warp's other rows, and maxima that grow steadily are
-    // those of a sample
+    // with stale_max or watched_max, first maxima look at the warp's other rows, and maxima that
+    // grow steadily are those of a sample
     bool adaptive_max = false;
 
     // Whether O leaves by a place of its own, because Q of the next tile comes before O is there.

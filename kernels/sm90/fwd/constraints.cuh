@@ -36,20 +36,24 @@ struct Constraints {
                       (CFG.mma_warpgroups == 2 && CFG.min_ctas_per_sm == 2),
                   "min_ctas_per_sm must be 1; or up to 4 with 1 mma_warpgroup, or 2 with 2: more "
                   "leave too few registers");
-    static_assert(!CFG.single_loop || CFG.rescale == Rescale::STALE_MAX,
-                  "single_loop needs stale_max: without it blocks with a mask have a step of "
-                  "their own");
-    static_assert(!CFG.rows_in_turn ||
-                      (CFG.rescale == Rescale::STALE_MAX && CFG.overlap &&
-                       CFG.mma_warpgroups == 2 && CFG.min_ctas_per_sm == 1 && CFG.B_c >= 64 &&
-                       CFG.d_v() <= 128 && 2 * CFG.d_v() + 3 * CFG.B_c <= 704),
-                  "rows_in_turn needs stale_max, overlap, 2 mma_warpgroups, min_ctas_per_sm 1, B_c "
-                  "of at least 64, d_head_v of at most 128 and 2 d_head_v + 3 B_c of at most 704");
+    static_assert(!CFG.single_loop || CFG.rescale >= Rescale::STALE_MAX,
+                  "single_loop needs stale_max, exact_max or watched_max: without them blocks with "
+                  "a mask have a step of their own");
+    static_assert(
+        !CFG.rows_in_turn ||
+            (CFG.rescale >= Rescale::STALE_MAX && CFG.overlap && CFG.mma_warpgroups == 2 &&
+             CFG.min_ctas_per_sm == 1 && CFG.B_c >= 64 && CFG.d_v() <= 128 &&
+             2 * CFG.d_v() + 3 * CFG.B_c <= 704),
+        "rows_in_turn needs stale_max, exact_max or watched_max, overlap, 2 mma_warpgroups, "
+        "min_ctas_per_sm 1, B_c of at least 64, d_head_v of at most 128 and 2 d_head_v + 3 B_c of "
+        "at most 704");
     static_assert(!CFG.adaptive_max ||
-                      (CFG.rescale == Rescale::STALE_MAX && CFG.mma_warpgroups > 1 &&
-                       2 * CFG.d_v() + 3 * CFG.B_c <= 704),
-                  "adaptive_max needs stale_max, at least 2 mma_warpgroups and 2 d_head_v + 3 B_c "
-                  "of at most 704, as maxima that come first do");
+                      ((CFG.rescale == Rescale::STALE_MAX || CFG.rescale == Rescale::WATCHED_MAX) &&
+                       CFG.mma_warpgroups > 1 && 2 * CFG.d_v() + 3 * CFG.B_c <= 704),
+                  "adaptive_max needs stale_max or watched_max, at least 2 mma_warpgroups and 2 "
+                  "d_head_v + 3 B_c of at most 704, as maxima that come first do");
+    static_assert(CFG.rescale != Rescale::WATCHED_MAX || CFG.scheduler != Scheduler::SINGLE,
+                  "watched_max needs a scheduler that gives a CTA several tiles");
 };
 
 }  // namespace fa_tune::sm90

@@ -23,9 +23,16 @@ template <Sm90Config CFG, WorkloadTraits TRAITS>
 struct Consumer {
     using ProductsType = Products<CFG, TRAITS.diagonal()>;
     static constexpr int kScores = ProductsType::kScores;
-    static constexpr bool kStaleMax = CFG.rescale == Rescale::STALE_MAX;
+    // A window leaves a tile too few blocks to watch.
+    static constexpr bool kWatches = CFG.rescale == Rescale::WATCHED_MAX && !TRAITS.window;
+    static constexpr bool kStaleMax =
+        CFG.rescale == Rescale::STALE_MAX || CFG.rescale == Rescale::WATCHED_MAX;
+    // Of the four warps in a tile, besides one for every second block: what maxima that grow at its
+    // beginning take is no sign of more.
+    static constexpr int kFewCorrections = 12;
+    static constexpr bool kExactMax = CFG.rescale == Rescale::EXACT_MAX;
     // Whether blocks with a mask go through the loop of those without.
-    static constexpr bool kSingleLoop = CFG.single_loop && kStaleMax && TRAITS.diagonal();
+    static constexpr bool kSingleLoop = CFG.single_loop && TRAITS.diagonal();
     // Whether the first rows of a tile see nothing of the last rows' last block.
     static constexpr bool kSkipsHidden = TRAITS.causal && CFG.B_r() - 64 >= CFG.B_c;
 
@@ -42,8 +49,9 @@ struct Consumer {
     RingReader<CFG.stages, CFG.early_test_wait> k, v;
     using Rows = Softmax<CFG, kScores>;
     Rows softmax;
-    float a[2];  // what O must be multiplied with
-    int block;   // the key block whose scores come next, or last came
+    float a[2];            // what O must be multiplied with
+    bool watched = false;  // whether the warpgroup's last tile had many corrections
+    int block;             // the key block whose scores come next, or last came
     // What the tile belongs to, and the one whose scores begin.
     [[no_unique_address]] Sequence<TRAITS.packed> sequence, next_sequence;
     ScoreMap<TRAITS> score_map;
@@ -61,6 +69,7 @@ struct Consumer {
           v{smem.v_full(0), smem.v_empty(0)},
           products(smem, warpgroup) {
         softmax.set_scale(softmax_scale<TRAITS>(params));
+        softmax.corrections = 0;
     }
 
     __device__ __forceinline__ void run(const WorkTile& first) {
@@ -100,6 +109,10 @@ struct Consumer {
             const float of_v = Rows::kByHalves && CFG.B_c >= 32 ? magnitude_of_v() : 0.f;
             v.release(lane);
             epilogue.run(tile, sequence, slot, softmax, products.o, {blocks, of_v});
+            if constexpr (kWatches) {
+                watched = 2 * softmax.corrections >= blocks + kFewCorrections;
+                softmax.corrections = 0;
+            }
             if constexpr (CFG.o_apart()) {
             } else if constexpr (CFG.q_stages == 1) {
                 epilogue.release_q(slot);
@@ -136,6 +149,19 @@ struct Consumer {
                 accumulate = 1;
             }
         }
+        if constexpr (kExactMax) softmax.look_at_maxima();
+        if constexpr (kWatches) {
+            if (softmax.any_lane(watched)) {
+                softmax.look_at_maxima();
+#pragma unroll 1
+                for (; block > 0; --block) {
+                    step<false, true>(block - 1, first_row, accumulate,
+                                      kSingleLoop && block > unmasked);
+                    accumulate = 1;
+                }
+                return accumulate;
+            }
+        }
 #pragma unroll 1
         for (; block > 0; --block) {
             step<false>(block - 1, first_row, accumulate, kSingleLoop && block > unmasked);
@@ -153,6 +179,7 @@ struct Consumer {
         const int unmasked = max(last, TRAITS.causal ? unmasked_blocks(tile) : block);
         int accumulate = 0;
         if constexpr (kSingleLoop) {
+            if constexpr (kExactMax) softmax.look_at_maxima();
 #pragma unroll 1
             for (; block > last; --block) {
                 step<false>(block - 1, first_row, accumulate, block > unmasked || block <= whole);
@@ -169,6 +196,7 @@ struct Consumer {
                     accumulate = 1;
                 }
                 if (stop == last) break;
+                if constexpr (kExactMax) softmax.look_at_maxima();
 #pragma unroll 1
                 for (; block > whole; --block) {
                     step<false>(block - 1, first_row, accumulate);
@@ -183,7 +211,7 @@ struct Consumer {
     // Scores and softmax of `block`, and the product of the block before it (the next higher).  A
     // block with a mask has a step of its own (kMasked), or is `masked` on the way through the
     // others'.
-    template <bool kMasked>
+    template <bool kMasked, bool kWatched = false>
     __device__ __forceinline__ void step(int block, int first_row, int accumulate,
                                          bool masked = false) {
         if constexpr (CFG.overlap) {
@@ -198,7 +226,7 @@ struct Consumer {
             k.release(lane);
             if (kGivesQBack && block == 0) epilogue.give_q_back(q_slot());
             change_scores(first_row, block, kMasked || masked);
-            if constexpr (kStaleMax && !kMasked) {
+            if constexpr (kStaleMax && !kMasked && !kWatched) {
                 if (masked) mask(first_row, block);
                 typename Rows::Early early;
                 const bool refreshed = begin_stale_max_softmax(early, block);
@@ -206,6 +234,14 @@ struct Consumer {
                 keep_registers(products.o);
                 v.release(lane);
                 stale_max_softmax(refreshed, early);
+            } else if constexpr (!kMasked && (kExactMax || kWatched)) {
+                if (masked) mask(first_row, block);
+                typename Rows::Early early;
+                begin_max_softmax(early);
+                ptx::wgmma_wait_group<0>();
+                keep_registers(products.o);
+                v.release(lane);
+                max_softmax(early);
             } else {
                 if constexpr (kMasked) mask(first_row, block);
                 softmax.template update<false>(products.s, a, block == 0);
@@ -228,12 +264,17 @@ struct Consumer {
             v.release(lane);
             k.release(lane);
             change_scores(first_row, block, kMasked || masked);
-            if constexpr (kStaleMax && !kMasked) {
+            if constexpr (kStaleMax && !kMasked && !kWatched) {
                 if (masked) mask(first_row, block);
                 const bool refreshed = refresh_max_first(block);
                 typename Rows::Early early;
                 softmax.begin_with_stale_max(products.s, early);
                 stale_max_softmax(refreshed, early);
+            } else if constexpr (!kMasked && (kExactMax || kWatched)) {
+                if (masked) mask(first_row, block);
+                typename Rows::Early early;
+                begin_max_softmax(early);
+                max_softmax(early);
             } else {
                 if constexpr (kMasked) mask(first_row, block);
                 softmax.template update<false>(products.s, a, block == 0);
@@ -411,6 +452,40 @@ struct Consumer {
             any_large |= large;
         }
         softmax.max_first = any_large || Rows::kMaxMayBeFirst && grew_much >= 32 ? 1 : 0;
+        if constexpr (kWatches) ++softmax.corrections;
+    }
+
+    // With maxima in every block, what comes before the wait for the last product: maxima, with
+    // rows_in_turn that of row 1 beside row 0's exponentials.
+    __device__ __forceinline__ void begin_max_softmax(typename Rows::Early& early) {
+        softmax.take_maxima(products.s, a, 0, CFG.rows_in_turn ? 1 : 2, 0.f);
+        softmax.begin_with_stale_max(products.s, early);
+        if constexpr (CFG.rows_in_turn) softmax.take_maxima(products.s, a, 1, 2, early.p[0]);
+        if constexpr (Rows::kEarly > 0) {
+            const auto& part = early.part;
+            float sum = fmaxf(part[0][0], part[0][1]);
+            if constexpr (!CFG.rows_in_turn) sum = fmaxf(sum, fmaxf(part[1][0], part[1][1]));
+            force_exponentials_before_here(sum, smem.scratch());
+        }
+    }
+
+    // P by these maxima.
+    __device__ __forceinline__ void max_softmax(typename Rows::Early& early) {
+        typename Rows::BlockSums sums;
+        if (softmax.any_lane(a[0] != 1.f || a[1] != 1.f)) {
+            products.scale_output(a);
+            softmax.look_at_maxima();
+            if constexpr (kWatches) softmax.count_jumps(a);
+        }
+        softmax.with_stale_max(products.s, early, products.probabilities, sums);
+        if (softmax.any_special && softmax.any_lane(softmax.large_max(0) || softmax.large_max(1))) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                softmax.with_new_max(products.s, products.probabilities, sums, i, true);
+            }
+        }
+        softmax.add(sums, a);
+        products.keep_probabilities();
     }
 
     __device__ __forceinline__ void rescale() {

@@ -15,6 +15,7 @@
 #include "ptx/cp_async_bulk.cuh"
 #include "ptx/elect.cuh"
 #include "ptx/mbarrier.cuh"
+#include "ptx/shared_words.cuh"
 #include "ptx/stmatrix.cuh"
 #include "sm90/fwd/named_barriers.cuh"
 #include "sm90/fwd/params.cuh"
@@ -61,12 +62,16 @@ struct Epilogue {
 #pragma unroll
             for (int panel = 0; panel < OTile::kPanels; ++panel) {
                 wait();
+                if (panel == 0) tell_corrections(softmax);
                 sync_warpgroup();  // the panel before this one has been read
+                if (panel == 0) hear_corrections(softmax);
                 stage(own_panel, softmax, o, inverse, panel, panel + 1);
                 send(tile, sequence, own_panel, panel, panel + 1);
             }
         } else {
+            tell_corrections(softmax);
             sync_warpgroup();  // all four warps are past their reads of Q
+            hear_corrections(softmax);
             // Read where they are used: hoisted, the machine code is not the one that was measured.
             const auto rows_of_q = [&] { return smem.q(slot); };
             stage(rows_of_q, softmax, o, inverse, 0, OTile::kPanels);
@@ -96,6 +101,25 @@ struct Epilogue {
   private:
     __device__ __forceinline__ void sync_warpgroup() const {
         ptx::bar_sync(static_cast<int>(NamedBarrier::EPILOGUE) + warpgroup, 128);
+    }
+
+    // With watched_max the warpgroup's corrections take the place of the warp's.  Read before all
+    // four warps meet once more, they are the same for all.
+    template <class Softmax>
+    __device__ __forceinline__ void tell_corrections(const Softmax& softmax) const {
+        if constexpr (Softmax::kWatches) {
+            if (lane == 0)
+                ptx::st_shared(smem.corrections(warpgroup) + 4 * warp, softmax.corrections);
+        }
+    }
+
+    template <class Softmax>
+    __device__ __forceinline__ void hear_corrections(Softmax& softmax) const {
+        if constexpr (Softmax::kWatches) {
+            int of_warp[4];
+            ptx::ld_shared_v4(of_warp, smem.corrections(warpgroup));
+            softmax.corrections = of_warp[0] + of_warp[1] + of_warp[2] + of_warp[3];
+        }
     }
 
     // Panels from `first` to before `end`, to `place`.

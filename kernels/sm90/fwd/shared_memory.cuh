@@ -53,12 +53,17 @@ struct SharedMemory {
     // Types of their own: two empty members of one type would take a byte.
     struct FullBarrier : Mbarrier {};
     struct EmptyBarrier : Mbarrier {};
+    struct Corrections {
+        int of_warp[4];  // 16 bytes behind a multiple of 16
+    };
+    static constexpr bool kWatches = CFG.rescale == Rescale::WATCHED_MAX;
 
     unsigned char q[CFG.q_stages][CFG.mma_warpgroups][kQBytes];
     unsigned char k[CFG.stages][KBlock::kBytes];
     unsigned char v[CFG.stages][VBlock::kBytes];
     [[no_unique_address]] Slots<OPanel, CFG.o_apart() ? CFG.mma_warpgroups : 0> o_panels;
     [[no_unique_address]] Slots<WorkTile, kWorkTileSlots> work_tiles;
+    [[no_unique_address]] Slots<Corrections, kWatches ? CFG.mma_warpgroups : 0> corrections;
     Mbarrier q_full[CFG.q_stages][CFG.mma_warpgroups];
     Mbarrier q_empty[CFG.q_stages][CFG.mma_warpgroups];
     Mbarrier k_full[CFG.stages];
@@ -107,6 +112,10 @@ struct SharedAddress {
     }
     __device__ __forceinline__ unsigned work_tile_empty(int i) const {
         return at(&Layout::work_tile_empty, i);
+    }
+    // Of a warpgroup, with watched_max.
+    __device__ __forceinline__ unsigned corrections(int warpgroup) const {
+        return base + offset_of(&Layout::corrections) + 16 * warpgroup;
     }
     __device__ __forceinline__ unsigned scratch() const {
         return base + offset_of(&Layout::scratch);

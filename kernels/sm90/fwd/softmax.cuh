@@ -22,6 +22,7 @@
 #include "sm90/fwd/config.cuh"
 #include "sm90/fwd/dominant_weight.cuh"
 #include "sm90/fwd/first_block.cuh"
+#include "sm90/fwd/highest_score.cuh"
 
 namespace fa_tune::sm90 {
 
@@ -30,8 +31,10 @@ struct Softmax {
     using First = FirstBlock<CFG.dtype == DType::BF16, kScores>;
     static constexpr float kLowest = -3e38f;
     static constexpr bool kBf16 = CFG.dtype == DType::BF16;
-    static constexpr bool kStaleMax = CFG.rescale == Rescale::STALE_MAX;
-    static constexpr bool kKeepsMax = CFG.rescale != Rescale::EACH_BLOCK;
+    static constexpr bool kWatches = CFG.rescale == Rescale::WATCHED_MAX;
+    static constexpr bool kStaleMax = CFG.rescale == Rescale::STALE_MAX || kWatches;
+    static constexpr bool kExactMax = CFG.rescale == Rescale::EXACT_MAX;
+    static constexpr bool kKeepsMax = kStaleMax || CFG.rescale == Rescale::THRESHOLDED;
     // With stale_max m is stored this much above the maximum (in powers of two), ...
     static constexpr float kHeadroom = !kStaleMax ? 0.f : kBf16 ? 28.f : 2.f;
     static constexpr float kHeadroomFactor = !kStaleMax ? 1.f : kBf16 ? 0x1p28f : 4.f;
@@ -62,6 +65,11 @@ struct Softmax {
     static constexpr int kMostGrew = 56;
     static constexpr int kSampled = CFG.rows_in_turn ? kScores / 8 : 4;
     static constexpr int kSteady = 64;
+    // In a watched tile a row has a new m where its scores are above the old one by more than this
+    // (in powers of two): P of no more than that is not too large.
+    static constexpr float kWatchedGrowth = kBf16 ? 3.f : 8.f;
+    // The factor `a` of a row that would have been corrected.
+    static constexpr float kJump = kBf16 ? 0x1p-34f : 0x1p-16f;
     // The factor `a` of a row that grew so much that it may soon be too large again.
     static constexpr float kGrewMuch = 0x1p-8f;
     // Registers of a thread for O, and for S and P.
@@ -70,9 +78,10 @@ struct Softmax {
     // registers for.
     static constexpr bool kHasRoom = CFG.mma_warpgroups == 2 && CFG.min_ctas_per_sm == 1 &&
                                      CFG.d_v() <= 128 && kTileRegisters <= 176;
-    static constexpr int kEarly = kStaleMax && CFG.overlap && kHasRoom && kScores >= 32
-                                      ? (CFG.rows_in_turn && kScores < 64 ? kScores / 2 : 32)
-                                      : 0;
+    static constexpr int kEarly =
+        (kStaleMax || kExactMax) && CFG.overlap && kHasRoom && kScores >= 32
+            ? (CFG.rows_in_turn && kScores < 64 ? kScores / 2 : 32)
+            : 0;
     // Whether maxima may come first.  Single warpgroups, many to a multiprocessor, have no issue
     // slots for the question, and the largest blocks no register.
     static constexpr bool kMaxMayBeFirst =
@@ -87,6 +96,10 @@ struct Softmax {
     // Blocks to come whose maxima come before their exponentials.  With adaptive_max kSteady is
     // added where nearly all rows grew in the last of them, and twice that where they did in two.
     int max_first;
+    int corrections;  // with watched_max, in this tile
+    // With exact_max and in a watched tile: whether some m of the warp is negative, or its rounding
+    // shows.
+    bool any_special;
 
     __device__ __forceinline__ void set_scale(float softmax_scale) {
         scale_log2 = softmax_scale * kLog2E;
@@ -338,6 +351,56 @@ struct Softmax {
             row_sum[i] += sums.row[i];
             const float one = kByHalves ? fabsf(sums.difference[i]) : sums.row[i];
             largest[i] = fmaxf(largest[i], one);
+        }
+    }
+
+    // --- with maxima in every block --------------------------------------------------------
+
+    // m of rows from `first` to before `end` becomes c times the highest score so far, or in a
+    // watched tile remains near it; `a` is what O must be multiplied with.  Not before `number` is
+    // there.
+    __device__ __forceinline__ void take_maxima(const float (&s)[kScores], float (&a)[2], int first,
+                                                int end, float number) {
+        int highest[2];
+#pragma unroll
+        for (int i = first; i < end; ++i) highest[i] = highest_bits(s, i, number);
+        if (any_special) {
+#pragma unroll
+            for (int i = first; i < end; ++i) {
+                const int of_negative = highest_bits_of_negative(s, i);
+                highest[i] = highest[i] < 0 ? of_negative : highest[i];
+            }
+        }
+#pragma unroll
+        for (int i = first; i < end; ++i) {
+            const float most = scaled_max(__int_as_float(highest[i]));
+            float new_max = fmaxf(row_max[i], most);
+            if constexpr (kWatches) {
+                const float next =
+                    in_whole_powers(row_max[i], with_headroom(most, kHeadroom, true));
+                new_max = most > row_max[i] + kWatchedGrowth ? next : row_max[i];
+            }
+            a[i] = ptx::ex2_approx(row_max[i] - new_max);
+            row_max[i] = new_max;
+        }
+    }
+
+    // After new maxima.
+    __device__ __forceinline__ void look_at_maxima() {
+        any_special =
+            any_lane(row_max[0] < 0.f || row_max[1] < 0.f || large_max(0) || large_max(1));
+    }
+
+    __device__ __forceinline__ void count_jumps(const float (&a)[2]) {
+        if (any_lane(a[0] < kJump || a[1] < kJump)) ++corrections;
+    }
+
+    __device__ __forceinline__ void add(const BlockSums& sums, const float (&a)[2]) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            row_sum[i] = fmaf(row_sum[i], a[i], sums.row[i]);
+            const float one = kByHalves ? fabsf(sums.difference[i]) : sums.row[i];
+            if constexpr (kStaleMax) largest[i] = fmaxf(largest[i] * a[i], one);
         }
     }
 

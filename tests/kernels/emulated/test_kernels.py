@@ -30,6 +30,15 @@ KERNELS = (
      "+dynamic+longest_first+rows_in_turn+adaptive_max", "causal+ragged+lse"),
     ("sm90(BF16, 64, 192x48): stages_2+pingpong+overlap+stale_max+dynamic+longest_first"
      "+single_loop+adaptive_max", "causal+ragged"),
+    ("sm90(FP16, 64, 128x64): stages_2+q_stages_2+pingpong+overlap+cross_tile_overlap+exact_max"
+     "+dynamic+longest_first+rows_in_turn", "causal+ragged+lse"),
+    ("sm90(BF16, 64, 192x64): stages_2+pingpong+overlap+exact_max+dynamic+single_loop",
+     "causal+ragged"),
+    ("sm90(BF16, 64, 64x48): stages_2+exact_max", "ragged+lse"),
+    ("sm90(FP16, 64, 128x64): stages_2+q_stages_2+pingpong+overlap+cross_tile_overlap+watched_max"
+     "+dynamic+longest_first+rows_in_turn+adaptive_max", "causal+ragged+lse"),
+    ("sm90(BF16, 64, 192x64): stages_2+pingpong+overlap+watched_max+dynamic+single_loop",
+     "causal+ragged"),
     ("sm90(BF16, 64, 192x64): stages_3+q_stages_2+pingpong+overlap+cross_tile_overlap+dynamic"
      "+longest_first+early_test_wait", "ragged"),
     ("sm90(FP16, 64, 128x32): stages_3+overlap+thresholded_rescale+static", "causal+lse"),
