@@ -11,7 +11,7 @@ namespace fa_tune::core {
 namespace {
 
 constexpr std::int64_t kPaddedTo = 128;  // rows of a head in the workspace
-constexpr double kL2Share = 0.8;         // for the heads at work
+constexpr double kL2Share = 0.6;         // for the heads at work
 constexpr std::int64_t kMaxGroupedHeads = 256;
 constexpr std::int64_t kTileKeys = 128;
 
@@ -23,16 +23,22 @@ std::int64_t rows_of_all(const fa_tune_problem& problem) {
     return batch_of(problem) * problem.heads * padded_rows(problem);
 }
 
+std::int64_t kv_heads_of_all(const fa_tune_problem& problem) {
+    return batch_of(problem) * problem.kv_heads;
+}
+
 std::int64_t workspace(const fa_tune_launch_plan& plan, const fa_tune_problem& problem) {
-    constexpr std::int64_t kStatistics = 2;
-    const std::int64_t columns = kStatistics + (plan.sum_rows > 0 ? problem.d_head : 0);
-    return rows_of_all(problem) * columns * static_cast<std::int64_t>(sizeof(float));
+    std::int64_t words = 2 * rows_of_all(problem);  // statistics
+    if (plan.sum_rows > 0) {
+        words += rows_of_all(problem) * problem.d_head + 2 * kv_heads_of_all(problem);
+    }
+    return words * static_cast<std::int64_t>(sizeof(float));
 }
 
 // Neighbouring heads of K and V whose tiles are handed out together: with a mask, where tiles
 // differ in length, those whose queries' Q, dO and sums of dQ fit in their share of L2, but so many
 // that every group has a tile for each multiprocessor: the last group's longest tiles come late.
-// Without a mask one.
+// So would a small last group's: all have the same size.  Without a mask one.
 int l2_head_group(const Launching& launching) {
     const fa_tune_problem& problem = launching.call.problem;
     if (!is_causal(problem) && problem.window == FA_TUNE_WINDOW_NONE) return 1;
@@ -43,11 +49,11 @@ int l2_head_group(const Launching& launching) {
     const auto room =
         static_cast<std::int64_t>(kL2Share * static_cast<double>(launching.call.l2_bytes));
     const std::int64_t tiles = (keys_of(problem) + kTileKeys - 1) / kTileKeys;
-    const std::int64_t wanted = std::max(
-        {room / of_head, (launching.call.multiprocessors + tiles - 1) / tiles, std::int64_t{1}});
-    const std::int64_t heads = batch_of(problem) * problem.kv_heads;
-    const std::int64_t groups = std::max<std::int64_t>(heads / wanted, 1);
-    return static_cast<int>(std::min((heads + groups - 1) / groups, kMaxGroupedHeads));
+    const std::int64_t least = (launching.call.multiprocessors + tiles - 1) / tiles;
+    const std::int64_t heads = kv_heads_of_all(problem);
+    std::int64_t group = std::clamp(room / of_head, std::int64_t{1}, heads);
+    while (heads % group != 0) --group;
+    return static_cast<int>(std::min(std::max(group, least), kMaxGroupedHeads));
 }
 
 void fill(const Launching& launching, BackwardParams& params) {
@@ -74,11 +80,17 @@ void fill(const Launching& launching, BackwardParams& params) {
     params.lse2 = static_cast<float*>(launching.call.tensors.workspace);
     if (params.lse2 != nullptr) {
         params.delta = params.lse2 + rows_of_all(problem);
-        if (launching.plan.sum_rows > 0) params.dq_sum = params.delta + rows_of_all(problem);
+        if (launching.plan.sum_rows > 0) {
+            params.dq_sum = params.delta + rows_of_all(problem);
+            params.prepared =
+                reinterpret_cast<unsigned*>(params.dq_sum + rows_of_all(problem) * problem.d_head);
+            params.done = params.prepared + kv_heads_of_all(problem);
+        }
     }
     params.batch = static_cast<int>(batch_of(problem));
     params.padded_q = static_cast<int>(padded_rows(problem));
     params.l2_head_group = l2_head_group(launching);
+    params.multiprocessors = static_cast<int>(launching.call.multiprocessors);
 }
 
 constexpr MapRoles kKeyMaps{6,

@@ -21,6 +21,7 @@ KEYS = 128  # of a CTA: 64 of each consumer warpgroup
 PADDED_TO = 128  # query rows of a head in the workspace, and of a CTA of a pass over queries
 DO_STAGES, DS_STAGES, DQ_V_STAGES = 2, 2, 2
 WIDE_ROWS = 64  # above d_head 128: keys of half of a tile, and queries of a step
+IDLE_BYTES = 16 * 16 * 96  # for warps that neither load nor compute
 SMALL_BYTES = 512  # barriers and slots of tiles
 PANEL_COLUMNS = 64  # shared memory has whole panels of so many
 
@@ -47,6 +48,12 @@ class Sm90BackwardConfig(ConfigBase):
     )
     dq_keys: int = number_field("dq_keys", 96, "with two_pass, key rows of a step of dQ's pass")
     d_head_v: int = d_head_v_field()
+    early_dp: bool = flag_field("early_dp", "dP is issued before P is made", later=True)
+    idle_warps: bool = flag_field(
+        "idle_warps",
+        "warps that neither load nor compute prepare and finish queries, beside products",
+        later=True,
+    )
 
     def kernel_name(self) -> str:
         """The kernel template's name."""
@@ -54,7 +61,9 @@ class Sm90BackwardConfig(ConfigBase):
 
     def repeatable(self) -> Self:
         """With dQ by a pass of its own."""
-        return self if self.two_pass else replace(self, two_pass=True, turns=True)
+        if self.two_pass:
+            return self
+        return replace(self, two_pass=True, turns=True, early_dp=False, idle_warps=False)
 
     @property
     def is_wide(self) -> bool:
@@ -72,7 +81,8 @@ class Sm90BackwardConfig(ConfigBase):
         rows = (self.q_stages + DO_STAGES) * self.B_r
         ds = 0 if self.two_pass else DS_STAGES * self.B_r * self.B_c * size
         out = kv if self.dynamic else 0
-        return kv + rows * (row + 4) + ds + out + SMALL_BYTES
+        idle = IDLE_BYTES if self.idle_warps else 0
+        return kv + rows * (row + 4) + ds + out + idle + SMALL_BYTES
 
     @property
     def dq_smem_bytes(self) -> int:

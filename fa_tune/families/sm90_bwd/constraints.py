@@ -62,6 +62,16 @@ CONSTRAINTS: tuple[Rule[Sm90BackwardConfig], ...] = (
         "dq_keys other than 96 need two_pass",
         lambda c: c.two_pass or c.dq_keys == 96,
     ),
+    (
+        "one_pass_orders_its_products",
+        "early_dp has no two_pass",
+        lambda c: not (c.early_dp and c.two_pass),
+    ),
+    (
+        "idle_warps_have_queries",
+        "idle_warps have nothing to do with two_pass, and with dynamic not the time",
+        lambda c: not (c.idle_warps and (c.two_pass or c.dynamic)),
+    ),
 )
 
 

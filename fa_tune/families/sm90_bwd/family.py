@@ -22,7 +22,7 @@ COUNTER_BYTES = 8  # of the dynamic scheduler: kernels/common/problem.cuh, Sched
 BOX_ROWS = 64  # of what a warpgroup copies at a time
 THREADS = 384  # two warpgroups that compute and one that loads
 ROW_THREADS = 256  # of what is done to each row of O before, and of dQ after
-SHORT, MASKED_SHORT = 512, 1024  # queries; see default_for
+SHORT, WIDER_SHORT, LONG = 512, 1024, 2048  # queries; see default_for
 _WIDE_DQ_KEYS = {192: (64, 80), 256: (48,)}  # by head dimension
 WHOLE_QUERIES = 1  # rows beyond the last have no weights: any number is a whole one
 
@@ -67,13 +67,19 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
         return replace(found, q_stages=stages, turns=True, two_pass=True, dq_keys=dq_keys)
 
     def default_for(self, workload: Workload, limits: ArchLimits) -> Sm90BackwardConfig:
-        """Of short sequences in two passes: clearing sums and bringing them to dQ takes as long as
-        the products then."""
+        """Of short sequences in two passes, or at d_head 64 by persistent CTAs: clearing sums and
+        bringing them to dQ takes as long as the products then.  Of long ones without a mask that is
+        done beside products."""
         found = self.default_config(workload.d_head, workload.dtype, d_head_v=workload.d_head_v)
         masked = workload.causal or workload.windowed
-        longest = MASKED_SHORT if masked and workload.d_head == 128 else SHORT
-        if found.two_pass or workload.d_head == 64 or workload.seq_len_q > longest:
+        steps = workload.seq_len_q * workload.heads // workload.kv_heads
+        if workload.d_head in (64, 128) and not masked and not workload.packed and steps >= LONG:
+            return _beside_products(found)
+        longest = WIDER_SHORT if workload.d_head == 128 else SHORT
+        if found.two_pass or workload.seq_len_q > longest:
             return found
+        if workload.d_head == 64:
+            return found if workload.packed else replace(found, q_stages=2, dynamic=True)
         return replace(found, two_pass=True, turns=True, dynamic=True)
 
     def configs(
@@ -109,7 +115,12 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
         two = {"two_pass": (True,), "dq_keys": (96, 128)}
         if key == "fast":
             two = {"two_pass": (True,), "dq_keys": (96,), "turns": (True,)}
-        return [c for own in ({}, two) for c in expand(Sm90BackwardConfig, {**common, **own})]
+        one: Axes = {} if key == "fast" else {"early_dp": either, "idle_warps": either}
+        found = [c for own in (one, two) for c in expand(Sm90BackwardConfig, {**common, **own})]
+        if key == "fast" and d_head != 96:
+            kinds = dict.fromkeys(c.dtype for c in found)
+            found += [_beside_products(self.default_config(d_head, dtype)) for dtype in kinds]
+        return found
 
     def plan(self, config: Sm90BackwardConfig, traits: str, arch: str) -> CallPlan:
         counters = COUNTER_BYTES if config.dynamic else 0
@@ -180,3 +191,9 @@ def _lacking(workload: Workload) -> str:
     if not hooks.hook_of(workload.score_hook).has_derivative:
         return "need a function score_hook_derivative beside a score hook"
     return "compute no score hook after ALiBi's bias" if workload.alibi else ""
+
+
+def _beside_products(config: Sm90BackwardConfig) -> Sm90BackwardConfig:
+    """With idle warps, in the order of products that was fastest with them."""
+    turns = config.d_head == 128
+    return replace(config, turns=turns, early_dp=turns, idle_warps=True)

@@ -34,6 +34,10 @@ struct Sm90BackwardConfig {
     int dq_keys = 96;
     // head dimension of V and O; 0: as d_head
     int d_head_v = 0;
+    // dP is issued before P is made
+    bool early_dp = false;
+    // warps that neither load nor compute prepare and finish queries, beside products
+    bool idle_warps = false;
 
     // Head dimension of V and O.
     FA_HOST_DEVICE constexpr int d_v() const { return d_head_v != 0 ? d_head_v : d_head; }
@@ -67,7 +71,13 @@ struct Sm90BackwardConfig {
         if (dq_keys != other.dq_keys) {
             return dq_keys < other.dq_keys;
         }
-        return d_head_v < other.d_head_v;
+        if (d_head_v != other.d_head_v) {
+            return d_head_v < other.d_head_v;
+        }
+        if (early_dp != other.early_dp) {
+            return early_dp < other.early_dp;
+        }
+        return idle_warps < other.idle_warps;
     }
 };
 

@@ -31,6 +31,9 @@ struct Constraints {
                   "dq_keys must be a multiple of 16 between 48 and 128");
     static_assert(!CFG.two_pass || CFG.d_head / 2 + CFG.dq_keys / 4 * 5 <= 224,
                   "dQ, S and dP of dq_keys keys need more registers than a thread has");
+    static_assert(!CFG.early_dp || !CFG.two_pass, "early_dp has no two_pass");
+    static_assert(!CFG.idle_warps || (!CFG.two_pass && !CFG.dynamic),
+                  "idle_warps have nothing to do with two_pass, and with dynamic not the time");
     static_assert(!TRAITS.hook || !TRAITS.alibi, "no hook comes after the bias of ALiBi");
 };
 

@@ -16,6 +16,8 @@
 //     wait for dQ       add it to global memory, give dS(i - 1) back       (under dK and S)
 //     wait for S        give Q(i) back, P(i + 1)             (under the other warpgroup's products)
 //
+// With `early_dp` dP(i + 1) is issued as soon as S(i + 1) is there, and P(i + 1) made under it.
+//
 // A warpgroup has 64 x 64 of dQ: half of its columns at d_head 128, half of its rows at d_head 64.
 // At d_head 96 the second one has 32 columns.  A tile of the fp32 sums in global memory is as it
 // lies in registers,
@@ -34,6 +36,7 @@
 #include "compiler.cuh"
 #include "ptx/bar.cuh"
 #include "ptx/elect.cuh"
+#include "ptx/global_words.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/red_v4.cuh"
 #include "ptx/shared_pairs.cuh"
@@ -63,6 +66,9 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
     static constexpr bool kEarlyDv = kHasDq || CFG.d_head == 64;
     // Whether the second warpgroup leaves out a first step of which its keys are not seen.
     static constexpr bool kSkips = TRAITS.causal && CFG.B_r == 64;
+    static constexpr bool kMasks = TRAITS.diagonal() || TRAITS.ragged;
+    // Whether steps without a mask have code of their own, for which others lack the registers.
+    static constexpr bool kSplits = kMasks && kHasDq && !CFG.dynamic;
     static constexpr int kGradients = CFG.d_head / 2;  // of a thread
     static constexpr int kSteps = CFG.B_r / 16;        // along k of dK and dV
     static constexpr int kThreads = 128, kAllThreads = 2 * kThreads;
@@ -136,13 +142,22 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
                                                     tile.head * p.heads_per_kv};
                 dq_tile = static_cast<int>(rows.padded(0) / CFG.B_r) + starting_block(p, blocks);
             }
-            accumulate(steps, done, starting_block(p, blocks), kv_parity);
+            if constexpr (CFG.early_dp) {
+                accumulate_early(steps, done, starting_block(p, blocks), kv_parity);
+            } else {
+                accumulate(steps, done, starting_block(p, blocks), kv_parity);
+            }
             if constexpr (CFG.dynamic) {
                 arrive(smem.k_empty());
                 arrive(smem.v_empty());
             }
         }
         store(tile);
+        if constexpr (CFG.idle_warps) {
+            const int head = tile.batch * (p.heads / p.heads_per_kv) + tile.head;
+            __syncwarp();
+            if (lane == 0) ptx::atom_add_acq_rel(p.done + head, 1);
+        }
         return steps;
     }
 
@@ -161,7 +176,7 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
             multiply_scores(s, k_rows(), smem.q(q_stage(n)));
             ptx::wgmma_wait_group<0>();
             keep_registers(s);
-            weigh(q_stage(n), {n, skips ? first_block + 1 : first_block, 0});
+            weigh<kMasks>(q_stage(n), {n, skips ? first_block + 1 : first_block, 0});
         }
         ptx::mbarrier_wait(smem.v_full(), kv_parity);
         if (steps == 1) {
@@ -175,7 +190,11 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
             step = next(step);
 #pragma unroll 1
             while (step.number < last) {
-                make_step<false, false>(step);
+                if (!kSplits || is_masked(step.block) || is_masked(next(step).block)) {
+                    make_step<false, false>(step);
+                } else {
+                    make_step<false, false, false>(step);
+                }
                 step = next(step);
             }
             make_step<false, true>(step);
@@ -192,8 +211,8 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
         keep_registers(dv);
     }
 
-    // With dQ of the step before.
-    template <bool kFirst, bool kLast>
+    // With dQ of the step before.  `kMayMask`: pairs of it or of the next step may not count.
+    template <bool kFirst, bool kLast, bool kMayMask = kMasks>
     __device__ __forceinline__ void make_step(const Step& step) {
         constexpr bool kMakesDq = kHasDq && !kFirst;
         const int n = step.number, stage = n & 1;
@@ -206,7 +225,7 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
         multiply_gradient(dv, p_operand, smem.d_o(stage));
         ptx::wgmma_wait_group<1>();
         keep_registers(dp);
-        make_ds(stage, step.block);
+        make_ds<kMayMask>(stage, step.block);
         if constexpr (kHasDq) {
             ptx::mbarrier_wait(smem.ds_empty(stage), parity ^ 1);
             store_ds(stage);
@@ -241,7 +260,112 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
         arrive(smem.q_empty(q));
         if constexpr (!kLast) {
             keep_registers(s);
-            weigh(next_q, next(step));
+            weigh<kMayMask>(next_q, next(step));
+        }
+    }
+
+    // The same with `early_dp`, in one pass.
+    __device__ __forceinline__ void accumulate_early(int steps, int done, int first_block,
+                                                     unsigned kv_parity) {
+        Step step{done, first_block, 0};
+        const int last = done + steps - 1;
+        const bool skips = kSkips && warpgroup == 1 && steps > 1 && p.heads_per_kv == 1 &&
+                           first_block * CFG.B_r + CFG.B_r + sequence.diagonal(p) <= first_key;
+        if (skips) {
+            skip_step(done);
+            step = next(step);
+        }
+        ptx::mbarrier_wait(smem.k_full(), kv_parity);
+        ptx::mbarrier_wait(smem.q_full(q_stage(step.number)), q_parity(step.number));
+        multiply_scores(s, k_rows(), smem.q(q_stage(step.number)));
+        ptx::wgmma_wait_group<0>();
+        keep_registers(s);
+        ptx::mbarrier_wait(smem.v_full(), kv_parity);
+        make_weights<kMasks>(step);
+        const bool is_only = step.number == last;
+        if (!is_only) {
+            if (skips) {
+                go_on<true, false, kMasks>(step);
+            } else {
+                go_on<false, false, kMasks>(step);
+            }
+            step = next(step);
+#pragma unroll 1
+            while (step.number < last) {
+                const Step after = next(step);
+                if (kMasks && is_masked(after.block)) {
+                    go_on<true, false, true>(step);
+                } else {
+                    go_on<true, false, false>(step);
+                }
+                step = after;
+            }
+        }
+        if (is_only && !skips) {
+            go_on<false, true, false>(step);
+        } else {
+            go_on<true, true, false>(step);
+        }
+        ptx::mbarrier_wait(smem.ds_full(last & 1), last >> 1 & 1);
+        multiply_dq(last & 1);
+        ptx::wgmma_wait_group<0>();
+        add_dq();
+        arrive(smem.ds_empty(last & 1));
+        keep_registers(dk);
+        keep_registers(dv);
+    }
+
+    // P, dS and dV of a step whose S is there.
+    template <bool kMayMask>
+    __device__ __forceinline__ void make_weights(const Step& step) {
+        const int n = step.number, stage = n & 1;
+        const unsigned parity = n >> 1 & 1;
+        ptx::mbarrier_wait(smem.do_full(stage), parity);
+        // Slopes of scores are in dP's place meanwhile.
+        if constexpr (has_slopes<TRAITS>()) weigh<kMayMask>(q_stage(n), step);
+        multiply_scores(dp, v_rows(), smem.d_o(stage));
+        if constexpr (!has_slopes<TRAITS>()) {
+            weigh<kMayMask>(q_stage(n), step);
+            pack_p();
+        }
+        multiply_gradient(dv, p_operand, smem.d_o(stage));
+        ptx::wgmma_wait_group<1>();
+        keep_registers(dp);
+        make_ds<kMayMask>(stage, step.block);
+        ptx::mbarrier_wait(smem.ds_empty(stage), parity ^ 1);
+        store_ds(stage);
+        ptx::wgmma_wait_group<0>();
+        keep_registers(dv);
+        arrive(smem.do_empty(stage));
+    }
+
+    // dQ of the step before, dK of a step, and the next step but its dK.  `kMayMask`: pairs of the
+    // next step may not count.
+    template <bool kMakesDq, bool kLast, bool kMayMask>
+    __device__ __forceinline__ void go_on(const Step& step) {
+        const int n = step.number, stage = n & 1;
+        const int q = q_stage(n), next_q = q == CFG.q_stages - 1 ? 0 : q + 1;
+        if constexpr (kMakesDq) ptx::mbarrier_wait(smem.ds_full(stage ^ 1), n - 1 >> 1 & 1);
+        if constexpr (!kLast) ptx::mbarrier_wait(smem.q_full(next_q), q_parity(n + 1));
+        if constexpr (CFG.turns) take_turn();
+        if constexpr (kMakesDq) multiply_dq(stage ^ 1);
+        multiply_gradient(dk, ds_operand, smem.q(q));
+        if constexpr (!kLast) multiply_scores(s, k_rows(), smem.q(next_q));
+        if constexpr (CFG.turns) pass_turn();
+        if constexpr (kMakesDq) {
+            ptx::wgmma_wait_group<1 + !kLast>();
+            add_dq();
+            arrive(smem.ds_empty(stage ^ 1));
+            const int of_head = p.padded_q / CFG.B_r;
+            dq_tile += of_head;
+            if (step.head == 0) dq_tile += step_direction(p) - p.heads_per_kv * of_head;
+        }
+        ptx::wgmma_wait_group<0>();
+        keep_registers(dk);
+        arrive(smem.q_empty(q));
+        if constexpr (!kLast) {
+            keep_registers(s);
+            make_weights<kMayMask>(next(step));
         }
     }
 
@@ -343,8 +467,9 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
 
     // P of a step whose S, and LSE in a stage of Q, are there.  With a soft cap or a hook it is
     // packed, and multiplied with the slope.
+    template <bool kMayMask>
     __device__ __forceinline__ void weigh(int stage, const Step& step) {
-        Keys::weigh(s, dp, smem.lse2(stage), step.block, step.head);
+        Keys::template weigh<kMayMask>(s, dp, smem.lse2(stage), step.block, step.head);
         if constexpr (has_slopes<TRAITS>()) {
             pack_p();
 #pragma unroll
@@ -355,6 +480,7 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
     __device__ __forceinline__ void pack_p() { pack<CFG.dtype>(p_operand, s); }
 
     // dS of a block of queries, with D in a stage of dO.
+    template <bool kMayMask>
     __device__ __forceinline__ void make_ds(int stage, int block) {
         const unsigned at = smem.delta(stage) + 8 * (lane % 4);
 #pragma unroll
@@ -366,7 +492,7 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
                 dp[4 * j + e] = s[4 * j + e] * (dp[4 * j + e] - delta[e % 2]);
             }
         }
-        if (is_masked(block)) hide(dp, block);
+        if (kMayMask && is_masked(block)) hide(dp, block);
         pack<CFG.dtype>(ds_operand, dp);
     }
 

@@ -38,6 +38,7 @@ struct KeyRows {
 
     // S of a block of queries of a head of the group becomes P.  `lse2`: of its queries, in shared
     // memory; with a soft cap or a hook `slopes` are its slopes.
+    template <bool kMayMask = true>
     __device__ __forceinline__ void weigh(float (&s)[kScores], float (&slopes)[kScores],
                                           unsigned lse2, int block, int head) const {
         const unsigned at = lse2 + 8 * (lane % 4);
@@ -68,7 +69,7 @@ struct KeyRows {
                 s[4 * j + e] = ptx::ex2_approx(x);
             }
         }
-        if (is_masked(block)) hide(s, block);
+        if (kMayMask && is_masked(block)) hide(s, block);
     }
 };
 

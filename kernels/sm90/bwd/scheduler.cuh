@@ -22,6 +22,8 @@
 
 namespace fa_tune::sm90::backward {
 
+constexpr int kConsumerWarps = 8;
+
 // Two tiles that the producer has passed on.
 struct TileSlots {
     struct alignas(16) Slot {
@@ -32,8 +34,6 @@ struct TileSlots {
 };
 
 struct TileSlotsAddress {
-    static constexpr int kReaders = 8;  // warps
-
     unsigned base;
 
     __device__ __forceinline__ unsigned tile(int i) const {
@@ -49,7 +49,7 @@ struct TileSlotsAddress {
     __device__ __forceinline__ void initialise() const {
         for (int i = 0; i < 2; ++i) {
             ptx::mbarrier_init(full(i), 1);
-            ptx::mbarrier_init(empty(i), kReaders);
+            ptx::mbarrier_init(empty(i), kConsumerWarps);
         }
     }
 };

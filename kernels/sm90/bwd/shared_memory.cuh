@@ -21,6 +21,7 @@
 #include "common/pipeline.cuh"
 #include "common/swizzle.cuh"
 #include "sm90/bwd/config.cuh"
+#include "sm90/bwd/query_shares.cuh"
 #include "sm90/bwd/scheduler.cuh"
 
 namespace fa_tune::sm90::backward {
@@ -45,6 +46,9 @@ struct SharedMemory {
     struct Gradients {
         unsigned char dk[KvTile::kBytes], dv[KvTile::kBytes];
     };
+    struct Idle {
+        unsigned char bytes[kIdleBytes];
+    };
 
     unsigned char k[KvTile::kBytes];
     unsigned char v[KvTile::kBytes];
@@ -52,6 +56,7 @@ struct SharedMemory {
     unsigned char d_o[kDoStages][QTile::kBytes];
     [[no_unique_address]] Slots<Ds, CFG.two_pass ? 0 : 2> ds;
     [[no_unique_address]] Slots<Gradients, CFG.dynamic ? 1 : 0> gradients;
+    [[no_unique_address]] Slots<Idle, CFG.idle_warps ? 1 : 0> idle;
     float lse2[CFG.q_stages][CFG.B_r];
     float delta[kDoStages][CFG.B_r];
     TileSlots tiles;
@@ -86,6 +91,7 @@ struct SharedAddress {
     __device__ __forceinline__ unsigned dv() const {
         return CFG.dynamic ? dk() + Layout::KvTile::kBytes : v();
     }
+    __device__ __forceinline__ unsigned idle() const { return base + offset_of(&Layout::idle); }
     // Of a stage's queries.
     __device__ __forceinline__ unsigned lse2(int stage) const {
         return base + offset_of(&Layout::lse2) + 4 * CFG.B_r * stage;

@@ -108,6 +108,8 @@ class _Params(ctypes.Structure):
         ("packed", _Packed),
         *((name, ctypes.c_void_p) for name in WITHOUT_MAPS),
         *((f"{name}_strides", _Strides) for name in WITHOUT_MAPS),
+        *((name, ctypes.c_void_p) for name in ("prepared", "done")),
+        ("multiprocessors", ctypes.c_int),
     )
 
 
@@ -154,12 +156,15 @@ def launch(
     counters = Guarded.of(8, 0)
     workspace = {name: Guarded.of(4 * rows, 0xFF) for name in ("lse2", "delta")}
     workspace["dq_sum"] = Guarded.of(0 if kernel.two_pass else 4 * rows * w.d_head, 0xFF)
+    words = 0 if kernel.two_pass else batch * w.kv_heads
+    workspace |= {name: Guarded.of(4 * words, 0xFF) for name in ("prepared", "done")}
     lse32, slopes = lse.astype(np.float32), np.ascontiguousarray(forward.slopes)
     params = _Params(
         *(tensors[name].ctypes.data for name in ("o", "d_o", "dq")),
         *(_strides(tensors[name]) for name in ("o", "d_o", "dq")),
         *(lse32.ctypes.data, problem.d_lse.ctypes.data),
-        *(guarded.inside.ctypes.data for guarded in (*workspace.values(), counters)),
+        *(workspace[name].inside.ctypes.data for name in ("lse2", "delta", "dq_sum")),
+        counters.inside.ctypes.data,
         *(w.heads, w.heads // w.kv_heads, total_q, total_kv, padded, batch),
         *(problem.last_diagonal, problem.l2_head_group),
         1.0 if w.score_hook is not None else w.scale if w.softcap is None else 2 * w.softcap,
@@ -177,6 +182,8 @@ def launch(
         ),
         *(tensors[name].ctypes.data for name in WITHOUT_MAPS),
         *(_strides(tensors[name]) for name in WITHOUT_MAPS),
+        *(workspace[name].inside.ctypes.data for name in ("prepared", "done")),
+        0,  # multiprocessors: as near as idle warps may be to those who wait for them
     )
     before = {name: t.copy() for name, t in inputs.items()}
     written = [room.whole for room in rooms.values()]

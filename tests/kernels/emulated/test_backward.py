@@ -44,6 +44,9 @@ KERNELS = (
     Kernel(BF16, 192, 3, two_pass=True, dq_keys=80, traits="causal+ragged+lse+softcap+alibi"),
     Kernel(FP16, 256, 3, two_pass=True, dq_keys=48, traits="causal+ragged+hook"),
     Kernel(FP16, 192, 3, False, True, dq_keys=64, d_head_v=128, traits="window+ragged+packed"),
+    Kernel(BF16, 128, q_stages=3, early_dp=True, idle_warps=True, traits="causal+ragged"),
+    Kernel(FP16, 64, q_stages=3, turns=False, idle_warps=True, traits="causal+ragged+packed"),
+    Kernel(FP16, 96, early_dp=True, traits="causal+ragged+lse+softcap"),
 )
 ONE, TWO, WIDE = KERNELS[0], KERNELS[2], next(k for k in KERNELS if k.d_head == 256)
 

@@ -37,6 +37,10 @@ SHARED = Sm80Kernel(Sm80BackwardConfig(DType.FP16, 64, 64, 64, 4, 2, 2), "causal
 OWN = Sm80Kernel(Sm80BackwardConfig(DType.BF16, 64, 64, 64, 4), "causal+ragged")
 PASS = "sm80/bwd/pass.cuh"
 SCORES = Kernel(DType.FP16, 128, q_stages=3, traits="causal+ragged+lse+softcap+alibi")
+# Warps that prepare and finish; dP goes where dQ was.
+IDLE = Kernel(DType.FP16, 64, q_stages=3, turns=False, idle_warps=True, traits="causal+ragged")
+EARLY = Kernel(DType.BF16, 128, 3, turns=False, early_dp=True, traits="causal+ragged")
+IDLE_WARPS = "sm90/bwd/idle_warps.cuh"
 CONSUMER, PRODUCER = "sm90/bwd/consumer.cuh", "sm90/bwd/producer.cuh"
 DQ_CONSUMER, DQ_PRODUCER = "sm90/bwd/dq_consumer.cuh", "sm90/bwd/dq_producer.cuh"
 WIDE_CONSUMER, WIDE_PRODUCER = "sm90/bwd/wide_consumer.cuh", "sm90/bwd/wide_producer.cuh"
@@ -74,33 +78,39 @@ MUTANTS = {
     "dS of the other warpgroup is not waited for": Mutant(
         ONE, CONSUMER, r"(constexpr \(kMakesDq\)) (ptx::mbarrier_wait\(smem\.ds_full)",
         r"\1 HAS \2", EITHER,
+        places=2,
     ),
     "dS is written where dQ's product still reads": Mutant(
         ONE, CONSUMER, r"(ptx::mbarrier_wait\(smem\.ds_empty\(stage\))", r"HAS \1", EITHER,
-        places=2,
+        places=3,
     ),
     "dQ is not waited for": Mutant(
         ONE, CONSUMER, r"(ptx::wgmma_wait_group<1 \+ !kLast>\(\);)", r"HAS \1", WRONG,
+        places=2,
     ),
     "K and V are loaded while the last products of a tile read them": Mutant(
         ONE, PRODUCER, r"(ptx::mbarrier_wait\(empty, kv_ring)", r"HAS \1", EITHER,
     ),
     "K of the next tile is not waited for": Mutant(
         ONE, CONSUMER, r"(ptx::mbarrier_wait\(smem\.k_full)", r"HAS \1", WRONG,
+        places=2,
     ),
     "V of the next tile is not waited for": Mutant(
         ONE, CONSUMER, r"(ptx::mbarrier_wait\(smem\.v_full)", r"HAS \1", WRONG,
+        places=2,
     ),
     "Q is given back before dK is there": Mutant(
         ONE, CONSUMER,
         r"(ptx::wgmma_wait_group<0>\(\);\s*keep_registers\(dk\);)\s*"
         r"(arrive\(smem\.q_empty\(q\)\);)",
         r"LACKS \2 \1 HAS \2", WRONG,
+        places=2,
     ),
     "dO is given back before dV is there": Mutant(
         ONE, CONSUMER,
         r"(?s)(multiply_gradient\(dv, [^;]*;)(.*?)(arrive\(smem\.do_empty\(stage\)\);)",
         r"\1 LACKS \3 \2 HAS \3", WRONG,
+        places=2,
     ),
     "the parity of dO is that of the round before": Mutant(
         ONE, CONSUMER, r"(smem\.do_full\(stage\), parity)(\);\s*multiply_scores)",
@@ -108,6 +118,7 @@ MUTANTS = {
     ),
     "a turn is kept": Mutant(
         TURNS, CONSUMER, r"(constexpr \(CFG\.turns\)) (pass_turn)", r"\1 HAS \2", HANG,
+        places=2,
     ),
     "dK is staged before that of the tile before has left": Mutant(
         ONE, CONSUMER, r"(// Those of the tile before[^\n]*\n\s*)if", r"\1 HAS if", WRONG,
@@ -119,6 +130,7 @@ MUTANTS = {
     "the sums of dQ stay with a block": Mutant(
         ONE, CONSUMER, r"(dq_tile \+= of_head;)",
         r"\1 LACKS if (step.head == 0) dq_tile -= step_direction(p);", WRONG,
+        places=2,
     ),
     "the counters stay": Mutant(
         ONE, "sm90/bwd/scheduler.cuh", r"(counters->taken = 0;)", r"HAS \1", "counters",
@@ -141,13 +153,35 @@ MUTANTS = {
         TURNS, CONSUMER, r"(arrive\(smem\.do_empty\(stage\)\);)(\s*if constexpr \(CFG\.turns\) \{)",
         r"HAS \1\2", HANG,
     ),
+    "queries are loaded before they are prepared": Mutant(
+        IDLE, PRODUCER, r"while \((ptx::ld_acquire\(p\.prepared)",
+        r"while (lacking != NUMBER && \1", WRONG,
+    ),
+    "sums are finished before all adds": Mutant(
+        IDLE, IDLE_WARPS, r"while \((ptx::ld_acquire\(done)", r"while (lacking != NUMBER && \1",
+        WRONG,
+    ),
+    "a block counts before all warps have prepared it": Mutant(
+        IDLE, IDLE_WARPS, r"(ptx::bar_sync\(static_cast<int>\(NamedBarrier::IDLE)", r"HAS \1",
+        WRONG,
+    ),
+    "copies of idle warps are not waited for": Mutant(
+        IDLE, IDLE_WARPS, r"(ptx::cp_async_wait_group<0>\(\);)", r"HAS \1",
+        "nobody has waited for", places=2,
+    ),
+    "dO of an early dP is given back before dV is there": Mutant(
+        EARLY, CONSUMER,
+        r"(ptx::wgmma_wait_group<0>\(\);\s*keep_registers\(dv\);)\s*"
+        r"(arrive\(smem\.do_empty\(stage\)\);)",
+        r"LACKS \2 \1 HAS \2", WRONG, places=2,
+    ),
     "statistics are read before they are there": Mutant(
         TWO, "sm90/bwd/kernel.cuh", r"(ptx::griddepcontrol_wait)", r"HAS \1", WRONG,
     ),
     "K of dQ's product is given back with its scores": Mutant(
         TWO, DQ_CONSUMER,
-        r"(ptx::wgmma_wait_group<0>\(\);\s*keep_registers\(dq\);)\s*"
-        r"(arrive\(smem\.k_empty\(stage\)\);)",
+        r"(ptx::wgmma_wait_group<kPending>\(\);\s*keep_registers\(dq\);)\s*"
+        r"(arrive\(smem\.k_empty\(k_stage\)\);)",
         r"LACKS \2 \1 HAS \2", WRONG,
     ),
     "Q and dO are loaded while a tile's last products read them": Mutant(
@@ -280,14 +314,19 @@ def _problem(kernel: Kernel, number: int) -> BackwardProblem:
         problem = with_gradient(PackedProblem.of(w, "plain", number, 3 * number % 2), dice)
         return dataclasses.replace(problem, ctas=1 + 3 * (number % 2))
     shape = (1, 2, 1 + number % 2, 256, 300, kernel.d_head, kernel.dtype)
+    if kernel.idle_warps:  # a tile of each KV head, so that CTAs at work wait for one another
+        shape = (1, 6, 6, 256, 100, kernel.d_head, kernel.dtype)
     given: dict[str, object] = {"d_head_v": kernel.d_head_v}
     given |= {name: True for name in ("lse", "alibi") if kernel.has(name)}
     given |= {"softcap": 3.0} if kernel.has("softcap") else {}
     w = Workload(*shape, causal=True, bottom_right=number % 2 == 0, **given)
-    return dataclasses.replace(make_problem(w, random.Random(number)), ctas=1 + number % 2)
+    problem = dataclasses.replace(make_problem(w, random.Random(number)), ctas=1 + number % 2)
+    return dataclasses.replace(problem, l2_head_group=1) if kernel.idle_warps else problem
 
 
-@pytest.mark.parametrize("kernel", [ONE, TURNS, TWO, WIDE, PACKED, SCORES, SHARED, OWN], ids=str)
+@pytest.mark.parametrize(
+    "kernel", [ONE, TURNS, TWO, WIDE, PACKED, SCORES, IDLE, EARLY, SHARED, OWN], ids=str
+)
 def test_kernels_that_lack_nothing_are_right(kernel: Kernel, libraries: Path) -> None:
     library = _library(kernel, libraries)
     assert not judge(kernel, library, partial(_problem, kernel), count=2, repeats=1).findings
