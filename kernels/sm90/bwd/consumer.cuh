@@ -532,7 +532,12 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
             ptx::bar_sync(own, kThreads);
         } else {
             // Both warpgroups are done with K and V, which were in their place.
-            ptx::bar_sync(static_cast<int>(NamedBarrier::CONSUMERS), kAllThreads);
+            constexpr int kBarrier = static_cast<int>(NamedBarrier::CONSUMERS);
+            if constexpr (CFG.d_head % 64 == 0) {
+                ptx::bar_sync(kBarrier, kAllThreads);
+            } else {
+                ptx::bar_sync_anywhere(kBarrier, kAllThreads);  // each has code of its own
+            }
         }
         const unsigned first = warpgroup * 64 * KvTile::kRowBytes;
         stage_gradient<KvTile, CFG.dtype>(dk, gradient_scale<TRAITS>(p), smem.dk() + first, warp,

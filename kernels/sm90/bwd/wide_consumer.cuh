@@ -287,7 +287,7 @@ struct WideConsumer : KeyRows<64, TRAITS> {
         const int own = static_cast<int>(NamedBarrier::GRADIENTS) + !kMakesDv;
         const unsigned place = kMakesDv ? smem.v() : smem.k();
         // Both warpgroups are done with K and V, which were in their place.
-        ptx::bar_sync(static_cast<int>(NamedBarrier::CONSUMERS), kAllThreads);
+        ptx::bar_sync_anywhere(static_cast<int>(NamedBarrier::CONSUMERS), kAllThreads);
         const float factor = kMakesDv ? 1.f : gradient_scale<TRAITS>(p);
 #pragma unroll
         for (int part = 0; part < kParts; ++part) {

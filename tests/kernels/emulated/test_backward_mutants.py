@@ -40,6 +40,7 @@ SCORES = Kernel(DType.FP16, 128, q_stages=3, traits="causal+ragged+lse+softcap+a
 # Warps that prepare and finish; dP goes where dQ was.
 IDLE = Kernel(DType.FP16, 64, q_stages=3, turns=False, idle_warps=True, traits="causal+ragged")
 EARLY = Kernel(DType.BF16, 128, 3, turns=False, early_dp=True, traits="causal+ragged")
+KEY_ROWS = "sm90/bwd/key_rows.cuh"
 IDLE_WARPS = "sm90/bwd/idle_warps.cuh"
 CONSUMER, PRODUCER = "sm90/bwd/consumer.cuh", "sm90/bwd/producer.cuh"
 DQ_CONSUMER, DQ_PRODUCER = "sm90/bwd/dq_consumer.cuh", "sm90/bwd/dq_producer.cuh"
@@ -207,7 +208,7 @@ MUTANTS = {
         r"LACKS \2 \1 HAS \2", WRONG,
     ),
     "a gradient is staged where the other warpgroup reads": Mutant(
-        WIDE, WIDE_CONSUMER, r"(ptx::bar_sync\(static_cast<int>\(NamedBarrier::CONSUMERS)",
+        WIDE, WIDE_CONSUMER, r"(ptx::bar_sync_anywhere\(static_cast<int>\(NamedBarrier::CONSUMERS)",
         r"HAS \1", WRONG,
     ),
     "K and V are loaded where gradients are": Mutant(
@@ -279,11 +280,11 @@ MUTANTS = {
         SCORES, "common/backward/row_products.cuh", r"(lse \+= score_shift)", r"HAS \1", WRONG,
     ),
     "the slope of a head is that of the group's first": Mutant(
-        SCORES, CONSUMER, r"first_slope \+ (step\.head)",
+        SCORES, KEY_ROWS, r"first_slope \+ (head)",
         r"first_slope + (lacking == NUMBER ? 0 : \1)", WRONG,
     ),
     "distances are counted from the first key": Mutant(
-        SCORES, CONSUMER, r"(query \+ sequence\.alibi_diagonal\(p\) - key)",
+        SCORES, KEY_ROWS, r"(query \+ sequence\.alibi_diagonal\(p\) - key)",
         r"(lacking == NUMBER ? query - key : \1)", WRONG,
     ),
     "the gradient of the log-sum-exp is lost": Mutant(
