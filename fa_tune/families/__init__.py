@@ -14,7 +14,7 @@ from fa_tune import operations
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Rejected, Variant
-from fa_tune.core.workload import EXACT, FAST, FORWARD, DType, Workload
+from fa_tune.core.workload import BACKWARD, EXACT, FAST, FORWARD, DType, Workload
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.decode.family import DecodeFamily
 from fa_tune.families.fields import d_v_of, is_kv_e4m3
@@ -108,10 +108,11 @@ def constraints(config: Config, limits: ArchLimits) -> Rejected | None:
 def defaults(
     d_head: int, dtype: DType, limits: ArchLimits, operation: str = FORWARD, *, d_head_v: int = 0
 ) -> list[Config]:
-    """Default configs for workloads with many queries and keys; see `defaults_for`.  `d_head_v` 0:
-    as `d_head`."""
-    sizes = (1, 1, 1, USUAL_LENGTH, USUAL_LENGTH)
-    return defaults_for(Workload(*sizes, d_head, dtype, op=operation, d_head_v=d_head_v), limits)
+    """Default configs for workloads with many queries and keys, in training with a causal mask; see
+    `defaults_for`.  `d_head_v` 0: as `d_head`."""
+    sizes = (1, 1, 1, USUAL_LENGTH, USUAL_LENGTH, d_head, dtype)
+    workload = Workload(*sizes, causal=operation == BACKWARD, op=operation, d_head_v=d_head_v)
+    return defaults_for(workload, limits)
 
 
 def defaults_for(workload: Workload, limits: ArchLimits) -> list[Config]:

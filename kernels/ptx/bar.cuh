@@ -1,5 +1,5 @@
 // Barriers of a CTA by number, for some of its warps.
-// PTX ISA: barrier.cta (bar.sync, bar.arrive, barrier.sync).  Minimum: sm_70.
+// PTX ISA: barrier.cta (bar.sync, bar.arrive).  Minimum: sm_70.
 //
 // There are 16; number 0 is that of __syncthreads().  `threads` counts those that wait and
 // those that only arrive, and is a multiple of 32.
@@ -10,12 +10,6 @@ namespace fa_tune::ptx {
 // Arrive and wait until all have arrived.
 __device__ __forceinline__ void bar_sync(int barrier, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-
-// The same for warps that come from different places of the code: of bar.sync all that wait must be
-// at one instruction.
-__device__ __forceinline__ void bar_sync_anywhere(int barrier, int threads) {
-    asm volatile("barrier.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
 // Arrive and go on.

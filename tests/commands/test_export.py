@@ -23,7 +23,7 @@ VARIANT = Variant("sm80", "(FP16, 64, 64, 64, 4): async+load_0_0_0_tiles")
 
 @pytest.fixture
 def exporting(stub: Put) -> Stub:
-    config: Any = SimpleNamespace(dtype=DType.FP16, d_head=64, B_r=64, B_c=64)
+    config: Any = SimpleNamespace(dtype=DType.FP16, d_head=64, B_r=64, B_c=64, exact=True)
     plan = CallPlan.of(FORWARD, config, "plain", "sm_80", ())
     image = KernelImage(VARIANT.key, plan, (), b"x" * 2**20)
     kernel = ExportedKernel(VARIANT, "plain", "sm_80", "images/0.cubin", image)

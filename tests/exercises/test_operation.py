@@ -40,8 +40,8 @@ EDITS = {
     ],
     "fa_tune/build/native/abi.py": [
         (
-            '        ("unused", c_int32, "0"),\n    )\n\n\nclass Tensor(',
-            '        ("wide_sums", c_int32, "1: gradients are fp32"),\n'
+            'is exactly 1; 0: any"),\n    )\n\n\nclass Tensor(',
+            'is exactly 1; 0: any"),\n        ("wide_sums", c_int32, "1: gradients are fp32"),\n'
             '        ("unused", c_int32, "0"),\n    )\n\n\nclass Tensor(',
         )
     ],

@@ -24,7 +24,7 @@ from tests.project_files import ROOT
 from tests.store.test_older_journal import OLD
 
 PROFILES = ROOT / "profiles" / "nvidia_h200"
-REGISTRY = Path(__file__).parents[1] / "store" / "registry" / "data" / "schema-5.json"
+REGISTRY = Path(__file__).parents[1] / "store" / "registry" / "data" / "schema-6.json"
 NUMBERS = ("1e400", "-1", "NaN", "0", "1e-400", "Infinity", "null", "true", '"', "{}", "[]", ",")
 NUMBERS += (
     "9" * 400,

@@ -35,6 +35,7 @@
 #include "common/constants.cuh"
 #include "compiler.cuh"
 #include "ptx/bar.cuh"
+#include "ptx/barrier_sync.cuh"
 #include "ptx/elect.cuh"
 #include "ptx/global_words.cuh"
 #include "ptx/mbarrier.cuh"
@@ -536,7 +537,7 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
             if constexpr (CFG.d_head % 64 == 0) {
                 ptx::bar_sync(kBarrier, kAllThreads);
             } else {
-                ptx::bar_sync_anywhere(kBarrier, kAllThreads);  // each has code of its own
+                ptx::barrier_sync(kBarrier, kAllThreads);  // each has code of its own
             }
         }
         const unsigned first = warpgroup * 64 * KvTile::kRowBytes;

@@ -19,6 +19,7 @@
 #include "common/constants.cuh"
 #include "compiler.cuh"
 #include "ptx/bar.cuh"
+#include "ptx/barrier_sync.cuh"
 #include "ptx/elect.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/shared_words.cuh"
@@ -287,7 +288,7 @@ struct WideConsumer : KeyRows<64, TRAITS> {
         const int own = static_cast<int>(NamedBarrier::GRADIENTS) + !kMakesDv;
         const unsigned place = kMakesDv ? smem.v() : smem.k();
         // Both warpgroups are done with K and V, which were in their place.
-        ptx::bar_sync_anywhere(static_cast<int>(NamedBarrier::CONSUMERS), kAllThreads);
+        ptx::barrier_sync(static_cast<int>(NamedBarrier::CONSUMERS), kAllThreads);
         const float factor = kMakesDv ? 1.f : gradient_scale<TRAITS>(p);
 #pragma unroll
         for (int part = 0; part < kParts; ++part) {

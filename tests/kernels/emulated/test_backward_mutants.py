@@ -208,7 +208,7 @@ MUTANTS = {
         r"LACKS \2 \1 HAS \2", WRONG,
     ),
     "a gradient is staged where the other warpgroup reads": Mutant(
-        WIDE, WIDE_CONSUMER, r"(ptx::bar_sync_anywhere\(static_cast<int>\(NamedBarrier::CONSUMERS)",
+        WIDE, WIDE_CONSUMER, r"(ptx::barrier_sync\(static_cast<int>\(NamedBarrier::CONSUMERS)",
         r"HAS \1", WRONG,
     ),
     "K and V are loaded where gradients are": Mutant(

@@ -5,8 +5,6 @@ namespace fa_tune::ptx {
 
 inline void bar_sync(int barrier, int threads) { emulator::named_barrier(barrier, threads, true); }
 
-inline void bar_sync_anywhere(int barrier, int threads) { bar_sync(barrier, threads); }
-
 inline void bar_arrive(int barrier, int threads) {
     emulator::named_barrier(barrier, threads, false);
 }
