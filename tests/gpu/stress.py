@@ -142,7 +142,7 @@ MUTATIONS: Mapping[str, Mutation] = {
             (
                 r"k\.release\(lane\);(\s*if \(kGivesQBack[^;]*;"
                 r"\s*change_scores\(first_row, block, kMasked \|\| masked\);"
-                r"\s*if constexpr \(kStaleMax && !kMasked\) \{"
+                r"\s*if constexpr \(kStaleMax && !kMasked && !kWatched\) \{"
                 r"\s*if \(masked\) mask\(first_row, block\);\s*typename Rows::Early early;"
                 r"\s*const bool refreshed = begin_stale_max_softmax)",
                 r"k.arrived = 0; k.position.advance();\1",
