@@ -46,7 +46,8 @@ def test_the_sample_takes_every_value_of_every_knob_and_trait(name: str) -> None
         ("sm80, all", "d_head", "optimized_softmax", 0),
         ("sm80, all", "d_head", "lse", 0),
         ("sm90", "scheduler", "lse", 0),
-        ("sm90", "scheduler", "rescale", 0),
+        # Of one tile a CTA, watched_max has none to learn from.
+        ("sm90", "scheduler", "rescale", 1),
         ("sm90", "d_head", "causal", 0),
         # Above 128, three and four have too few registers, mostly.
         ("sm90", "d_head", "mma_warpgroups", 3),

@@ -58,7 +58,8 @@ def _is_padded(seen: Seen, rule: Seen, last: Places) -> bool | None:
     of_padding = shown & (last < seen_by_any.argmax())
     if not (((rule & seen_by_any) == seen).all(1) | blind | of_padding).all():
         return None
-    return bool((rule[known].any(0) & ~seen_by_any).any()) or not known.any()
+    padded = bool((rule[known].any(0) & ~seen_by_any).any()) or not known.any()
+    return None if of_padding.any() and not padded else padded
 
 
 def _rules(rows: Places, last: Places, reach: int, n_kv: int) -> Iterator[tuple[str, Seen]]:
