@@ -11,6 +11,7 @@ import pytest
 
 from fa_tune import families
 from fa_tune.core import hooks
+from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Variant, is_reference
 from fa_tune.core.options import WorkloadOptions
@@ -28,6 +29,7 @@ from tests.tune.two_families.conftest import search
 
 NAME = Sm90BackwardFamily.name
 HOOK = "__device__ float score_hook(float s, int, int, int, int) { return -s; }"
+SEARCHED = backward_of(Workload(1, 1, 1, 1024, 1024, 128, DType.FP16))
 BACKWARD = {"kernels": "fast", "common": {"op": "backward"}, "dtypes": (DType.FP16,)}
 
 
@@ -35,7 +37,7 @@ BACKWARD = {"kernels": "fast", "common": {"op": "backward"}, "dtypes": (DType.FP
 def world(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     family = Sm90BackwardFamily()
     monkeypatch.setitem(families._FAMILIES, NAME, family)
-    default = families.variant(family.default_config(128, DType.FP16)).key
+    default = families.variant(family.default_for(SEARCHED, limits((9, 0)))).key
 
     def time(subject: str, _: Workload) -> float:
         return 1e-3 * (2.0 if subject == default else 3.0 if is_reference(subject) else 1.0)
@@ -51,7 +53,7 @@ def tried(result: SearchResult) -> set[str]:
 
 
 def config_of(world: World, **knobs: Any) -> str:
-    config = families.get(NAME).default_config(128, DType.FP16)
+    config = families.get(NAME).default_for(SEARCHED, limits((9, 0)))
     return str(dataclasses.replace(config, **knobs))  # type: ignore[type-var]
 
 
