@@ -226,7 +226,7 @@ def default_for(workload: Workload) -> Sm90Config:
 def _watched(config: Sm90Config, w: Workload) -> Sm90Config:
     """With watched_max, where it costs other inputs nothing: it was up to 1.5 % slower with a
     causal mask, and bf16 has the room for keys that are far above the others."""
-    if w.dtype is not DType.FP16 or w.causal or not config.adaptive_max:
+    if w.dtype is not DType.FP16 or w.causal or w.windowed or not config.adaptive_max:
         return config
     return replace(config, rescale=Rescale.WATCHED_MAX)
 
