@@ -95,7 +95,7 @@ MUTANTS = {
         r"(k\.release\(lane\);\s*if \(kGivesQBack && block == )0", r"\g<1>1", WRONG,
     ),
     "a panel of O is written before the last one has left": Mutant(
-        APART, "sm90/fwd/epilogue.cuh", r"wait\(\);(\s*sync_warpgroup\(\);  // the panel)", r"\1",
+        APART, "sm90/fwd/epilogue.cuh", r"wait\(\);(\s*if \(panel == 0\) tell_corrections)", r"\1",
         WRONG,
     ),
     "the next tile is not waited for": Mutant(
