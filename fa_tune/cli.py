@@ -57,7 +57,7 @@ SECTIONS = {
         "bench": "Time with CUDA events: mean, median, spread.",
         "run": "Verify one config, then launch it n times.",
         "verify": "Only check results against a reference.",
-        "judge": "Judge a kernel that nobody has to trust.",
+        "judge": "Judge an untrusted kernel, and refuse cheats.",
     },
     "Read measurements": {
         "report": "Tables from our CSV files or straight from ncu's.",

@@ -111,7 +111,7 @@ def command(folder: Path, exported: ExportOptions, options: SearchOptions, quiet
     """Write the chosen kernels as a C++ library, which needs neither Python nor the CUDA toolkit.
 
     A CMake project with the kernels compiled, the choice by workload as the registry made it,
-    examples and tests. What nobody tuned runs with the default. No GPU is needed.
+    examples and tests. Untuned workloads run with the default. No GPU is needed.
 
     \b
     Examples:

@@ -177,7 +177,7 @@ def check(
     "options of the workload.",
 )
 @option("--seq-len", type=LENGTH, help="Sequence length of the queries.")
-@option("--seq-len-kv", type=LENGTH, show_default="as --seq-len", help="That of K and V.")
+@option("--seq-len-kv", type=LENGTH, show_default="as --seq-len", help="Length of K and V.")
 @option("--d-head", type=D_HEAD, default=128, help="Head dimension.")
 @option("--dtype", type=DTYPE, default="fp16", metavar="fp16|bf16", help="Element type.")
 @option(
