@@ -41,9 +41,9 @@ def command(out: Path, keep_inputs: int, command_line: tuple[str, ...]) -> None:
     """Run a program and write the attention problems that it ran, with what each cost and what
     served it.
 
-    The program runs as it would, in several processes too; its standard streams and its exit status
-    are its own. Seen are torch's attention, FlashAttention's functions, flex_attention and ours,
-    in eager mode, in compiled and in CUDA graphs. docs/capture.md describes the file, which
+    The program keeps its output and exit status, and may have several processes. Captured are
+    torch's attention, FlashAttention's functions, flex_attention and ours, in eager mode, compiled
+    graphs and CUDA graphs. docs/capture.md describes the file, which
     `search --captured` reads.
 
     \b

@@ -154,10 +154,10 @@ def command(
     """Verify and time a kernel that may cheat, and refuse it if it does.
 
     TARGET is what `--with` takes: module:function, file.py:function or file.cu:kernel. It runs in
-    a process of its own, on the verification's cases, on shapes and inputs that are drawn, and on
-    the workloads named, where every result that is timed is checked. Without a GPU functions are
-    judged on the CPU, on 256 queries and keys unless lengths are given. Exit status 4 if it is
-    refused, or if a report is not confirmed.
+    a process of its own, on the verification's cases, on random shapes and inputs, and on the
+    given workloads, where every timed result is checked. Without a GPU functions are judged on the
+    CPU, on 256 queries and keys unless lengths are given. Exit status 4 if the target is refused,
+    or if a report is not confirmed.
 
     \b
     Examples:

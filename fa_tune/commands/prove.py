@@ -65,14 +65,14 @@ def command(
 ) -> None:
     """Run a program with fa-tune's kernels and without, and say what it gains.
 
-    The program stays as it is: with fa-tune, torch's scaled_dot_product_attention runs our kernels
-    in all of its processes, as enable_sdpa() has it. A first run is not timed, and shows which
+    The program is not changed: with fa-tune, torch's scaled_dot_product_attention runs our kernels
+    in all of its processes, as after enable_sdpa(). A first run is not timed, and shows which
     kernel served which share of its attention. Then fresh processes take turns, with and without,
-    until the 95 % interval of the ratio is narrower than the gain, no gain of over 1 % is left, or
-    the budget is spent.
+    until the 95 % interval of the ratio is narrower than the gain, a gain of over 1 % is excluded,
+    or the budget is spent.
 
-    Ctrl-C, the budget, or a run that fails, ends with the coverage and the pairs that are finished.
-    Exit status 4 if a run fails, or the first has no attention on a GPU or no end.
+    After Ctrl-C, the budget, or a run that fails, the result has the coverage and the finished
+    pairs. Exit status 4 if a run fails, or the first has no attention on a GPU or no end.
 
     \b
     Examples:

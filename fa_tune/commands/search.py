@@ -113,8 +113,8 @@ class Stale:
     type=NamedPath(readable=False),
     metavar="FILE",
     show_default=False,
-    help="The workloads of a program, which fa-tune capture wrote, the costliest first, until what "
-    "is left can gain no 1 % of its attention's time. No search begins after the seconds of "
+    help="The workloads of a program, as fa-tune capture wrote them, the costliest first, until the "
+    "others can gain less than 1 % of its attention's time. No search begins after the seconds of "
     "--budget.",
 )
 @option(
