@@ -113,9 +113,9 @@ class Stale:
     type=NamedPath(readable=False),
     metavar="FILE",
     show_default=False,
-    help="The workloads of a program, as fa-tune capture wrote them, the costliest first, until the "
-    "others can gain less than 1 % of its attention's time. No search begins after the seconds of "
-    "--budget.",
+    help="The workloads of a program, as fa-tune capture wrote them, the costliest first, until "
+    "the others can gain less than 1 % of its attention's time. No search begins after the seconds "
+    "of --budget.",
 )
 @option(
     "--candidates",

@@ -274,9 +274,9 @@ _SEARCH: Mapping[str, Decorator[Any]] = {
         default=DEFAULT_KERNELS,
         envvar=["FA_TUNE_KERNELS", "KERNELS"],  # the second as earlier collections of scripts
         metavar="KEY|CONFIG",
-        help="Which configs: fast (likely winners), wide (all knobs, thousands), tune (40 per dtype, "
-        "chosen by rules), prog (the optimisation steps), prog-all (these steps at every block "
-        "size), all (tune and prog), a block size of tune like 64,32, or one config like "
+        help="Which configs: fast (likely winners), wide (all knobs, thousands), tune (40 per "
+        "dtype, chosen by rules), prog (the optimisation steps), prog-all (these steps at every "
+        "block size), all (tune and prog), a block size of tune like 64,32, or one config like "
         '"(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles". A set includes the configs of every '
         "family that has a set of that name.",
     ),
