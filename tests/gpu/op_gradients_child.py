@@ -54,15 +54,22 @@ def gradients() -> None:
     for dtype, (d_head, d_v), (batch, heads, kv_heads, n_q, n_kv), traits in problems():
         q, seed = (draw(batch, n_q, heads, d, dtype=dtype) for d in (d_head, d_v))
         k, v = (draw(batch, n_kv, kv_heads, d, dtype=dtype) for d in (d_head, d_v))
-        more = with_tensors(traits)
+        check_attention(q, k, v, seed, traits)
 
-        def plain(*t: Any, traits: Traits = traits, names: Any = tuple(more)) -> Any:
-            return reference(*t[:3], traits._replace(**dict(zip(names, t[3:], strict=True))))
 
-        def ours(*t: Any, traits: Traits = traits, names: Any = tuple(more)) -> Any:
-            return attention(*t[:3], **options_of(traits), **dict(zip(names, t[3:], strict=True)))
+def check_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seed: torch.Tensor, traits: Traits
+) -> None:
+    """Gradients of `attention` where that of its output is `seed`."""
+    more = with_tensors(traits)
 
-        check_gradients((q, k, v, *more.values()), plain, ours, seed, (q.shape, k.shape, traits))
+    def plain(*t: Any) -> Any:
+        return reference(*t[:3], traits._replace(**dict(zip(more, t[3:], strict=True))))
+
+    def ours(*t: Any) -> Any:
+        return attention(*t[:3], **options_of(traits), **dict(zip(more, t[3:], strict=True)))
+
+    check_gradients((q, k, v, *more.values()), plain, ours, seed, (q.shape, k.shape, traits))
 
 
 def check_gradients(tensors: Any, plain: Any, ours: Any, seed: torch.Tensor, said: Any) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from fa_tune.core.options import MachineOptions
 from tests.gpu.conftest import run_python
+from tests.gpu.test_grid import SEED_VARIABLE, fresh_seed
 from tests.project_files import ROOT
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
@@ -77,11 +78,14 @@ def test_operators_caches_and_the_core_are_right(
         assert found == "right"
 
 
-def test_parameters_of_flash_attentions_own_tests() -> None:
-    """In processes side by side: most of the time goes into compiling."""
+@pytest.mark.parametrize("program", ["flash_attn_child", "random_gradients_child"])
+def test_many_problems_are_right(program: str) -> None:
+    """The parameters of FlashAttention's own tests, and random gradients, in processes side by
+    side: most of the time goes into compiling."""
+    seed = [str(fresh_seed())] * (program == "random_gradients_child")
     running = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.gpu.flash_attn_child", str(shard), str(SHARDS)],
+            [sys.executable, "-m", f"tests.gpu.{program}", *seed, str(shard), str(SHARDS)],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -90,11 +94,11 @@ def test_parameters_of_flash_attentions_own_tests() -> None:
         for shard in range(SHARDS)
     ]
     for process in running:
-        told, errors = process.communicate(timeout=300)
+        told, errors = process.communicate(timeout=600)
         assert process.returncode == 0, errors[-3000:]
         found = json.loads(told.splitlines()[-1])
         assert found["count"] > 0
-        assert found["wrong"] == []
+        assert found["wrong"] == [], f"{SEED_VARIABLE}={''.join(seed)} draws these again"
 
 
 def test_where_the_operators_do_not_compile_python_stands_in(tmp_path: Path) -> None:
