@@ -110,7 +110,9 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
         if wide:
             two: Axes = {"two_pass": (True,), "dq_keys": _WIDE_DQ_KEYS[d_head]}
             if key == "fast":
-                two = {**two, "turns": (True,), "dq_keys": _WIDE_DQ_KEYS[d_head][-1:]}
+                # Without a mask d_head 256 was fastest without turns.
+                turns = either if d_head == 256 else (True,)
+                two = {**two, "turns": turns, "dq_keys": _WIDE_DQ_KEYS[d_head][-1:]}
             return list(expand(Sm90BackwardConfig, {**common, **two}))
         two = {"two_pass": (True,), "dq_keys": (96, 128)}
         if key == "fast":

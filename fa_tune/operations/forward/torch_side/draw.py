@@ -30,6 +30,7 @@ from fa_tune.operations.forward.torch_side.far_keys import add_far_keys
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # Q, K and V
 
 PLAIN = 2.0**5  # a factor up to this is for Q alone, as it is where a model learnt it
+_RAISED = (Kind.SINK, Kind.FALLING, Kind.FAR_KEYS)  # some keys, beside scores of one nat
 DIGIT = 64  # blocks are counted in two digits of this, each exact in every dtype
 
 
@@ -52,13 +53,15 @@ def draw(
     v = normal(w.seq_len_kv, w.kv_heads, w.d_v)
     if spec.kind is Kind.PEAKED:
         _scale(q, k, w, torch.tensor(spec.nats, device=device))
-    elif spec.kind is Kind.SINK:
-        _add_sink(q, k, w, torch.ones((), device=device))
-    elif spec.kind is Kind.FALLING:
-        _let_fall(q, k, w, spec.nats)
-    elif spec.kind is Kind.FAR_KEYS:
-        _scale(q, k, w, torch.ones((), device=device))
-        add_far_keys(q, k, workload, generator)
+    elif spec.kind in _RAISED:
+        one = torch.ones((), device=device)
+        _scale(q, k, w, one)
+        if spec.kind is Kind.SINK:
+            _add_sink(q, k, w, one)
+        elif spec.kind is Kind.FALLING:
+            _let_fall(q, k, w, spec.nats)
+        else:
+            add_far_keys(q, k, workload, generator)
     elif spec.kind is Kind.LOW_RANK:
         _lower_rank(q, k)
         _scale(q, k, w, torch.tensor(RANK_SIGMA, device=device))
