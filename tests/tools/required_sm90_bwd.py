@@ -31,4 +31,5 @@ def quick_builds() -> list[BuildRequest]:
     usual = {
         str(family.default_config(d, dtype, d_head_v=d_v)) for d, d_v in HEADS for dtype in DType
     }
-    return [request for request in builds() if request.variant.config in usual]
+    found = [request for request in builds() if request.variant.config in usual]
+    return found[::4]  # each head dimension, with other traits
