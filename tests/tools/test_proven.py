@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.project_files import ROOT, project_files
 from tests.tools import proven
 from tests.tools.required import required_builds
 
@@ -41,11 +42,29 @@ def test_another_code_makes_all_due_and_another_comment_does_not(
     family = type(proven.families.get("sm80"))
     files = dict(proven.families.get("sm80").source_files())
     name = next(iter(files))
-    more = {"// a remark": FEW, "int more();": BUILDS}
-    for text, expected in more.items():
+    proven.note("emulated", proven.emulated_identity())
+    for text, same in {"// a remark": True, "int more();": False}.items():
         changed = {**files, name: f"{files[name]}\n{text}\n"}
         monkeypatch.setattr(family, "source_files", lambda self, found=changed: found)
-        assert proven.due("some", BUILDS, FEW) == expected
+        assert proven.due("some", BUILDS, FEW) == (FEW if same else BUILDS)
+        assert proven.is_noted("emulated", proven.emulated_identity()) == same
+
+
+def test_another_test_or_plan_makes_all_emulated_tests_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = proven.emulated_identity()
+    for prefix in proven.EMULATED:
+        path = next(p for p in project_files() if p.startswith(prefix))
+        changed = tmp_path / path
+        changed.parent.mkdir(parents=True, exist_ok=True)
+        changed.write_bytes((ROOT / path).read_bytes() + b"#")
+        with monkeypatch.context() as patch:
+            patch.setattr(proven, "project_files", lambda path=path: (path,))
+            same = proven.emulated_identity()
+            patch.setattr(proven, "ROOT", tmp_path)
+            assert proven.emulated_identity() != same
+    assert proven.emulated_identity() == before
 
 
 def test_a_run_that_does_not_record_notes_nothing() -> None:
