@@ -12,6 +12,7 @@ from fa_tune.build.compile import BuildRequest, build
 from fa_tune.core.arch import limits
 from fa_tune.core.model import Outcome
 from fa_tune.core.workload import DType
+from fa_tune.families.decode.bounds import bounds_of
 from fa_tune.families.decode.config import KVType
 from fa_tune.families.decode.reading import Tiles
 from fa_tune.families.decode.sets import ROWS, Heads, default_config
@@ -25,7 +26,7 @@ TRAITS = "causal+ragged+lse"  # the most that a kernel does
 def test_defaults_do_not_spill(capability: tuple[int, int], artifacts: ArtifactStore) -> None:
     arch = limits(capability)
     configs = [
-        default_config(heads, dtype, rows, Tiles(1, 0, arch))
+        default_config(heads, dtype, rows, Tiles(1, 0, arch, bounds_of(capability)))
         for heads, dtype in (
             (Heads(64), DType.FP16),
             (Heads(128), DType.BF16),

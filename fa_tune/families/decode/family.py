@@ -11,13 +11,12 @@ from fa_tune.core.workload import FORWARD, DType, Workload
 from fa_tune.families import computed
 from fa_tune.families.decode import clusters, sets
 from fa_tune.families.decode import constraints as rules
-from fa_tune.families.decode.config import MMA_M, Combine, DecodeConfig, KVType
-from fa_tune.families.decode.reading import Tiles
+from fa_tune.families.decode.bounds import bounds_of
+from fa_tune.families.decode.config import MMA_M, Combine, DecodeConfig
 from fa_tune.families.fields import is_kv_e4m3
 from fa_tune.families.plan import CallPlan, Grid, LaunchPlan
 from fa_tune.families.template import TemplateFamily
 from fa_tune.operations.forward.cases import example, fewest_queries, has_alignment
-from fa_tune.operations.forward.spec import most_keys_seen
 from fa_tune.operations.traits import Traits
 
 MAX_CTAS = 1024  # of a launch, each with a counter
@@ -58,8 +57,8 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         if config.cluster == 1:
             return True
         arch = limits or sets.H200
-        tiles = (_tiles_of(w, config.B_r, arch) for w in (measured, requested))
-        first, second = (clusters.all_at_once(config, t) for t in tiles)
+        tiles = (_tiles_of(w, config.B_r) for w in (measured, requested))
+        first, second = (clusters.all_at_once(config, n, arch) for n in tiles)
         return first == second
 
     def configs(
@@ -76,12 +75,7 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         return sets.default_config(sets.Heads(d_head, d_head_v), dtype)
 
     def default_for(self, workload: Workload, arch: ArchLimits) -> DecodeConfig:
-        w = workload
-        heads = sets.Heads(w.d_head, w.d_head_v, KVType(w.kv_e4m3))
-        most_keys = max(1, most_keys_seen(w))
-        n_keys = 0 if w.cached else most_keys
-        tiles = Tiles(w.batch * w.kv_heads, n_keys, arch, most_keys, w.batch)
-        return sets.default_config(heads, w.dtype, w.rows_of_kv_head, tiles)
+        return sets.default_for(workload, arch, bounds_of(arch.compute_capability))
 
     def traits(self, config: DecodeConfig, workload: Workload, *, lse: bool = False) -> str:
         """Always ragged: one kernel serves every length."""
@@ -164,10 +158,9 @@ def counter_bytes(config: DecodeConfig) -> int:
     return MAX_CTAS * COUNTER_BYTES if counts else 0
 
 
-def _tiles_of(workload: Workload, rows: int, arch: ArchLimits) -> Tiles:
+def _tiles_of(workload: Workload, rows: int) -> int:
     """Its tiles of so many rows."""
-    row_tiles = -(-workload.rows_of_kv_head // rows)
-    return Tiles(workload.batch * workload.kv_heads * row_tiles, workload.seq_len_kv, arch)
+    return workload.batch * workload.kv_heads * -(-workload.rows_of_kv_head // rows)
 
 
 def _listed(block: int) -> str:

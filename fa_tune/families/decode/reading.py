@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fa_tune.core.arch import ArchLimits
+from fa_tune.families.decode.bounds import Bounds
 from fa_tune.families.decode.config import DecodeConfig
 
 BYTES_PER_NS = 4400.0 / 132  # of a multiprocessor, if all of them read
@@ -22,6 +23,7 @@ class Tiles:
     number: int
     keys: int
     arch: ArchLimits
+    bounds: Bounds
     most_keys: int = 0
     sequences: int = 0
 

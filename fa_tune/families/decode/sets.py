@@ -14,13 +14,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from fa_tune.core.arch import limits
+from fa_tune.core.arch import ArchLimits, limits
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.workload import DType
+from fa_tune.core.workload import DType, Workload
 from fa_tune.families.decode import clusters
+from fa_tune.families.decode.bounds import Bounds, of_rows
 from fa_tune.families.decode.config import MMA_M, MOST_BLOCKS, Combine, DecodeConfig, KVType
 from fa_tune.families.decode.constraints import constraints
 from fa_tune.families.decode.reading import Tiles
+from fa_tune.operations.forward.spec import most_keys_seen
 
 ALLOWED_KEYS = "fast, tune, all, e4m3, or one config's short form"
 TUNE_DTYPES = (DType.BF16, DType.FP16)
@@ -28,12 +30,7 @@ H200 = limits((9, 0))  # no shared memory is larger
 # Of K and V in a ring: enough for the bandwidth of an H200, and more gained nothing.
 RING_BYTES = 128 << 10
 SMALL_RING_BYTES = 64 << 10
-# Tiles for a multiprocessor that are several for each of its CTAs.  With few bytes they end so
-# often that smaller CTAs gain, from two of them on.
-MANY, MANY_ROWS, LONG_BYTES = 3.0, 32, 2 << 20
-# Where the device alone knows lengths, already from so many on if a tile has no more than these.
-FEW_SMALL, SMALL_BYTES = 1.0, 512 << 10
-EARLY_NS = 68_000.0  # of reading: with more a launch gains nothing by beginning early
+MANY_ROWS = 32  # of a tile of which a multiprocessor has several
 ROWS = (16, 32, 64)  # of tiles
 KEYS = 128  # of blocks
 # Where those of a key are no more than these a block has twice the keys, if a tile has no more rows
@@ -41,16 +38,6 @@ KEYS = 128  # of blocks
 WIDE_KEYS, WIDE_KEY_BYTES, WIDE_ROWS = 256, 256, 32
 WARPS = 8  # of a multiprocessor: more have too few registers
 TILE_BYTES = 128 << 10  # that a multiprocessor reads while a CTA begins and ends a tile
-# Fewer tiles for a multiprocessor are in parts anyway; what is between tiles counts little.
-COUNTED = 0.1
-# Of K and V for each CTA: with no more, twice as many tiles of half the rows are faster, of 64 rows
-# and of 32 whose CTAs combine together.
-SMALL_TILE_BYTES, FEW_KEY_BYTES = 512 << 10, 64 << 10
-# Of reading, by rows of a tile: up to so much warps share the queries, in clusters and in other
-# CTAs; up to half of it where fewer rows than SOME have queries, but not where fewer than FEW have.
-QUERIES_CLUSTER_NS = {MMA_M: 4000.0, 2 * MMA_M: 64_000.0}
-QUERIES_NS = {MMA_M: 2000.0, 2 * MMA_M: 64_000.0}
-SOME_QUERIES, FEW_QUERIES = 8, 4
 # Parts of a tile times the quads of columns of its rows: up to so many one CTA combines as fast as
 # all do together.  The kernel decides that anew when it knows lengths (decode/together.cuh, kFew).
 FEW_QUADS = 6144
@@ -105,6 +92,16 @@ def default_config(
     return _with_queries(found, rows, tiles)
 
 
+def default_for(workload: Workload, arch: ArchLimits, bounds: Bounds) -> DecodeConfig:
+    """The default of a workload."""
+    w = workload
+    heads = Heads(w.d_head, w.d_head_v, KVType(w.kv_e4m3))
+    most_keys = max(1, most_keys_seen(w))
+    n_keys = 0 if w.cached else most_keys
+    tiles = Tiles(w.batch * w.kv_heads, n_keys, arch, bounds, most_keys, w.batch)
+    return default_config(heads, w.dtype, w.rows_of_kv_head, tiles)
+
+
 def _of_tiles(heads: Heads, dtype: DType, rows: int, tiles: Tiles) -> DecodeConfig:
     """The default of tiles with so many rows each, whose warps load their queries themselves."""
     shared = _of_equal_shares(heads, dtype, rows, tiles)
@@ -114,10 +111,10 @@ def _of_tiles(heads: Heads, dtype: DType, rows: int, tiles: Tiles) -> DecodeConf
     if clustered is not None:
         return clustered
     shared = _of_few_keys(shared, tiles)
-    if not tiles.keys and tiles.density >= COUNTED and tiles.sequences != 1:
+    if not tiles.keys and tiles.density >= tiles.bounds.counted and tiles.sequences != 1:
         shared = counting(shared)
     shared = _with_end(shared)
-    early = replace(shared, dependent=tiles.read_ns(shared) <= EARLY_NS)
+    early = replace(shared, dependent=tiles.read_ns(shared) <= tiles.bounds.early_ns)
     return early if constraints(early, tiles.arch) is None else shared
 
 
@@ -128,7 +125,7 @@ def _of_small_tiles(half: DecodeConfig, rows: int, tiles: Tiles) -> tuple[int, T
         return rows, tiles
     halves, sms = tiles.split(2), tiles.arch.multiprocessors
     n_bytes = halves.number * halves.keys * half.key_bytes
-    few = 2 * halves.number <= sms and n_bytes <= SMALL_TILE_BYTES * sms
+    few = 2 * halves.number <= sms and n_bytes <= tiles.bounds.small_tile_bytes * sms
     return (MANY_ROWS, halves) if few else (rows, tiles)
 
 
@@ -142,13 +139,14 @@ def _with_queries(config: DecodeConfig, rows: int, tiles: Tiles) -> DecodeConfig
     """With queries that warps share, where there is little to read: their way from memory is a part
     of the time then, if there are several rows of them."""
     alone = config.ctas_per_sm == 1 and config.tile_keys == 0
-    measured = _is_measured(config) and tiles.arch.compute_capability == clusters.MEASURED
+    measured = _is_measured(config) and tiles.bounds.measured
     if config.B_r > MANY_ROWS or not alone or not measured:
         return config
     own_rows = min(rows, config.B_r)
-    most_ns = (QUERIES_CLUSTER_NS if config.cluster > 1 else QUERIES_NS)[config.B_r]
-    if own_rows < SOME_QUERIES:
-        most_ns = most_ns / 2 if own_rows >= FEW_QUERIES else 0.0
+    bounds = tiles.bounds.queries_cluster_ns if config.cluster > 1 else tiles.bounds.queries_ns
+    most_ns = of_rows(bounds, config.B_r)
+    if own_rows < tiles.bounds.some_queries:
+        most_ns = most_ns / 2 if own_rows >= tiles.bounds.few_queries else 0.0
     read_ns = replace(tiles, keys=tiles.keys or tiles.most_keys).read_ns(config)
     found = replace(config, shared_queries=read_ns <= most_ns)
     return found if constraints(found, tiles.arch) is None else config
@@ -181,12 +179,16 @@ def _of_many_tiles(heads: Heads, dtype: DType, rows: int, tiles: Tiles) -> Decod
     may differ, which two CTAs for a multiprocessor even out best."""
     if rows > MANY_ROWS:
         return None
-    many, two = tiles.density >= MANY, of_two(heads, dtype, rows)
+    many, two = tiles.density >= tiles.bounds.many, of_two(heads, dtype, rows)
     if not tiles.keys:
-        least = FEW_SMALL if tiles.most_keys * two.key_bytes <= SMALL_BYTES else clusters.TWO
+        least = (
+            tiles.bounds.few_small
+            if tiles.most_keys * two.key_bytes <= tiles.bounds.small_bytes
+            else tiles.bounds.two
+        )
         return two if tiles.density >= least else None
-    short = tiles.keys * two.key_bytes < LONG_BYTES
-    if not (many or (short and tiles.density >= clusters.TWO)):
+    short = tiles.keys * two.key_bytes < tiles.bounds.long_bytes
+    if not (many or (short and tiles.density >= tiles.bounds.two)):
         return None
     return of_four(heads, dtype, rows) if short and many else two
 
@@ -231,7 +233,7 @@ def _of_few_keys(tile: DecodeConfig, tiles: Tiles) -> DecodeConfig:
     n_bytes = tiles.number * tiles.keys * tile.key_bytes
     half = replace(clusters.of_sixteen_rows(tile), combine=Combine.LAST)
     half = _with_combine(half, MMA_M, tiles.split(2))
-    few = n_bytes <= FEW_KEY_BYTES * tiles.arch.multiprocessors
+    few = n_bytes <= tiles.bounds.few_key_bytes * tiles.arch.multiprocessors
     fits = few and half.combine is Combine.ALL and constraints(half, tiles.arch) is None
     return half if fits else tile
 

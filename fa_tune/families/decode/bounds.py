@@ -1,0 +1,133 @@
+"""Bounds of the decode family's defaults: from where on one way to share keys is the faster one.
+
+`tools/fit_decode.py` fits them to recordings and writes `bounds.toml`, a table for each compute
+capability.  GPUs of another one have the first table's bounds, without what few GPUs can do."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from fa_tune.families.decode.config import MMA_M
+
+ByRows = tuple[float, float]  # of tiles of 16 rows, of 32
+PATH = Path(__file__).with_name("bounds.toml")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bounds of one compute capability; what is a time is that of reading K and V.  Only where they
+    are `measured` there, defaults have clusters and queries that warps share."""
+
+    # Clusters, a CTA for a multiprocessor ---------------------------------------------------
+
+    # With more to read equal shares are as good, of larger heads with half of it.
+    most_ns: ByRows
+    # Keys of a CTA: to divide these among more of them gains nothing, but half of them do with few
+    # tiles, and with fewer where the device alone knows how long these are.
+    few_keys: float
+    few_tiles: float
+    few_uneven_tiles: float
+    # What a CTA reads in a ns: bound by its ring, of which there is more or less, or by widening
+    # e4m3.
+    cta_bytes_per_ns: float
+    deep_cta_bytes_per_ns: float
+    e4m3_cta_bytes_per_ns: float
+    # Blocks of a CTA: where there are more, a deeper ring, if few CTAs read.
+    deep_blocks: float
+    # For parts of 16 rows to go through memory, and more for each of them.
+    parts_ns: float
+    part_ns: float
+    # For any number of parts that the CTAs of a tile combine together.
+    together_ns: ByRows
+    # That a launch gains which begins before the one in front of it is done.
+    dependent_ns: float
+    # Clusters of launches that overlap crowd some of the multiprocessors' groups, where tiles with
+    # more bytes than these lose more than they gain, unless both launches have room or the first
+    # has all: so much of it.
+    dependent_bytes: float
+    all_room: float
+    # Of the room for clusters of 2: so many of them leave no multiprocessor without work, and are
+    # faster with any number of keys.
+    full: float
+    # Of a CTA, where the device alone knows how long tiles are: it reads them in 9 us.
+    most_uneven_bytes: float
+    # Of a CTA: to read them twice, for two tiles of half of the rows, is faster than larger tiles.
+    half_bytes: float
+
+    # Small CTAs, by tiles for a multiprocessor ----------------------------------------------
+
+    # Tiles for which there is no room in clusters of 2, a CTA for a multiprocessor, leave many of
+    # these without work if a CTA has one: up to so many have a cluster of 2 each, two CTAs for a
+    # multiprocessor.  The fewest of these read less than shares where there are many keys.
+    paired: ByRows
+    few_paired: float
+    # With so much to read clusters of 2 with two CTAs for a multiprocessor, half as much with so
+    # many tiles for each.  All tiles run at a time, or each multiprocessor has some and the last of
+    # them, which may not fill the GPU, take no longer than a part of the whole.
+    large_ns: ByRows
+    many_tiles: float
+    some_tiles: float
+    most_tail: float
+    # From so many to so many CTAs of one each are faster, three for a multiprocessor.
+    whole: float
+    two: float
+    # Of a tile.  Fewer were not measured; with more, whole tiles and few pairs are slower.
+    small_cta_bytes: float
+    most_small_cta_bytes: float
+
+    # Equal shares ---------------------------------------------------------------------------
+
+    # Tiles for a multiprocessor that are several for each of its CTAs.  With fewer bytes of a tile
+    # they end so often that smaller CTAs gain, from two of them on.
+    many: float
+    long_bytes: float
+    # Where the device alone knows lengths, already from so many on if a tile has no more than
+    # these.
+    few_small: float
+    small_bytes: float
+    # With more a launch gains nothing by beginning early.
+    early_ns: float
+    # Fewer tiles for a multiprocessor are in parts anyway; what is between tiles counts little.
+    counted: float
+    # Of K and V for each CTA: with no more, twice as many tiles of half the rows are faster, of 64
+    # rows and of 32 whose CTAs combine together.
+    small_tile_bytes: float
+    few_key_bytes: float
+
+    # Queries --------------------------------------------------------------------------------
+
+    # Up to so much warps share them, in clusters and in other CTAs; up to half of it where fewer
+    # rows than `some` have queries, but not where fewer than `few` have.
+    queries_cluster_ns: ByRows
+    queries_ns: ByRows
+    some_queries: float
+    few_queries: float
+
+    measured: bool = True
+
+
+def of_rows(bounds: ByRows, rows: int) -> float:
+    """That of tiles of 16 rows, or of 32."""
+    return bounds[rows // MMA_M - 1]
+
+
+@cache
+def fitted() -> Mapping[tuple[int, int], Bounds]:
+    """What `bounds.toml` holds, by compute capability."""
+    tables = tomllib.loads(PATH.read_text(encoding="utf-8"))["fitted"]
+    return {
+        (major, minor): Bounds(
+            **{k: tuple(v) if isinstance(v, list) else v for k, v in own.items()}
+        )
+        for major, minor, own in ((*t["compute_capability"], t["bounds"]) for t in tables)
+    }
+
+
+def bounds_of(compute_capability: tuple[int, int]) -> Bounds:
+    """Those of a compute capability; the first that were fitted where none were."""
+    first = next(iter(fitted().values()))
+    return fitted().get(compute_capability) or replace(first, measured=False)
