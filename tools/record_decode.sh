@@ -9,18 +9,18 @@
 # tools/record_steps.sh says how steps are kept, and has the rest of the variables.
 #
 #   REFERENCES   what to measure against; read,fa2,cudnn if not given
-#   STEPS        all of grid, queries, lengths, splits, between if not given
+#   STEPS        all of grid, queries, lengths, splits, between, bounds if not given
 #   HEADS        heads of queries and keys, "64/8 32/8" say; "64/8 32/8 32/32 8/1" if not given.
 #                8/1 is what each of eight GPUs has of 64/8
 #   PART         of grid and queries only the `few` or `many` sequences; both if not given
 #
 # A search takes 18 to 20 s for each workload on an H200 with 16 cores and fa4 beside: 6 minutes for
 # grid and as many for queries of 64/8 and of 8/1.  Two GPUs can share the heads.
-# Afterwards: python tools/pages/ladder_page.py
+# Afterwards: python tools/fit_decode.py; python tools/pages/ladder_page.py
 set -uo pipefail
 cd "$(dirname "$0")/.."
 source tools/record_steps.sh
-begin "${1:-profiles}" "grid queries lengths splits between"
+begin "${1:-profiles}" "grid queries lengths splits between bounds"
 tile="decode(BF16, 128, 16, 128, 8): stages_2+aligned"
 
 decode() { # STEP WHAT QUERIES BATCHES KEYS OPTION…
@@ -53,5 +53,14 @@ for heads in ${HEADS:-64/8 32/8 32/32 8/1}; do
         --axis min_blocks=1,2,4,8,16,32,64
     decode between between 1 1,8,32 3000,16384
     decode between between_batches 1 2,8,32 1024,8192
+    [[ $heads == 64/8 ]] || continue
+    for queries in 1 4; do
+        ((queries == 1)) && told="" || told=_q4
+        decode bounds tiles$told $queries 9,12,20,24,100 300,700,1100,4096,16384
+        decode bounds short$told $queries 1,2,5 128,300,600
+    done
+    decode bounds rows 8 2,9 1100,8192
+    decode bounds room 1 5,24 1100,4096 --cache-lengths lognormal-1-0
+    kernels=e4m3 decode bounds e4m3 1 2,12 1100,8192 --kv-e4m3
 done
 exit "$failed"

@@ -40,7 +40,7 @@ H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
         (2, 8, 1, 4096, "stages_2+aligned+dependent"),  # to begin early is worth more
         (4, 8, 1, 8192, "dependent+cluster_2"),
         (8, 8, 1, 3000, "stages_2+dependent+cluster_2"),
-        (9, 8, 1, 256, "stages_2+aligned+dependent"),  # no room for 72 of 2
+        (9, 8, 1, 256, "stages_2+aligned+dependent+shared_queries"),  # no room for 72 of 2
         (9, 8, 1, 1024, "stages_2+ctas_2+cluster_2"),  # but of two CTAs for a multiprocessor
         (12, 8, 4, 16384, "stages_2+row_warps_2+ctas_2+cluster_2"),
         (9, 8, 4, 16384, "stages_2+row_warps_2+aligned+by_rows"),
@@ -58,8 +58,8 @@ H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
         (1, 1, 4, 16384, "stages_2+aligned+combine_all+dependent+shared_queries"),  # of 16 rows
         (8, 8, 1, 32768, "stages_2+dependent+cluster_2"),  # 64 of 66 that run at a time
         (16, 8, 1, 65536, "stages_2+ctas_2+cluster_2"),  # 128 of 132
-        (133, 8, 1, 8192, "stages_2+ctas_2+aligned"),  # the last 8 of 1064 would be alone
-        (128, 8, 4, 8192, "stages_2+row_warps_2+ctas_2+aligned+by_rows"),
+        (133, 8, 1, 8192, "stages_2+ctas_4+aligned"),  # the last 8 of 1064 would be alone
+        (128, 8, 4, 8192, "stages_2+row_warps_2+ctas_2+cluster_2"),
         (128, 32, 1, 1024, "stages_2+ctas_2+cluster_2"),
         (64, 32, 1, 1024, "stages_2+ctas_4+aligned"),
         (1, 2, 1, 131072, "stages_2+aligned+combine_all+dependent"),
@@ -82,7 +82,8 @@ def test_the_default_has_clusters_where_little_is_read(
     [
         (1, 8, 1, 65536, "cluster_8"),
         (1, 8, 1, 131072, "stages_2+aligned+dependent"),
-        (1, 1, 1, 32768, "stages_2+aligned+combine_all+dependent"),
+        (1, 1, 1, 32768, "stages_2+aligned+combine_all+dependent+shared_queries"),
+        (1, 1, 1, 65536, "stages_2+aligned+combine_all+dependent"),
         (4, 1, 1, 8192, "stages_2+dependent+cluster_8+shared_queries"),
         (3, 8, 1, 8192, "stages_2+aligned+dependent+tile_keys_256"),
         (3, 4, 1, 8192, "stages_2+dependent+cluster_8"),

@@ -160,6 +160,17 @@ def test_decoding_is_recorded_with_fixed_splits_beside(tmp_path: Path) -> None:
         cli.resolve_command(click.Context(cli), call)[1].make_context("search", call[1:])
 
 
+def test_what_decides_the_defaults_is_recorded_of_one_kind_of_heads(tmp_path: Path) -> None:
+    status, files, calls = profiled(tmp_path, DECODE, STEPS="bounds")
+    assert status == 0
+    names = [f for f in files if f.endswith(".csv")]
+    assert len(names) == len(calls)
+    assert all(name.startswith("nvidia_x/decode_h64_kv8_") for name in names)
+    for call in calls:
+        cli.resolve_command(click.Context(cli), call)[1].make_context("search", call[1:])
+    assert {call[call.index("--kernels") + 1] for call in calls} == {"fast", "e4m3"}
+
+
 def test_more_options_go_to_every_step(tmp_path: Path) -> None:
     _, _, calls = profiled(tmp_path, STEPS="off one", OPTIONS="--no-confirm --runs 2")
     assert [call[-3:] for call in calls] == [["--no-confirm", "--runs", "2"]] * 2

@@ -11,9 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from fa_tune.families.decode.config import MMA_M
-
-ByRows = tuple[float, float]  # of tiles of 16 rows, of 32
 PATH = Path(__file__).with_name("bounds.toml")
 
 
@@ -24,9 +21,9 @@ class Bounds:
 
     # Clusters, a CTA for a multiprocessor ---------------------------------------------------
 
-    # With more to read equal shares are as good, of larger heads with half of it.
-    most_ns: ByRows
-    # Keys of a CTA: to divide these among more of them gains nothing, but half of them do with few
+    # With more to read equal shares are as good: of 32 rows and of larger heads with half of it.
+    most_ns: float
+    # Of a CTA: to divide these among more of them gains nothing, but half of them do with few
     # tiles, and with fewer where the device alone knows how long these are.
     few_keys: float
     few_tiles: float
@@ -38,22 +35,21 @@ class Bounds:
     e4m3_cta_bytes_per_ns: float
     # Blocks of a CTA: where there are more, a deeper ring, if few CTAs read.
     deep_blocks: float
-    # For parts of 16 rows to go through memory, and more for each of them.
+    # For parts of 16 rows to go through memory, and more for each of them; for any number that the
+    # CTAs of a tile of 16 rows combine together, and half of it for 32.
     parts_ns: float
     part_ns: float
-    # For any number of parts that the CTAs of a tile combine together.
-    together_ns: ByRows
+    together_ns: float
     # That a launch gains which begins before the one in front of it is done.
     dependent_ns: float
     # Clusters of launches that overlap crowd some of the multiprocessors' groups, where tiles with
     # more bytes than these lose more than they gain, unless both launches have room or the first
-    # has all: so much of it.
+    # has all.
     dependent_bytes: float
-    all_room: float
-    # Of the room for clusters of 2: so many of them leave no multiprocessor without work, and are
-    # faster with any number of keys.
+    # Of the room for clusters: so many are all.  Those of 2 leave no multiprocessor without work
+    # then, and are faster with any number of keys.
     full: float
-    # Of a CTA, where the device alone knows how long tiles are: it reads them in 9 us.
+    # Of a CTA, where the device alone knows how long tiles are.
     most_uneven_bytes: float
     # Of a CTA: to read them twice, for two tiles of half of the rows, is faster than larger tiles.
     half_bytes: float
@@ -63,13 +59,13 @@ class Bounds:
     # Tiles for which there is no room in clusters of 2, a CTA for a multiprocessor, leave many of
     # these without work if a CTA has one: up to so many have a cluster of 2 each, two CTAs for a
     # multiprocessor.  The fewest of these read less than shares where there are many keys.
-    paired: ByRows
+    paired: float
+    paired_32: float  # of tiles of 32 rows
     few_paired: float
-    # With so much to read clusters of 2 with two CTAs for a multiprocessor, half as much with so
-    # many tiles for each.  All tiles run at a time, or each multiprocessor has some and the last of
-    # them, which may not fill the GPU, take no longer than a part of the whole.
-    large_ns: ByRows
-    many_tiles: float
+    # With so much to read clusters of 2, two CTAs for a multiprocessor.  All tiles run at a time,
+    # or each multiprocessor has some and the last of them, which may not fill the GPU, take no
+    # longer than a part of the whole.
+    large_ns: float
     some_tiles: float
     most_tail: float
     # From so many to so many CTAs of one each are faster, three for a multiprocessor.
@@ -81,12 +77,10 @@ class Bounds:
 
     # Equal shares ---------------------------------------------------------------------------
 
-    # Tiles for a multiprocessor that are several for each of its CTAs.  With fewer bytes of a tile
-    # they end so often that smaller CTAs gain, from two of them on.
+    # With `two` tiles for a multiprocessor it has two small CTAs, with so many four: one loads
+    # while another is between two tiles.
     many: float
-    long_bytes: float
-    # Where the device alone knows lengths, already from so many on if a tile has no more than
-    # these.
+    # Where the device alone knows lengths, two from so many on if a tile has no more than these.
     few_small: float
     small_bytes: float
     # With more a launch gains nothing by beginning early.
@@ -100,31 +94,21 @@ class Bounds:
 
     # Queries --------------------------------------------------------------------------------
 
-    # Up to so much warps share them, in clusters and in other CTAs; up to half of it where fewer
-    # rows than `some` have queries, but not where fewer than `few` have.
-    queries_cluster_ns: ByRows
-    queries_ns: ByRows
+    # Up to so much warps share them; up to half of it where fewer rows than `some` have queries,
+    # but not where fewer than `few` have.
+    queries_ns: float
+    queries_32_ns: float  # with tiles of 32 rows
     some_queries: float
     few_queries: float
 
     measured: bool = True
 
 
-def of_rows(bounds: ByRows, rows: int) -> float:
-    """That of tiles of 16 rows, or of 32."""
-    return bounds[rows // MMA_M - 1]
-
-
 @cache
 def fitted() -> Mapping[tuple[int, int], Bounds]:
     """What `bounds.toml` holds, by compute capability."""
     tables = tomllib.loads(PATH.read_text(encoding="utf-8"))["fitted"]
-    return {
-        (major, minor): Bounds(
-            **{k: tuple(v) if isinstance(v, list) else v for k, v in own.items()}
-        )
-        for major, minor, own in ((*t["compute_capability"], t["bounds"]) for t in tables)
-    }
+    return {(*t["compute_capability"],): Bounds(**t["bounds"]) for t in tables}
 
 
 def bounds_of(compute_capability: tuple[int, int]) -> Bounds:

@@ -1,12 +1,11 @@
-"""Where a cluster or a CTA for each tile is faster than CTAs that share all tiles, by figures of an
-H200 and an H100 (benchmarks/decode_h200.txt, decode_h100.txt)."""
+"""Where a cluster or a CTA for each tile is faster than CTAs that share all tiles."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from fa_tune.core.arch import ArchLimits
-from fa_tune.families.decode.bounds import Bounds, of_rows
+from fa_tune.families.decode.bounds import Bounds
 from fa_tune.families.decode.config import MMA_M, MOST_BLOCKS, Combine, DecodeConfig, KVType
 from fa_tune.families.decode.constraints import constraints
 from fa_tune.families.decode.reading import Tiles
@@ -43,8 +42,7 @@ def _of_uneven(shared: DecodeConfig, longest: Tiles) -> DecodeConfig | None:
         found = _of_two(shared)
     else:
         shared, longest = _halved(shared, longest)
-        few_keys = _few_keys(longest, longest.bounds.few_uneven_tiles)
-        cluster = _cluster(shared, longest, few_keys)
+        cluster = _cluster(shared, longest, _few_keys(longest, longest.bounds.few_uneven_tiles))
         found = replace(_with_cluster(shared, longest, cluster), dependent=True)
     even = tile_bytes <= longest.bounds.most_uneven_bytes * found.cluster
     return found if found.cluster > 1 and even else None
@@ -54,20 +52,18 @@ def _of_clusters(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
     """A cluster for each, a CTA for a multiprocessor."""
     blocks = -(-tiles.keys // shared.B_c)
     read_ns = replace(tiles, keys=blocks * shared.B_c).read_ns(shared)
-    most_ns = of_rows(tiles.bounds.most_ns, shared.B_r) / (2 if _is_larger(shared) else 1)
+    most_ns = tiles.bounds.most_ns * MMA_M / shared.B_r / (2 if _is_larger(shared) else 1)
     if not blocks or (read_ns > most_ns and not _fill(shared, tiles)):
         return None
     shared, tiles = _halved(shared, tiles)
-    few_keys = _few_keys(tiles, tiles.bounds.few_tiles)
-    cluster = _cluster(shared, tiles, few_keys)
+    cluster = _cluster(shared, tiles, _few_keys(tiles, tiles.bounds.few_tiles))
     if cluster == 1:
         return None
     deep = _wants_depth(replace(shared, cluster=cluster), tiles)
     deeper = replace(shared, stages=shared.stages + 1) if deep else shared
     found = _with_cluster(deeper, tiles, cluster)
-    if _keys(found, tiles) > tiles.bounds.few_keys and not _gains(found, shared, tiles):
-        return None
-    return found
+    few = _keys(found, tiles) <= tiles.bounds.few_keys
+    return found if few or _gains(found, shared, tiles) else None
 
 
 def _halved(shared: DecodeConfig, tiles: Tiles) -> tuple[DecodeConfig, Tiles]:
@@ -83,7 +79,7 @@ def _with_cluster(shared: DecodeConfig, tiles: Tiles, cluster: int) -> DecodeCon
     dependent = (
         _blocks(shared, tiles) * _block_bytes(shared) <= tiles.bounds.dependent_bytes
         or 2 * tiles.number <= room
-        or tiles.number >= tiles.bounds.all_room * room
+        or tiles.number >= tiles.bounds.full * room
     )
     found = replace(shared, cluster=cluster, aligned=False, combine=Combine.LAST)
     return replace(found, dependent=True) if dependent else found
@@ -107,20 +103,20 @@ def _room(cluster: int, arch: ArchLimits) -> int:
 
 def _of_small_ctas(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
     """Config of as many CTAs for a multiprocessor as such tiles suit."""
-    tile_bytes = tiles.keys * shared.key_bytes
-    if tile_bytes < tiles.bounds.small_cta_bytes or _is_larger(shared):
+    tile_bytes, bounds = tiles.keys * shared.key_bytes, tiles.bounds
+    if tile_bytes < bounds.small_cta_bytes or _is_larger(shared):
         return None
-    few_keys = tile_bytes <= tiles.bounds.most_small_cta_bytes
+    few_keys = tile_bytes <= bounds.most_small_cta_bytes
     if _is_large(shared, tiles):
         return _of_two(shared)
     if (
         tiles.number > _room(2, tiles.arch)
-        and tiles.density <= of_rows(tiles.bounds.paired, shared.B_r)
-        and (few_keys or tiles.density >= tiles.bounds.few_paired)
+        and tiles.density <= (bounds.paired if shared.B_r == MMA_M else bounds.paired_32)
+        and (few_keys or tiles.density >= bounds.few_paired)
     ):
         return _of_two(shared)
     whole = shared.B_r == MMA_M and shared.kv_type is KVType.SAME  # else bound by widening
-    if whole and few_keys and tiles.bounds.whole <= tiles.density < tiles.bounds.two:
+    if whole and few_keys and bounds.whole <= tiles.density < bounds.two:
         return replace(_small(shared), ctas_per_sm=3, min_blocks=MOST_BLOCKS)
     return None
 
@@ -145,9 +141,7 @@ def _fill(config: DecodeConfig, tiles: Tiles) -> bool:
 def _is_large(config: DecodeConfig, tiles: Tiles) -> bool:
     """Whether there is so much to read that clusters of 2, two CTAs for a multiprocessor, are
     faster than shares."""
-    many = tiles.density >= tiles.bounds.many_tiles
-    least_ns = of_rows(tiles.bounds.large_ns, config.B_r) / (2 if many else 1)
-    if not _is_wide(config) or tiles.read_ns(config) < least_ns:
+    if not _is_wide(config) or tiles.read_ns(config) < tiles.bounds.large_ns:
         return False
     if tiles.density < tiles.bounds.some_tiles:
         return tiles.bounds.full <= tiles.density <= 1.0
@@ -158,7 +152,7 @@ def _is_large(config: DecodeConfig, tiles: Tiles) -> bool:
 
 
 def _few_keys(tiles: Tiles, few_tiles: float) -> float:
-    """Up to so many keys of a CTA are few, with so many tiles half of them."""
+    """Up to so many keys of a CTA are few; half as many where tiles are."""
     return tiles.bounds.few_keys / (2 if tiles.number <= few_tiles else 1)
 
 
@@ -176,7 +170,7 @@ def _gains(found: DecodeConfig, shared: DecodeConfig, tiles: Tiles) -> bool:
     parts = min(tiles.arch.multiprocessors // tiles.number, _blocks(shared, tiles))
     saved_ns = (tiles.bounds.parts_ns + tiles.bounds.part_ns * parts) * shared.B_r / MMA_M
     if shared.combine is Combine.ALL:
-        saved_ns = of_rows(tiles.bounds.together_ns, shared.B_r)
+        saved_ns = tiles.bounds.together_ns * MMA_M / shared.B_r
     if not found.dependent:
         saved_ns -= tiles.bounds.dependent_ns
     read_ns = _read_ns(found, tiles, found.cluster)

@@ -18,7 +18,7 @@ from fa_tune.core.arch import ArchLimits, limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.decode import clusters
-from fa_tune.families.decode.bounds import Bounds, of_rows
+from fa_tune.families.decode.bounds import Bounds
 from fa_tune.families.decode.config import MMA_M, MOST_BLOCKS, Combine, DecodeConfig, KVType
 from fa_tune.families.decode.constraints import constraints
 from fa_tune.families.decode.reading import Tiles
@@ -143,10 +143,10 @@ def _with_queries(config: DecodeConfig, rows: int, tiles: Tiles) -> DecodeConfig
     if config.B_r > MANY_ROWS or not alone or not measured:
         return config
     own_rows = min(rows, config.B_r)
-    bounds = tiles.bounds.queries_cluster_ns if config.cluster > 1 else tiles.bounds.queries_ns
-    most_ns = of_rows(bounds, config.B_r)
-    if own_rows < tiles.bounds.some_queries:
-        most_ns = most_ns / 2 if own_rows >= tiles.bounds.few_queries else 0.0
+    bounds = tiles.bounds
+    most_ns = bounds.queries_ns if config.B_r == MMA_M else bounds.queries_32_ns
+    if own_rows < bounds.some_queries:
+        most_ns = most_ns / 2 if own_rows >= bounds.few_queries else 0.0
     read_ns = replace(tiles, keys=tiles.keys or tiles.most_keys).read_ns(config)
     found = replace(config, shared_queries=read_ns <= most_ns)
     return found if constraints(found, tiles.arch) is None else config
@@ -156,9 +156,9 @@ def _of_equal_shares(heads: Heads, dtype: DType, rows: int, tiles: Tiles) -> Dec
     """The default of CTAs that share all tiles.  With many tiles, several for a CTA, small CTAs:
     one loads while another is between two tiles."""
     fitting = next((r for r in ROWS if r >= rows), ROWS[-1])
-    small = _of_many_tiles(heads, dtype, fitting, tiles)
-    if small is not None and constraints(replace(small, aligned=True), tiles.arch) is None:
-        return replace(small, aligned=True)
+    for small in _of_many_tiles(heads, dtype, fitting, tiles):
+        if constraints(replace(small, aligned=True), tiles.arch) is None:
+            return replace(small, aligned=True)
     for ring_bytes in (RING_BYTES, SMALL_RING_BYTES):
         for tile_rows in (r for r in reversed(ROWS) if r <= fitting):
             config = replace(_best(heads, dtype, tile_rows, ring_bytes), aligned=True)
@@ -174,23 +174,17 @@ def _best(heads: Heads, dtype: DType, rows: int, ring_bytes: int = RING_BYTES) -
     return wide if narrow and rows <= WIDE_ROWS else tile_of(heads, dtype, rows, ring_bytes)
 
 
-def _of_many_tiles(heads: Heads, dtype: DType, rows: int, tiles: Tiles) -> DecodeConfig | None:
-    """Small CTAs; None where tiles are few.  Where lengths are known on the device alone they
-    may differ, which two CTAs for a multiprocessor even out best."""
-    if rows > MANY_ROWS:
-        return None
-    many, two = tiles.density >= tiles.bounds.many, of_two(heads, dtype, rows)
-    if not tiles.keys:
-        least = (
-            tiles.bounds.few_small
-            if tiles.most_keys * two.key_bytes <= tiles.bounds.small_bytes
-            else tiles.bounds.two
-        )
-        return two if tiles.density >= least else None
-    short = tiles.keys * two.key_bytes < tiles.bounds.long_bytes
-    if not (many or (short and tiles.density >= tiles.bounds.two)):
-        return None
-    return of_four(heads, dtype, rows) if short and many else two
+def _of_many_tiles(heads: Heads, dtype: DType, rows: int, tiles: Tiles) -> Iterator[DecodeConfig]:
+    """Small CTAs, the best first; none where tiles are few.  Where lengths are known on the device
+    alone they may differ, which two CTAs for a multiprocessor even out best."""
+    two = of_two(heads, dtype, rows)
+    few_bytes = not tiles.keys and tiles.most_keys * two.key_bytes <= tiles.bounds.small_bytes
+    least = tiles.bounds.few_small if few_bytes else tiles.bounds.two
+    if rows > MANY_ROWS or tiles.density < least:
+        return
+    if tiles.keys and tiles.density >= tiles.bounds.many:
+        yield of_four(heads, dtype, rows)
+    yield two
 
 
 def of_two(heads: Heads, dtype: DType, rows: int) -> DecodeConfig:
