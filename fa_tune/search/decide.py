@@ -67,7 +67,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Decision:
-    """The choice for one workload and method, and everything it rests on.
+    """The choice by one method, and everything it rests on.
 
     `standings` are all candidates, fastest first.  `tie_set` are the subjects that cannot be
     told from the leader, in the order of the fixed rule; the chosen one is not among them
@@ -76,7 +76,6 @@ class Decision:
     when the default was not measured.  `sentence` says for a reader which rule ended it.
     """
 
-    workload: str
     method: str
     chosen: Standing
     leader: Standing
@@ -146,9 +145,7 @@ def decide(
         _against(chosen, to_default, default_key),
         f"{_percent(leader_gain)} less time, where more than {_percent(margin)} is asked",
     )
-    basis = _Basis(
-        workload, method, samples, compared, tuple(ordered), leader, tuple(tied), default
-    )
+    basis = _Basis(method, samples, compared, tuple(ordered), leader, tuple(tied), default)
     return basis.decision(chosen, rule, sentence)
 
 
@@ -174,13 +171,13 @@ def faster_reference(
 ) -> str | None:
     """The fastest of these references if it beats the choice by more than the margin and the
     noise, else None."""
-    found = {}
-    for subject, ratio in decision.to_references.items():
-        ends = ratio.interval
-        inverse = Ratio(1 / ratio.value, ends and Interval(1 / ends.high, 1 / ends.low))
-        if subject in names and beats(inverse, margin):
-            found[subject] = inverse.value
-    return min(found, key=found.__getitem__, default=None)
+    sure = {
+        subject: ratio.value
+        for subject, ratio in decision.to_references.items()
+        if subject in names and ratio.interval is not None and ratio.interval.low > 1.0
+    }
+    fastest = max(sure, key=sure.__getitem__, default=None)
+    return fastest if fastest is not None and 1.0 / sure[fastest] < 1.0 - margin else None
 
 
 def contenders(
@@ -235,7 +232,6 @@ def _basis_of(decision: Decision, measurements: Sequence[Measurement]) -> _Basis
     """What a decision by these measurements rests on."""
     samples = {m.subject: m.samples_s for m in measurements}
     return _Basis(
-        workload=decision.workload,
         method=decision.method,
         samples=samples,
         compared=comparable(samples, {m.subject: m.relative for m in measurements}),
@@ -251,7 +247,6 @@ class _Basis:
     """What a decision rests on.  `samples` in seconds, `compared` what they are compared by;
     `ordered` are the candidates, fastest first."""
 
-    workload: str
     method: str
     samples: Mapping[str, Sequence[float]]
     compared: Mapping[str, Sequence[float]]
@@ -276,7 +271,6 @@ class _Basis:
         }
         references = (s for s in sorted(self.compared) if is_reference(s))
         return Decision(
-            workload=self.workload,
             method=self.method,
             chosen=by_subject[chosen],
             leader=by_subject[self.leader],
@@ -309,8 +303,9 @@ def beats(to_default: Ratio, margin: float = MARGIN) -> bool:
 
 def _may_beat(to_default: Ratio, margin: float) -> bool:
     """The same for what is measured further before it is chosen: a single sample will do."""
-    single = to_default.interval is None and to_default.value < 1.0 - margin
-    return single or beats(to_default, margin)
+    if to_default.interval is None:
+        return to_default.value < 1.0 - margin
+    return beats(to_default, margin)
 
 
 def _check(measurements: Sequence[Measurement]) -> tuple[str, str]:
@@ -371,8 +366,7 @@ def _why_default(gain: Ratio, is_tied: bool, margin: float) -> Rule:
     """The rule by which the default stays although something, by `gain` over it, leads."""
     if is_tied:
         return Rule.DEFAULT_IS_TIED
-    one_sample = gain.interval is None and gain.value < 1.0 - margin
-    return Rule.ONE_SAMPLE if one_sample else Rule.WITHIN_MARGIN
+    return Rule.ONE_SAMPLE if _may_beat(gain, margin) else Rule.WITHIN_MARGIN
 
 
 def _sentence(

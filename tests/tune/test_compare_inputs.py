@@ -62,6 +62,7 @@ def test_a_choice_that_is_behind_on_any_inputs_gives_way_to_the_next(
     assert chosen(found) == (NEXT, Rule.BEHIND_ON_INPUTS)
     decision = only(found).decision
     assert f"takes 5.00 % more time than the default on {inputs} inputs" in decision.sentence
+    assert "takes 25.00 % less time than the default" in decision.sentence
     assert decision.to_default.value == pytest.approx(0.75)
     assert any(inputs in warning for warning in world.progress.warnings)
     (entry,) = store.load(world.registry).entries
