@@ -159,14 +159,18 @@ def test_both_kinds_of_inputs_have_equally_many_sets_that_fit(
     n_bytes = input_bytes(WORKLOAD)
     l2 = SimpleNamespace(L2_cache_size=10 * n_bytes)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: l2)
-    side = SimpleNamespace(inputs=lambda workload, text, seed: (text, seed))
-    monkeypatch.setattr(time_events, "torch_side_of", lambda workload: side)
-    monkeypatch.setattr(time_events, "outputs_of", lambda workload: {})
+    side = SimpleNamespace(inputs=lambda workload, text, seed: (workload, text, seed))
+    monkeypatch.setattr(time_events, "torch_side_of", {WORKLOAD: side}.__getitem__)
+    monkeypatch.setattr(time_events, "outputs_of", {WORKLOAD: {}}.__getitem__)
     for free, fitting in ((1000, 30), (96, 12), (8, 1), (1, 1)):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free * n_bytes, 0))
         each = time_events.problems_of_each(WORKLOAD, ("falling", "trained"), 7)
-        drawn = [[problem.inputs for problem in problems] for problems in each]
-        assert drawn == [[(spec, 7 + i) for i in range(fitting)] for spec in ("falling", "trained")]
+        expected = [
+            [Problem(WORKLOAD, (WORKLOAD, spec, 7 + i), {}) for i in range(fitting)]  # type: ignore[arg-type]
+            for spec in ("falling", "trained")
+        ]
+        assert each == expected
+    assert time_events.problems_of(WORKLOAD, "trained", 7) == expected[1]
 
 
 def test_a_window_takes_as_many_more_sets_as_it_leaves_unread(
@@ -177,8 +181,10 @@ def test_a_window_takes_as_many_more_sets_as_it_leaves_unread(
     l2 = SimpleNamespace(L2_cache_size=input_bytes(whole))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: l2)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 40, 0))
-    times = time_events.input_sets(windowed) / time_events.input_sets(whole)
+    times = time_events.input_sets(windowed, 1) / time_events.input_sets(whole, 1)
     assert times == pytest.approx(8, rel=0.1)
+    l2.L2_cache_size *= 1000
+    assert time_events.input_sets(whole, 1) == time_events.MAX_SETS
 
 
 @pytest.fixture

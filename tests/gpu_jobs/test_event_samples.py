@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.model import Outcome
 from fa_tune.core.workload import DType, Workload
 
 if not TYPE_CHECKING:
@@ -36,15 +38,16 @@ class FakeGpu:
         self.free_s = 0.0  # when the GPU has done what was enqueued
         self.captured: list[int] = []  # kernels of each graph
         self.capturing = False
-        stream = SimpleNamespace(wait_stream=lambda other: None)
+        self.waits: list[tuple[Any, Any]] = []  # a stream, and the one that it waits for
+        self.current, self.side = self.stream("current"), self.stream("side")
         for name, value in {
             "_sleep": self.sleep,
             "Event": self.event,
             "CUDAGraph": lambda: SimpleNamespace(replay=lambda: self.launch(self.captured[-1])),
             "graph": self.graph,
-            "Stream": lambda: stream,
-            "current_stream": lambda: stream,
-            "stream": lambda _: contextlib.nullcontext(),
+            "Stream": lambda: self.side,
+            "current_stream": lambda: self.current,
+            "stream": self.on_stream,
         }.items():
             monkeypatch.setattr(torch.cuda, name, value)
         monkeypatch.setattr(time_events.time, "monotonic", lambda: self.now_s)
@@ -56,6 +59,17 @@ class FakeGpu:
         runner: Any = SimpleNamespace(bind=lambda problem: self.launch)
         problem: Any = None
         return time_events.Subject(runner, [problem])
+
+    def stream(self, name: str) -> Any:
+        return SimpleNamespace(
+            wait_stream=lambda other: self.waits.append((name, other.name)), name=name
+        )
+
+    @contextlib.contextmanager
+    def on_stream(self, stream: Any) -> Iterator[None]:
+        before, self.current = self.current, stream
+        yield
+        self.current = before
 
     def sleep(self, cycles: int) -> None:
         self.free_s = max(self.free_s, self.now_s) + cycles / 2e9
@@ -69,12 +83,15 @@ class FakeGpu:
 
     @contextlib.contextmanager
     def graph(self, graph: Any, stream: Any) -> Iterator[None]:
+        assert graph is not None
+        assert stream is self.current is self.side
         self.captured.append(0)
         self.capturing = True
         yield
         self.capturing = False
 
     def event(self, enable_timing: bool) -> Any:
+        assert enable_timing
         gpu = self
 
         class Event:
@@ -88,6 +105,7 @@ class FakeGpu:
                 gpu.now_s = max(gpu.now_s, self.at_s)
 
             def elapsed_time(self, end: Any) -> float:
+                assert end.query(), "it is known once the GPU has come that far"
                 return float(1e3 * (end.at_s - self.at_s))
 
         return Event()
@@ -109,6 +127,7 @@ def test_a_sample_of_a_graph_is_what_each_of_its_launches_takes(
     assert gpu.captured == [launches]
     assert gpu.free_s == pytest.approx(1e-5 + KERNEL_S), "launched once before, captured then"
     assert len(subject.host_s) == 1, "a capture launches nothing"
+    assert gpu.waits == [("side", "current"), ("current", "side")]
     assert subject.sample() == pytest.approx(KERNEL_S)
     subject.sustain(20 * launches * KERNEL_S)
     assert subject.sample() == pytest.approx(KERNEL_S, rel=0.01)
@@ -131,8 +150,8 @@ def test_a_sustained_sample_is_a_run_without_gaps(monkeypatch: pytest.MonkeyPatc
     gpu = FakeGpu(monkeypatch, 1e-9)
     subject = gpu.subject
     subject.sustain(n * KERNEL_S)
-    assert subject.sample() == pytest.approx(KERNEL_S, rel=1e-3)
-    assert n <= len(subject.host_s) <= n + time_events.BURSTS_AHEAD + 1
+    assert subject.sample() == pytest.approx(KERNEL_S, rel=1e-4)
+    assert 0 <= len(subject.host_s) - n - time_events.BURSTS_AHEAD <= 1
     assert gpu.free_s == pytest.approx(len(subject.host_s) * KERNEL_S, rel=1e-3)
 
 
@@ -200,12 +219,31 @@ def test_rows_that_nobody_writes_are_found(monkeypatch: pytest.MonkeyPatch) -> N
     assert not verify.check(runner, CheckCase(workload), 1).ok
     inputs = torch_side.inputs(workload, seed=1)
     problem = Problem(workload, inputs, outputs_of(workload, fill=0.0, device="cpu"))
-    failures: list[str] = []
-    report: Any = SimpleNamespace(failed=lambda name, outcome, reason: failures.append(name))
-    assert not time_events.FinalCheck(problem).passes("a", _unwritten(problem), report)
-    assert failures == ["a"]
+    failures: list[tuple[str, Outcome, bool]] = []
+    report: Any = SimpleNamespace(
+        failed=lambda name, outcome, reason: failures.append((name, outcome, bool(reason)))
+    )
 
     def right() -> None:
         problem.outputs["o"][:] = attention(inputs, workload, dtype=torch.float32)
 
-    assert time_events.FinalCheck(problem).passes("b", right, report)
+    def refusing() -> None:
+        raise InvalidConfig("no such mask")
+
+    check = time_events.FinalCheck(problem)
+    launches = {"a": _unwritten(problem), "b": right, "c": refusing}
+    assert [name for name, one in launches.items() if check.passes(name, one, report)] == ["b"]
+    assert failures == [("a", Outcome.WRONG_RESULT, True), ("c", Outcome.REJECTED, True)]
+
+
+def test_clocks_come_up_before_the_first_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, product, draw = FakeGpu(monkeypatch, 1e-6), torch.mm, torch.randn
+
+    def randn(*size: int, device: str, dtype: torch.dtype) -> torch.Tensor:
+        assert (device, dtype) == ("cuda", torch.float16)
+        return draw(*size, device="meta")
+
+    monkeypatch.setattr(torch, "randn", randn)
+    monkeypatch.setattr(torch, "mm", lambda a, b: (product(a, b), gpu.launch()))
+    time_events.warm_up()
+    assert 0 < gpu.now_s - time_events.WARM_UP_S < 0.01

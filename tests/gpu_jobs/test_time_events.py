@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import random
-import statistics
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fa_tune import libraries
 from fa_tune.core.jobs import Reading
-from fa_tune.core.stopping import StopReason
+from fa_tune.core.stopping import StoppingRule, StopReason
 from fa_tune.core.workload import DType, Workload
 
 if not TYPE_CHECKING:
@@ -31,34 +30,34 @@ class Spoken:
     """What a job reported, in order."""
 
     def __init__(self) -> None:
-        self.partials: list[tuple[str, float]] = []
+        self.begun = ""
+        self.limits_s: dict[str, float | None] = {}  # of the first call
+        self.partials: list[tuple[str, list[float | None]]] = []
         self.results: dict[str, Any] = {}
         self.failures: dict[str, str] = {}
 
     def begin(self, item: str, timeout_s: float | None = None) -> None:
         assert item not in self.results
+        self.begun = item
+        self.limits_s.setdefault(item, timeout_s)
 
-    def partial(self, item: str, value: float) -> None:
+    def partial(self, item: str, value: list[float | None]) -> None:
         self.partials.append((item, value))
 
     def done(self, item: str, value: Any) -> None:
+        assert item == self.begun
         self.results[item] = value
 
     def failed(self, item: str, outcome: object, reason: str) -> None:
         self.failures[item] = reason
 
 
-class FakeSubject:
+class FakeSubject(time_events.Subject):
     """A subject that takes as long as its item says."""
 
-    launches_per_sample = 1
-
     def __init__(self, runner: Any, problems: list[Any]) -> None:
-        self.runner, self.time = runner, runner.time
-        self.samples: list[float] = []
-        self.relative: list[float] = []
-        self.held_out: list[tuple[float, float | None]] = []
-        self.clocks_hz: list[float] = []
+        super().__init__(runner, problems)
+        self.time = runner.time
         self.host_s = [30e-6, 20e-6, 10e-6]
 
     def estimate(self) -> float:
@@ -71,6 +70,7 @@ class FakeSubject:
 
 
 def guarded(report: Spoken, name: str, action: Callable[[], Any]) -> Any | None:
+    assert name == report.begun
     try:
         result = action()
     except RuntimeError as error:
@@ -82,20 +82,24 @@ def guarded(report: Spoken, name: str, action: Callable[[], Any]) -> Any | None:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spoken]:
     times_of: dict[str, float | None] = {}
-    monkeypatch.setattr(time_events, "use_device", lambda index: None)
-    monkeypatch.setattr(time_events, "problems_of", lambda *_: [None] * 3)
+    problems = {(WORKLOAD, "normal", 1): [0, 1, 2]}
+    monkeypatch.setattr(time_events, "use_device", [None].__getitem__)
+    monkeypatch.setattr(time_events, "problems_of", lambda *given: problems[given])
     monkeypatch.setattr(
         time_events,
         "runner_of",
         lambda item: SimpleNamespace(
-            subject=item.subject, time=times_of[item.subject], versions={"torch": "2"}
+            subject=item.subject,
+            time=times_of[item.subject],
+            versions={"torch": "2"},
+            bind=lambda problem: (item.subject, problem),
         ),
     )
     monkeypatch.setattr(time_events, "Subject", FakeSubject)
     monkeypatch.setattr(time_events, "guarded", guarded)
     monkeypatch.setattr(time_events, "warm_up", lambda: None)
     monkeypatch.setattr(time_events, "SETTLE_S", -1.0)
-    monkeypatch.setattr(telemetry, "watched", lambda device: lambda: Reading(1.98e9))
+    monkeypatch.setattr(telemetry, "watched", [lambda: Reading(1.98e9)].__getitem__)
 
     def go(
         times: Mapping[str, float | None],
@@ -130,6 +134,7 @@ def test_rounds_are_interleaved_in_changing_order(run: Callable[..., Spoken]) ->
     assert len(rounds) == 20
     assert all(sorted(one) == list("abcdef") for one in rounds), "each once in every round"
     assert len({tuple(one) for one in rounds}) > 15, "in fresh order"
+    assert run(dict.fromkeys("abcdef", 1.0), runs=20, adaptive=False).partials == report.partials
 
 
 def test_without_noise_the_first_rounds_decide_and_a_loser_has_one(
@@ -150,7 +155,7 @@ def test_a_new_worker_goes_on_where_the_last_one_died(run: Callable[..., Spoken]
     report = run({"a": 1.0, "b": 2.0}, partials={"a": [1.5, 1.5], "b": [2.5]}, adaptive=False)
     assert report.results["a"]["samples_s"] == [1.5, 1.5, 1.0]
     assert report.results["b"]["samples_s"] == [2.5, 2.0, 2.0]
-    assert report.partials[0][0] == "b", "who lags behind comes first"
+    assert report.partials[0] == ("b", [2.0, None]), "who lags behind comes first"
 
 
 def test_ratios_go_on_as_well(run: Callable[..., Spoken]) -> None:
@@ -163,6 +168,9 @@ def test_ratios_go_on_as_well(run: Callable[..., Spoken]) -> None:
     found = run(times, ratios={"base": 1.0}, **common).results
     assert found["a"]["samples_s"][0] == 2.5
     assert found["a"]["relative"] == found["base"]["relative"] == []
+    times, taken = {"base": 1.0, "a": 0.98}, {"base": [1.0] * 3, "a": [9.0] * 3}
+    found = run(times, ratios=times, **common | {"partials": taken}).results
+    assert found["a"]["stop_reason"] == StopReason.DECIDED, "its times are of another clock"
 
 
 def test_one_that_cannot_be_prepared_costs_only_itself(run: Callable[..., Spoken]) -> None:
@@ -187,6 +195,12 @@ def test_the_value_says_how_it_was_taken(run: Callable[..., Spoken]) -> None:
         "held_out_relative": [],
         "no_graph": "",
     }
+
+
+def test_a_first_call_that_compiles_may_take_longer(run: Callable[..., Spoken]) -> None:
+    limits_s = run({"sm80:a": 1.0, "ref:flex": 1.0}, adaptive=False).limits_s
+    assert limits_s == {"sm80:a": None, "ref:flex": libraries.first_call_s("ref:flex")}
+    assert limits_s["ref:flex"] is not None
 
 
 def test_who_was_finished_before_has_no_clock(run: Callable[..., Spoken]) -> None:
@@ -220,6 +234,8 @@ def test_the_baseline_opens_and_closes_every_round(
     assert [r["number"] for r in told] == list(range(8))
     assert {(r["opening_s"], r["closing_s"]) for r in told} == {(1.0, 1.0)}
     assert report.results["c"]["rounds"] == []
+    (alone,) = run({"b": 0.0}, runs=1, adaptive=False, baseline="b").results["b"]["rounds"]
+    assert (alone["opening_s"], alone["closing_s"]) == (1.0, None), "nothing came between"
 
 
 def _readings(monkeypatch: pytest.MonkeyPatch, *found: Reading) -> None:
@@ -273,31 +289,6 @@ def test_rounds_begin_when_the_load_is_felt(
     assert set(report.results["a"]["samples_s"]) == set(report.results["b"]["samples_s"]) == {1.15}
 
 
-def test_the_sample_before_a_round_counts_for_nobody(
-    run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between rounds the GPU waits, and the next launch is faster."""
-    idle = [True]
-
-    class Boosted(FakeSubject):
-        def sample(self) -> float:
-            first, idle[0] = idle[0], False
-            return float(self.time) * (0.9 if first else 1.0)
-
-    plain = telemetry.Log.add
-
-    def add(log: telemetry.Log, *told: Any) -> bool:
-        idle[0] = True
-        return plain(log, *told)
-
-    monkeypatch.setattr(time_events, "Subject", Boosted)
-    monkeypatch.setattr(telemetry.Log, "add", add)
-    report = run({"a": 1.0, "b": 1.0}, runs=5, baseline="a", keep=["a"])
-    assert set(report.results["a"]["samples_s"]) == set(report.results["b"]["samples_s"]) == {1.0}
-    assert {r["closing_s"] for r in report.results["a"]["rounds"]} == {1.0}
-    assert report.results["a"]["flagged"] == {}
-
-
 def test_exactly_that_many_samples_are_never_repeated(
     run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,32 +296,6 @@ def test_exactly_that_many_samples_are_never_repeated(
     report = run({"a": 1.0}, runs=4, adaptive=False)
     assert len(report.results["a"]["samples_s"]) == 4
     assert len(report.results["a"]["flagged"]) == 4
-
-
-def test_a_clock_that_moves_in_steps_cancels_out(
-    run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As under a power limit: every few samples another level, further apart than the kernels."""
-    dice = random.Random(7)
-    state = {"left": 0, "level": 1.0}
-
-    class Wandering(FakeSubject):
-        def sample(self) -> float:
-            if state["left"] == 0:
-                state["left"] = dice.randint(4, 12)
-                state["level"] = 1.0 + dice.uniform(0.0, 0.06)
-            state["left"] -= 1
-            return float(self.time) * state["level"]
-
-    monkeypatch.setattr(time_events, "Subject", Wandering)
-    times = {"base": 1.0, "a": 0.985, "b": 0.99, "c": 1.1, "ref:fa2": 1.5}
-    found = run(times, runs=5, baseline="base", keep=["base"]).results
-    for name, time_s in times.items():
-        relative = found[name]["relative"]
-        assert len(relative) == len(found[name]["samples_s"])
-        assert statistics.median(relative) == pytest.approx(time_s, abs=1e-3)
-    raw = [a / b for a, b in zip(found["a"]["samples_s"], found["b"]["samples_s"], strict=False)]
-    assert max(raw) > 1.0 > 0.985 / 0.99 > min(raw), "times alone tell less"
 
 
 def test_a_steady_drift_is_no_difference(
@@ -351,31 +316,51 @@ def test_a_steady_drift_is_no_difference(
         for ratios in (found[name]["relative"], found[name]["held_out_relative"]):
             assert len(ratios) >= 5
             assert ratios == pytest.approx([time_s] * len(ratios), rel=1e-12)
+    assert len(found["sm80:a"]["samples_s"]) < 10, "it costs hardly a round"
 
 
-def test_without_its_baseline_times_are_compared(run: Callable[..., Spoken]) -> None:
-    report = run({"base": None, "a": 1.0, "b": 1.1}, baseline="base", keep=["base"])
-    assert list(report.failures) == ["base"]
-    assert {n: v["relative"] for n, v in report.results.items()} == {"a": [], "b": []}
+@pytest.fixture
+def fail_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, int], None]:
+    """Have the subject of a time fail after so many samples."""
+
+    def fail(time: float, lasts: int) -> None:
+        class Failing(FakeSubject):
+            def sample(self) -> float:
+                self.taken = getattr(self, "taken", 0) + 1
+                if self.time == time and self.taken > lasts:
+                    raise RuntimeError("no more")
+                return float(self.time)
+
+        monkeypatch.setattr(time_events, "Subject", Failing)
+
+    return fail
 
 
-@pytest.mark.parametrize("lasts", range(6, 12))
+@pytest.mark.parametrize("lasts", [*range(6, 12), 20, 30, 40])
 def test_a_baseline_lost_on_the_way_leaves_the_times(
-    run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch, lasts: int
+    run: Callable[..., Spoken], fail_after: Callable[[float, int], None], lasts: int
 ) -> None:
-    class Failing(FakeSubject):
-        def sample(self) -> float:
-            self.taken = getattr(self, "taken", 0) + 1
-            if self.time == 1.0 and self.taken > lasts:
-                raise RuntimeError("no more")
-            return float(self.time)
-
-    monkeypatch.setattr(time_events, "Subject", Failing)
+    fail_after(1.0, lasts)
     report = run({"base": 1.0, "a": 1.002, "b": 1.2}, runs=5, baseline="base", keep=["base"])
     assert report.failures == {"base": "no more"}
     assert report.results["a"]["samples_s"] == [1.002] * len(report.results["a"]["samples_s"])
-    assert {n: v["relative"] for n, v in report.results.items()} == {"a": [], "b": []}
+    for result in report.results.values():
+        assert result["relative"] == result["held_out_relative"] == []
     assert report.results["b"]["stop_reason"] == StopReason.DOMINATED
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_one_lost_on_the_way_costs_no_round(
+    run: Callable[..., Spoken], fail_after: Callable[[float, int], None], adaptive: bool
+) -> None:
+    fail_after(1.2, 2)
+    times = {"base": 1.0, "a": 1.002, "b": 1.2, "c": 1.003, "d": 1.004}
+    report = run(times, runs=5, adaptive=adaptive, baseline="base", keep=["base"])
+    assert list(report.failures) == ["b"]
+    assert len(report.results["base"]["rounds"]) == len(report.results["base"]["samples_s"])
+    for name in ("a", "c", "d"):
+        taken = report.results[name]["samples_s"]
+        assert report.results[name]["relative"] == (taken if adaptive else [])
 
 
 # After the race ---------------------------------------------------------------------------------
@@ -384,13 +369,51 @@ def test_a_baseline_lost_on_the_way_leaves_the_times(
 def test_those_that_may_be_chosen_are_measured_apart(run: Callable[..., Spoken]) -> None:
     """By these samples nothing is chosen; they are paired by rounds as the others are."""
     times = {"sm90:base": 1.0, "sm90:a": 0.98, "sm90:b": 0.985, "sm90:c": 1.1}
-    times |= {"sm80:d": 2.0, "sm80:e": 2.1, "ref:fa2": 1.5, "ref:cudnn": 1.2}
+    times |= {"sm80:d:1": 2.0, "sm80:e:2": 2.1, "sm80:f:3": 2.02, "ref:fa2": 1.5, "ref:cudnn": 1.2}
     report = run(times, runs=5, baseline="sm90:base", keep=["sm90:base"])
     for name, result in report.results.items():
-        n = 0 if name in ("sm90:c", "sm80:e") else time_events.HELD_OUT_ROUNDS
+        n = 0 if name in ("sm90:c", "sm80:e:2") else time_events.HELD_OUT_ROUNDS
         assert result["held_out_s"] == [times[name]] * n
         assert result["held_out_relative"] == [times[name]] * n
     assert len(report.partials) == sum(len(r["samples_s"]) for r in report.results.values())
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_what_was_timed_is_checked_but_for_libraries(
+    run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch, check: bool
+) -> None:
+    checked: list[Any] = []
+
+    class FakeCheck:
+        def __init__(self, problem: int) -> None:
+            assert problem == 0
+
+        def passes(self, name: str, launch: Any, report: Spoken) -> bool:
+            checked.append((name, launch))
+            if name == "sm80:b":
+                report.failed(name, "wrong", "it differs")
+            return name != "sm80:b"
+
+    monkeypatch.setattr(time_events, "FinalCheck", FakeCheck)
+    names = ["ref:fa2", "sm80:b", "sm80:a", "user:mine"]
+    report = run(dict.fromkeys(names, 1.0), adaptive=False, check=check)
+    assert checked == ([(name, (name, 0)) for name in names[1:]] if check else [])
+    assert list(report.results) == [name for name in names if name != "sm80:b" or not check]
+
+
+def test_the_rule_knows_what_the_job_says(
+    run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: dict[str, Any] = {}
+
+    def rule(samples: Any, runs: int, **given: Any) -> StoppingRule:
+        told.update(given)
+        return StoppingRule(samples, runs, **given)
+
+    monkeypatch.setattr(time_events, "StoppingRule", rule)
+    given = {"order": ["c", "a", "b"], "margin": 0.02, "adaptive": True}
+    run(dict.fromkeys("ab", 1.0), baseline="a", keep=["a"], **given)
+    assert told == {**given, "order": ["a", "b"], "keep": {"a"}, "default": "a"}
 
 
 # One kind of sample -------------------------------------------------------------------------------
@@ -434,6 +457,13 @@ def test_samples_of_a_workload_are_one_kind(
     assert {r["no_graph"] for r in results.values()} == {""}
 
 
+def test_a_pair_is_one_kind() -> None:
+    times = (251.0, 900.0)
+    short, long = (Short(SimpleNamespace(time=time), []) for time in times)
+    time_events.prepare_alike(short, long)
+    assert (short.launches_per_sample, long.launches_per_sample) == (2, 2)
+
+
 @pytest.mark.parametrize("order", [("a", "ref:fa3", "b"), ("ref:fa3", "a", "b")])
 def test_one_that_cannot_be_captured_leaves_none_a_graph(
     run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch, order: tuple[str, ...]
@@ -455,6 +485,7 @@ def test_in_sustained_rounds_all_take_part_as_often(
     monkeypatch.setattr(FakeSubject, "sustain", lambda _, s: sustained.append(s), raising=False)
     report = run({"a": 1.0, "b": 3.0}, runs=4, adaptive=False, sustained_s=1.0)
     assert sustained == [1.0, 1.0]
+    assert {value["no_graph"] for value in report.results.values()} == {""}
     names = [name for name, _ in report.partials]
     assert [sorted(names[i : i + 2]) for i in range(0, 8, 2)] == [["a", "b"]] * 4
     assert not any(value["held_out_s"] for value in report.results.values())

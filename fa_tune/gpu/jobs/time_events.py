@@ -67,7 +67,7 @@ class Subject:
         self._next = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self.launches_per_sample = 1
-        self._sustained_s = 0.0
+        self._sustained_s: float | None = None
 
     def launch(self) -> None:
         """Launch on the next input set, and note the time that this process takes for it."""
@@ -107,30 +107,31 @@ class Subject:
     def sample(self) -> float:
         """Duration of one launch, in seconds."""
         run = self._graph.replay if self._graph is not None else self.launch
-        taken = self._time_back_to_back(run) if self._sustained_s else self._time(run)
+        seconds = self._sustained_s
+        taken = self._time(run) if seconds is None else self._time_back_to_back(seconds, run)
         return taken / self.launches_per_sample
 
-    def _time_back_to_back(self, run: Callable[[], None]) -> float:
+    def _time_back_to_back(self, seconds: float, run: Callable[[], None]) -> float:
         """Seconds of GPU time that each of many takes, of which a few are always enqueued."""
-        start = torch.cuda.Event(enable_timing=True)
+        start = _event()
         ends: list[torch.cuda.Event] = []
         start.record()
         began = time.monotonic()
-        while not ends or time.monotonic() - began < self._sustained_s:
+        while not ends or time.monotonic() - began < seconds:
             run()
-            ends.append(torch.cuda.Event(enable_timing=True))
+            ends.append(_event())
             ends[-1].record()
             if len(ends) > BURSTS_AHEAD:
                 ends[-1 - BURSTS_AHEAD].synchronize()
         ends[-1].synchronize()
-        return float(start.elapsed_time(ends[-1])) / 1e3 / len(ends)
+        return _seconds(start, ends[-1]) / len(ends)
 
     def _time(self, run: Callable[[], None]) -> float:
         """Seconds of GPU time.  If the GPU reached the first event before everything was
         enqueued, it may have waited for this process, and that would be timed: then it is kept
         busy for longer, and the sample is taken again."""
         for _ in range(MAX_TRIES):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start, end = _event(), _event()
             torch.cuda._sleep(self._busy_cycles)
             start.record()
             run()
@@ -140,7 +141,15 @@ class Subject:
             if not late:
                 break
             self._busy_cycles = min(2 * self._busy_cycles, MAX_BUSY_CYCLES)
-        return float(start.elapsed_time(end)) / 1e3
+        return _seconds(start, end)
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)
+
+
+def _seconds(start: torch.cuda.Event, end: torch.cuda.Event) -> float:
+    return float(start.elapsed_time(end)) / 1e3
 
 
 def handle(shared: Mapping[str, Any], items: Mapping[str, Any], report: Report) -> None:
@@ -179,8 +188,10 @@ def prepare_subjects(
 
     def prepare(name: str) -> Subject:
         subject = Subject(runner_of(job.items[name]), problems)
-        subject.samples += [float(seconds) for seconds, _ in job.partials[name]]
-        subject.relative = [float(ratio) for _, ratio in job.partials[name] if ratio is not None]
+        for seconds, ratio in job.partials[name]:
+            subject.samples.append(float(seconds))
+            if ratio is not None:
+                subject.relative.append(float(ratio))
         estimates_s[name] = subject.estimate()
         return subject
 
@@ -256,6 +267,7 @@ class Rounds:
         self._no_graph = no_graph
         self._subjects = subjects
         self._report = report
+        self._dice = random.Random(job.seed)
         self._read = telemetry.watched(job.device)
         self._log = telemetry.Log()
         self._repeats_left = telemetry.Repeats(job.runs)
@@ -278,18 +290,13 @@ class Rounds:
 
     def run(self) -> None:
         """All rounds."""
-        settled = False
-        while True:
-            number, names = self._rule.next_round(time.monotonic())
-            if not names:
-                if settled and self._job.adaptive:
-                    self._hold_out()
-                return
-            if not settled:
-                self._settle()
-                settled = True
-                continue
-            self._round(number, names)
+        if not self._rule.next_round(time.monotonic())[1]:
+            return
+        self._settle()
+        while (planned := self._rule.next_round(time.monotonic()))[1]:
+            self._round(*planned)
+        if self._job.adaptive:
+            self._hold_out()
 
     def _hold_out(self) -> None:
         """Rounds of those that may be chosen, the baseline, the references and the best of each
@@ -301,10 +308,10 @@ class Rounds:
         left_out = {n for n, s in medians.items() if s > IN_QUESTION * best[self._kind(n)]} - {
             self._job.baseline
         }
-        for i in range(HELD_OUT_ROUNDS):
+        for _ in range(HELD_OUT_ROUNDS):
             names = [n for n in self._subjects if n not in left_out]
             if names:
-                self._round(i, names, held_out=True)
+                self._round(None, names)
 
     def _kind(self, name: str) -> str:
         """The family of a subject; each reference is one of its own."""
@@ -313,7 +320,7 @@ class Rounds:
 
     def result(self, name: str, *, n_sets: int) -> TimeResult:
         """Result of a subject."""
-        subject, stop_reason = self._subjects[name], self._rule.stop_reasons.get(name)
+        subject = self._subjects[name]
         clocks = subject.clocks_hz
         return TimeResult(
             samples_s=tuple(subject.samples),
@@ -322,7 +329,7 @@ class Rounds:
             host_s=statistics.median(subject.host_s),
             sets=n_sets,
             launches_per_sample=subject.launches_per_sample,
-            stop_reason=stop_reason.value if stop_reason is not None else "",
+            stop_reason=self._rule.stop_reasons[name].value,
             flagged=self._log.flagged,
             rounds=self._log.reported if name == self._job.baseline else (),
             versions=dict(subject.runner.versions),
@@ -357,11 +364,11 @@ class Rounds:
                     self._numbers[other][:] = subject.samples
         return seconds
 
-    def _round(self, number: int, names: list[str], *, held_out: bool = False) -> None:
-        """Take a sample of each, in random order; the baseline opens and closes the round."""
+    def _round(self, number: int | None, names: list[str]) -> None:
+        """Take a sample of each, in random order; the baseline opens and closes the round.  One
+        without a number is held out."""
         baseline = self._job.baseline
-        seed = f"{self._job.seed}:{'held out ' if held_out else ''}{number}"
-        random.Random(seed).shuffle(names)
+        self._dice.shuffle(names)
         opening = closing = None
         if baseline in names or self._paired:
             names.sort(key=lambda name: name != baseline)  # stable: the others as they are
@@ -379,11 +386,11 @@ class Rounds:
                 before, closing = closing, closing if name == baseline else self._sample(baseline)
                 if before is not None and closing is not None:
                     ratio = 2 * seconds / (before + closing)
-            if held_out:
+            if number is None:
                 self._subjects[name].held_out.append((seconds, ratio))
             else:
                 self._note(name, seconds, ratio)
-        if held_out:
+        if number is None:
             return
         if len(names) == 1:
             closing = None  # nothing came between
@@ -435,7 +442,7 @@ class FinalCheck:
         return bool(case.ok)
 
 
-def input_sets(workload: Workload, kinds: int = 1) -> int:
+def input_sets(workload: Workload, kinds: int) -> int:
     """How many input sets of each of some kinds make up L2_TIMES the cache by what is read of them,
     all of them within a quarter of the free memory."""
     set_bytes = input_bytes(workload)
@@ -463,12 +470,12 @@ def problems_of_each(workload: Workload, inputs: Sequence[str], seed: int) -> li
 def warm_up() -> None:
     """Bring the clocks up from idle before the first sample."""
     a = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start, end = _event(), _event()
     start.record()
     while True:
         for _ in range(50):
             torch.mm(a, a)
         end.record()
         end.synchronize()
-        if start.elapsed_time(end) / 1e3 > WARM_UP_S:
+        if _seconds(start, end) > WARM_UP_S:
             return
