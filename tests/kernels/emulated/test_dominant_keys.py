@@ -93,7 +93,7 @@ MUTANTS = {
     ),
     "the largest weight is not looked for behind a mask": (
         ALONE, "sink", "causal+ragged", SOFTMAX,
-        r"\(kStaleMax\) largest\[i\] = fmaxf\(largest\[i\] \* a\[i\], one\)", "(false)",
+        r": fmaxf\(largest\[i\] \* a\[i\], one\)", ": largest[i] * a[i]",
     ),
     "m of a row that overflowed has room above it": (
         FP16[0], "worthless before others", "lse", CONSUMER,
