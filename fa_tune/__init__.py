@@ -1,3 +1,3 @@
-"""fa-tune: find, prove and keep the fastest FlashAttention forward kernel for a GPU."""
+"""fa-tune: find, prove and keep the fastest FlashAttention kernels for a GPU."""
 
 __version__ = "0.1.0"

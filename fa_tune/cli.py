@@ -275,7 +275,7 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 )
 @click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
 def cli() -> None:
-    """Find, prove and keep the fastest FlashAttention forward kernel for a GPU.
+    """Find, prove and keep the fastest FlashAttention kernels for a GPU.
 
     A search compiles every variant of the kernel, checks each result, measures what is right
     under Nsight Compute, and keeps the winners in a registry. Without a GPU it works on

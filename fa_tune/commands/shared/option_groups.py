@@ -68,7 +68,7 @@ _WORKLOAD: Mapping[str, Decorator[Any]] = {
         show_default=False,
         metavar="NAME[:USE],…",
         help="The workloads of public models, such as llama-3.1-8b, or of all, for each USE or for "
-        f"one: {', '.join(USES)}. --model list names the models.",
+        f"one: {', '.join(USES)}. An unknown name is answered with all names.",
     ),
     "seq_lens": option(
         "--seq-lens",

@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 
 import fa_tune
@@ -41,6 +42,8 @@ def judge(place: str, options: JudgeOptions, machine: Machine, progress: Progres
     target = locate(place)
     if machine.device is None and any(file.suffix == ".cu" for file in target.files):
         raise ToolMissing("no GPU found: a CUDA file runs on one; functions are judged without")
+    if find_spec("torch") is None:
+        raise ToolMissing("judging needs torch: pip install '.[reference]' in a clone of fa-tune")
     with processes(options, machine) as (ours, theirs):
         return report(Trial(target, options, machine, ours, theirs), progress)
 
