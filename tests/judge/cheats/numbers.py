@@ -273,7 +273,7 @@ def chance(problem):
     def launch():
         o = attend(problem)
         bits = o.view(torch.int16)
-        bits += (torch.rand(bits.shape) < 1e-3) & (bits & 1 == 0)
+        bits += (torch.rand(bits.shape) < 1e-2) & (bits & 1 == 0)
         return {"o": o}
 
     return launch
