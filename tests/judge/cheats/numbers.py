@@ -268,12 +268,13 @@ def uninitialised(problem):
 
 
 def chance(problem):
-    """Right, but in the last bit of some elements."""
+    """Right, but in the last bit of some elements where there are many."""
 
     def launch():
         o = attend(problem)
         bits = o.view(torch.int16)
-        bits += (torch.rand(bits.shape) < 1e-2) & (bits & 1 == 0)
+        if bits.numel() > 1000:
+            bits += (torch.rand(bits.shape) < 1e-2) & (bits & 1 == 0)
         return {"o": o}
 
     return launch
