@@ -333,7 +333,10 @@ def main(check: bool, folders: tuple[Path, ...]) -> None:
     found: dict[tuple[int, int], list[Problem]] = {}
     for problem in recorded(folders or FOLDERS):
         found.setdefault(problem.arch.compute_capability, []).append(problem)
-    order = [*(c for c in fitted() if c in found), *sorted(set(found) - set(fitted()))]
+    if missing := [c for c in fitted() if c not in found]:
+        kinds = ", ".join(f"{major}.{minor}" for major, minor in missing)
+        raise click.UsageError(f"no recordings of compute capability {kinds}: name their folders")
+    order = [*fitted(), *sorted(set(found) - set(fitted()))]
     tables = {capability: table(capability, found[capability]) for capability in order}
     text = "\n".join([HEAD, *(part for _, part in tables.values())])
     if check:
