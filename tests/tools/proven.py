@@ -32,6 +32,7 @@ EMULATED_KEY = "emulated"
 EMULATED = (
     *("fa_tune/families/", "fa_tune/operations/", "fa_tune/build/native/", "fa_tune/core/hooks.py"),
     *("fa_tune/core/workload.py", "tests/kernels/emulated/", "tests/gpu/cases.py"),
+    "tests/gpu/score_hooks.py",
 )
 
 

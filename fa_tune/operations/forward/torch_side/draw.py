@@ -51,17 +51,17 @@ def draw(
     q = normal(w.seq_len_q, w.heads)
     k = normal(w.seq_len_kv, w.kv_heads)
     v = normal(w.seq_len_kv, w.kv_heads, w.d_v)
+    one = torch.ones((), device=device)
+    if spec.kind in _RAISED:
+        _scale(q, k, w, one)
     if spec.kind is Kind.PEAKED:
         _scale(q, k, w, torch.tensor(spec.nats, device=device))
-    elif spec.kind in _RAISED:
-        one = torch.ones((), device=device)
-        _scale(q, k, w, one)
-        if spec.kind is Kind.SINK:
-            _add_sink(q, k, w, one)
-        elif spec.kind is Kind.FALLING:
-            _let_fall(q, k, w, spec.nats)
-        else:
-            add_far_keys(q, k, workload, generator)
+    elif spec.kind is Kind.SINK:
+        _add_sink(q, k, w, one)
+    elif spec.kind is Kind.FALLING:
+        _let_fall(q, k, w, spec.nats)
+    elif spec.kind is Kind.FAR_KEYS:
+        add_far_keys(q, k, workload, generator)
     elif spec.kind is Kind.LOW_RANK:
         _lower_rank(q, k)
         _scale(q, k, w, torch.tensor(RANK_SIGMA, device=device))
