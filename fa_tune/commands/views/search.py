@@ -113,7 +113,7 @@ def show_search(result: SearchResult, limit: int | None, *, wide: bool = False) 
     if both := [*steps(places([page_source(result)]))]:
         say(_steps_table(both))
     if legend is not None and decided:
-        tell(search_table.KEY)
+        tell(search_table.key_of(result.results))
         say("\n".join([*legend.lines(terminal_width()), ""]))
     if result.rejected:
         sentences.append(rejected_line(result.rejected))

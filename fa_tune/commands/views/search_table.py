@@ -6,7 +6,7 @@ made: the order of the rows, the mark, and the figures.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fa_tune.commands.views.registry_prose import against, data_dependence, without_family
 from fa_tune.commands.views.row_table import figures, subject_of
@@ -21,8 +21,9 @@ DEFAULT_LIMIT = 5  # the fastest of a workload; the chosen one and the default a
 CHOSEN, TIED = "*", "="
 KEY = (
     f"{CHOSEN} chosen; {TIED} cannot be told from the fastest; x: time over the chosen one's, "
-    "paired within rounds; error: over FlashAttention 2's"
+    "paired within rounds"
 )
+ERROR_KEY = f"{KEY}; error: root mean square, over FlashAttention 2's"
 _HEADINGS = ("", "config", "time", "x", "TFLOP/s", "GB/s", "regs", "L2 %", "n", "error", "")
 _LEFT = ("", "config")
 _SPARE = ("n", "error", "regs", "L2 %", "TFLOP/s")
@@ -48,13 +49,24 @@ def table_lines(
     for one in (s for s in standings if s.subject in shown):
         row, name = by_subject[one.subject], legend.number(one.subject)
         cells = _line(_mark(one.subject, decision), name, row, one.median_s, one.to_chosen.value)
-        told = found.on_inputs.get(one.subject, ())
-        errors = [f.error for f in told if f.inputs == found.inputs and f.error is not None]
-        error = f"{errors[0]:.2f}" if errors else ""
-        lines.append([*cells, error, "default" if one.subject == decision.default else ""])
+        error = _error(found, one.subject)
+        told = "" if error is None else f"{error:.2f}"
+        lines.append([*cells, told, "default" if one.subject == decision.default else ""])
     hidden = sum(s.subject not in shown for s in standings)
     out = fitted(_HEADINGS, lines, width, left=_LEFT, spare=_SPARE)
     return out + ([f"  … {hidden} more (--wide)"] if hidden else [])
+
+
+def key_of(results: Iterable[WorkloadResult]) -> str:
+    """What marks and columns of these tables mean."""
+    known = any(_error(found, s) is not None for found in results for s in found.on_inputs)
+    return ERROR_KEY if known else KEY
+
+
+def _error(found: WorkloadResult, subject: str) -> float | None:
+    """On the inputs of the search, over FlashAttention 2's; None where nobody looked."""
+    told = found.on_inputs.get(subject, ())
+    return next((f.error for f in told if f.inputs == found.inputs), None)
 
 
 def _mark(subject: str, decision: Decision) -> str:
