@@ -125,3 +125,9 @@ def test_the_bounds_are_those_of_the_recordings() -> None:
     before = PATH.read_bytes()
     assert CliRunner().invoke(main, ["--check"], catch_exceptions=False).exit_code == 0
     assert PATH.read_bytes() == before
+
+
+def test_bounds_of_gpus_whose_recordings_are_not_named_are_not_lost(tmp_path: Path) -> None:
+    before = PATH.read_bytes()
+    assert CliRunner().invoke(main, [str(tmp_path)], catch_exceptions=False).exit_code == 2
+    assert PATH.read_bytes() == before
