@@ -15,7 +15,7 @@ from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.option_groups import Output, shared_options
 from fa_tune.commands.shared.options import flag, option
 from fa_tune.commands.shared.output import say, write_table_csv
-from fa_tune.commands.shared.parameters import NamedPath, WholeNumber
+from fa_tune.commands.shared.parameters import NamedPath, WholeNumber, output_file
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core import devices
 from fa_tune.core.errors import ToolMissing
@@ -59,7 +59,7 @@ class BenchDecisions:
 )
 @option(
     "--to",
-    type=NamedPath(dir_okay=False),
+    type=output_file(stdout=False),
     metavar="FILE",
     help="Write each tuning's samples and choice to a JSON file as soon as it is finished; the "
     "same command continues from there.",

@@ -13,7 +13,7 @@ from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.option_groups import shared_options
 from fa_tune.commands.shared.options import option
 from fa_tune.commands.shared.output import say, tell
-from fa_tune.commands.shared.parameters import NamedPath, WholeNumber
+from fa_tune.commands.shared.parameters import WholeNumber, output_file
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.options import SearchOptions
@@ -30,7 +30,7 @@ from fa_tune.lab.space_table import SUFFIX
 )
 @option(
     "--to",
-    type=NamedPath(dir_okay=False),
+    type=output_file(stdout=False),
     metavar="FILE",
     required=True,
     help="The recorded space to write, NAME.space.csv.gz; NAME.space.json goes beside it.",

@@ -9,7 +9,8 @@ import click
 from fa_tune.commands.shared.groups import HelpfulGroup
 from fa_tune.commands.shared.options import folder, option
 from fa_tune.commands.shared.output import say
-from fa_tune.commands.shared.parameters import WORKLOAD, NamedPath
+from fa_tune.commands.shared.parameters import WORKLOAD, NamedPath, output_file
+from fa_tune.core.files import check_writable
 from fa_tune.core.paths import profiles_dir
 from fa_tune.core.workload import Workload
 from fa_tune.lab import t4
@@ -83,6 +84,7 @@ def export(paths: tuple[Path, ...], to: Path) -> None:
     Example:
       fa-tune spaces export profiles --to exported
     """
+    check_writable(to, "--to names another place")
     for path in find(paths):
         table = load(path)
         for space in recorded(table):
@@ -94,7 +96,7 @@ def export(paths: tuple[Path, ...], to: Path) -> None:
 @click.argument("path", type=PATH, metavar="FILE")
 @option(
     "--to",
-    type=NamedPath(dir_okay=False),
+    type=output_file(stdout=False),
     metavar="FILE",
     required=True,
     help="The recorded space to write, NAME.space.csv.gz.",

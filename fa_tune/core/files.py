@@ -80,6 +80,13 @@ def check_writable(path: Path, instead: str, *, replaced: bool = False) -> None:
         raise StorageError(f"cannot write {path}: {around} is not writable; {instead}")
 
 
+def check_replaceable(path: Path, instead: str) -> None:
+    """`check_writable` of a file that `replace_files` is to write."""
+    check_writable(path, instead)
+    if not is_stream(path):
+        check_writable(path, instead, replaced=True)
+
+
 def replace_file(path: Path, data: bytes, *, alone: bool = False, synced: bool = True) -> None:
     """`replace_files` of one."""
     replace_files({path: data}, alone=alone, synced=synced)

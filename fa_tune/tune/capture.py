@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fa_tune.core.errors import ToolMissing
-from fa_tune.core.files import check_writable, save_file
+from fa_tune.core.files import save_file
 from fa_tune.store.capture.parts import VARIABLE, Settings, joined
 from fa_tune.store.capture.schema import SCHEMA, Capture, to_json
 
@@ -35,7 +35,6 @@ def run(
     Raises ToolMissing for a program that cannot be started, StorageError for a file that cannot be
     written.
     """
-    check_writable(out, "name another file with --out", replaced=True)
     with tempfile.TemporaryDirectory(prefix="fa-tune-capture-") as name:
         folder = Path(name)
         inputs = out.absolute().with_name(f"{out.name}.inputs")

@@ -64,9 +64,7 @@ def check_writable(options: KernelOptions, registry: Path | None = None) -> None
         if path is not None and path.is_dir():
             raise StorageError(f"{path} is a folder, where a file is to be written")
         if path is not None:
-            files.check_writable(path, f"{option} names another place")
-        if path is not None and not files.is_stream(path):
-            files.check_writable(path, f"{option} names another place", replaced=True)
+            files.check_replaceable(path, f"{option} names another place")
     if options.record is not None:
         if options.record.is_file():
             raise StorageError(f"cannot write {options.record}: {options.record} is not a folder")
