@@ -20,11 +20,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import torch
-from torch.profiler import ProfilerActivity, profile
-from transformers import LlamaConfig, LlamaForCausalLM
+try:
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+    from transformers import LlamaConfig, LlamaForCausalLM
 
-from fa_tune.op import register_transformers
+    from fa_tune.op import register_transformers
+except ImportError as error:
+    sys.exit(f"error: this needs torch and transformers: {error}")
 
 ROUNDS = 12
 OUTSIDE = 2  # ratios on each side of an interval that holds the median with 96 %
@@ -93,8 +96,7 @@ def main() -> None:
     parser.add_argument("--new-tokens", type=int, default=32)
     args = parser.parse_args()
     if not torch.cuda.is_available():
-        print("error: this needs a CUDA GPU", file=sys.stderr)
-        sys.exit(3)
+        sys.exit("error: this needs a CUDA GPU")
     warnings.filterwarnings("ignore")
     register_transformers()
     model = model_of(args.layers, args.seq_len + args.new_tokens)

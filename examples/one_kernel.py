@@ -3,7 +3,7 @@
 python examples/one_kernel.py      needs a GPU, torch and CuPy
 """
 
-import torch
+import sys
 
 from fa_tune import families
 from fa_tune.build.cache import ArtifactStore
@@ -12,8 +12,16 @@ from fa_tune.core.arch import limits
 from fa_tune.core.devices import find_device
 from fa_tune.core.jobs import KernelItem
 from fa_tune.core.workload import DType, Workload
-from fa_tune.gpu.launch import CompiledKernel
 from fa_tune.operations.base import Problem
+
+try:
+    import torch
+
+    from fa_tune.gpu.launch import CompiledKernel  # which imports CuPy
+except ImportError as error:
+    sys.exit(f"error: this needs torch and CuPy: {error}")
+if not torch.cuda.is_available():
+    sys.exit("error: this needs a CUDA GPU")
 
 qkv = torch.randn(2, 1000, 3, 16, 128, device="cuda", dtype=torch.float16)  # packed
 q, k, v = qkv.unbind(2)  # [batch, seq_len, heads, d_head], any strides of the first three

@@ -1,16 +1,20 @@
-"""examples/one_kernel.py, which runs a kernel on tensors of one's own."""
+"""examples/one_kernel.py, which runs a kernel on tensors of one's own; what examples need."""
 
 from __future__ import annotations
 
 import ast
 import importlib
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.gpu.conftest import run_python
+from tests.project_files import ROOT
 
-PROGRAM = (Path(__file__).parents[2] / "examples/one_kernel.py").read_text(encoding="utf-8")
+PROGRAM = (ROOT / "examples/one_kernel.py").read_text(encoding="utf-8")
 JUDGE = """
 scores = torch.einsum("bqhd,bkhd->bhqk", q.double(), k.double()) / 128**0.5
 scores.masked_fill_(torch.ones(1000, 1000, device="cuda").triu(1).bool(), -torch.inf)
@@ -38,3 +42,26 @@ def test_its_imports_are_there() -> None:
                 assert hasattr(module, alias.name) or importlib.import_module(
                     f"{node.module}.{alias.name}"
                 )
+
+
+@pytest.mark.parametrize(
+    ("example", "package"),
+    [
+        ("one_kernel", "torch"),
+        ("one_kernel", "cupy"),
+        ("llama", "torch"),
+        ("llama", "transformers"),
+    ],
+)
+def test_a_package_that_is_missing_is_named(tmp_path: Path, example: str, package: str) -> None:
+    (tmp_path / f"{package}.py").write_text(f"raise ImportError('no {package}')")
+    path = os.pathsep.join((str(tmp_path), str(ROOT)))
+    done = subprocess.run(
+        [sys.executable, str(ROOT / f"examples/{example}.py")],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0
+    assert len(done.stderr.splitlines()) == 1
+    assert package in done.stderr
