@@ -15,7 +15,8 @@ from fa_tune.commands.shared.options import option, refuse_same_file
 from fa_tune.commands.shared.output import say, tell
 from fa_tune.commands.shared.parameters import BUDGET, Read
 from fa_tune.commands.shared.progress import watching
-from fa_tune.core.errors import NoUsableVariant
+from fa_tune.core import devices
+from fa_tune.core.errors import NoUsableVariant, ToolMissing
 from fa_tune.core.options import SearchOptions
 from fa_tune.report.page.proof import write_proof
 from fa_tune.report.proof import sentences
@@ -87,6 +88,8 @@ def command(
         raise click.UsageError(
             "--metric goes with --lower-is-better or --higher-is-better, and these with --metric"
         )
+    if devices.find_device() is None:
+        raise ToolMissing("no GPU found: prove runs a program's attention on one")
     with watching(quiet) as progress:
         if not load(registry).entries:
             progress.note(f"The registry {registry} has no entry: defaults run.")

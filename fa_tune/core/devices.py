@@ -48,7 +48,8 @@ def find_device(index: int = 0) -> DeviceInfo | None:
 
 
 def find_devices(numbers: Numbers) -> tuple[DeviceInfo, ...]:
-    """Several GPUs of one model, by number, or every visible one.
+    """Several GPUs of one model, by number, or every visible one; none where there is no driver or
+    no GPU at all.
 
     Raises ToolMissing where one is not there, InvalidConfig for one named twice or for GPUs
     of different models, whose results are not each other's.
@@ -60,7 +61,7 @@ def find_devices(numbers: Numbers) -> tuple[DeviceInfo, ...]:
     with _nvml() as nvml:
         handles = _visible_handles(nvml) if nvml else []
         if not handles:
-            raise ToolMissing("no GPU found to measure on; without any, leave out --devices")
+            return ()
         chosen = range(len(handles)) if numbers == ALL else numbers
         found = [_describe(nvml, _at(handles, n)) for n in chosen]
     same_model(found, [f"GPU {n}" for n in chosen])

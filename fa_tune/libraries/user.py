@@ -115,12 +115,12 @@ def locate(place: str) -> UserRunner:
             return UserRunner(place, entry=offered[place])
         known = f"; packages here offer {', '.join(sorted(offered))}" if offered else ""
         raise InvalidConfig(
-            f"--with {place}: neither module:function, file.py:function nor file.cu:kernel{known}"
+            f"{place}: neither module:function, file.py:function nor file.cu:kernel{known}"
         )
     files = _files(place, where)
     text = files[0].read_text(encoding="utf-8", errors="replace")
     if not re.search(rf"\b{re.escape(name)}\b", text):
-        raise InvalidConfig(f"--with {place}: there is no {name} in {files[0]}")
+        raise InvalidConfig(f"{place}: there is no {name} in {files[0]}")
     return UserRunner(place, files, name)
 
 
@@ -130,13 +130,13 @@ def _files(place: str, where: str) -> tuple[Path, ...]:
     if path.suffix not in (".py", ".cu"):
         found = find(where, [str(Path.cwd()), *sys.path])
         if found is None or not found.origin:
-            raise InvalidConfig(f"--with {place}: there is no module {where}")
+            raise InvalidConfig(f"{place}: there is no module {where}")
         return (Path(found.origin),)
     files = (path, path.with_suffix(".py")) if path.suffix == ".cu" else (path,)
     for file in files:
         if not file.is_file():
             why = f", with {LAUNCHER}(problem, function) for the kernel" if file != path else ""
-            raise InvalidConfig(f"--with {place}: there is no file {file}{why}")
+            raise InvalidConfig(f"{place}: there is no file {file}{why}")
     return files
 
 

@@ -179,7 +179,7 @@ class _Runs:
         if not said:
             raise NoUsableVariant(
                 "no process of the program used CUDA through torch in a Python that has fa-tune; "
-                "run it on a machine with a GPU, with fa-tune beside the program's torch"
+                "install fa-tune beside the program's torch"
             )
         program = Capture(SCHEMA, self.options.command, started, self.first_s, 0, (), ())
         return coverage_of(joined(program, self._parts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -208,6 +209,11 @@ WRONG: list[tuple[list[str], str, int]] = [
     (["spaces", "import", "no-schema.json", "--to", "y.space.csv.gz"], "json: entries", 5),
     (["export", "--to", "to", "--arch", "sm_90a,"], "an empty place", 2),
     (["export", "--to", "to", "--kernels", "x", "--arch", "sm_80"], "unknown kernel set", 2),
+    (["verify", "--devices", "all"], "no GPU found: verify runs kernels on one", 3),
+    (["verify", "--devices", "0,1"], "build compiles them without", 3),
+    (["prove", "--", "no-such-program"], "no GPU found", 3),
+    (["judge", "no-file.cu:k"], "error: no-file.cu:k: there is no file", 2),
+    (["verify", "--with", "no-file.cu:k"], "--with': no-file.cu:k: there is no file", 2),
     (["export", "--to", "to"], "--arch names architectures", 4),
 ]
 
@@ -252,13 +258,47 @@ def test_variables_are_refused_like_options(
     assert "--cache-dir" in done.err
 
 
-def test_a_place_without_permission_is_status_3(
-    console: Console, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("search", "--csv", "FILE"),
+        ("search", "--html", "FILE"),
+        ("search", "--registry", "FILE"),
+        ("search", "--record", "FILE"),
+        ("capture", "--out", "FILE", "--", "no-such-program"),
+        ("prove", "--html", "FILE", "--", "true"),
+        ("export", "--to", "FILE"),
+        ("profile", CONFIG, "--export", "FILE"),
+        ("judge", "x", "--report", "FILE"),
+        ("report", "x", "--html", "FILE"),
+        ("record-space", "--family", "sm80", "--to", "FILE"),
+        ("bench-search", "--plot", "FILE"),
+        ("bench-decisions", "--to", "FILE"),
+        ("spaces", "export", "x", "--to", "FILE"),
+        ("spaces", "import", "x", "--to", "FILE"),
+        ("registry", "merge", "x", "-o", "FILE"),
+    ],
+    ids=lambda a: " ".join(a[:3]),
+)
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_place_without_permission_is_status_3_before_any_work(
+    console: Console,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    is_there: bool,
 ) -> None:
-    monkeypatch.setattr("os.access", lambda path, mode: False)
-    done = console("search", "--csv", "table.csv")
-    assert done.status == 3
-    assert done.lines == ["error: cannot write table.csv: no permission, or a read-only disk"]
+    """Also where the file itself could be written: it is replaced."""
+    locked, file = tmp_path / "locked", tmp_path / "locked" / "x.space.csv.gz"
+    locked.mkdir()
+    if is_there and not {"--record", "export"} & {*arguments}:
+        file.touch()
+    # Modes do not keep root out.
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != locked)
+    done = console(*(str(file) if a == "FILE" else a for a in arguments))
+    assert done.status == 3, done.err
+    assert len(done.lines) == 1
+    assert f"{locked} is not writable" in done.lines[0]
 
 
 @pytest.mark.parametrize("word", ["float16", "half", "FP16"])
@@ -277,6 +317,15 @@ def test_an_option_may_be_called_as_in_another_command(console: Console) -> None
     twice = console("search", "--seq-len", "1024", "--seq-lens", "2048")
     assert twice.status == 2
     assert "--seq-lens is given twice" in twice.err
+
+
+@pytest.mark.parametrize("command", ["space", "registry show"])
+def test_an_option_of_others_is_answered_with_their_names(console: Console, command: str) -> None:
+    said = console(*command.split(), "--op", "backward")
+    assert (said.status, len(said.lines)) == (2, 1)
+    assert "search" in said.err
+    assert "doctor" not in said.err
+    assert "search" not in console(*command.split(), "--of-none").err
 
 
 def test_what_is_not_near_is_not_suggested(console: Console) -> None:

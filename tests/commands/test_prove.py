@@ -41,6 +41,8 @@ PROVE = "fa_tune.commands.prove.prove"
 
 @pytest.fixture
 def made(stub: Put) -> Any:
+    stub("fa_tune.core.devices.find_device", object())
+
     def make(**changes: Any) -> Any:
         return stub(PROVE, dataclasses.replace(PROOF, **changes))
 

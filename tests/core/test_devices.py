@@ -183,8 +183,7 @@ def test_gpus_of_different_models_are_refused(nvml: FakeNvml) -> None:
 def test_no_gpu(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert device.find_device() is None
-    with pytest.raises(ToolMissing, match="no GPU found to measure on"):
-        device.find_devices("all")
+    assert device.find_devices("all") == device.find_devices((0, 1)) == ()
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert device.find_device(3) is None
     assert device.visible_devices() == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,7 +82,7 @@ def test_a_result_of_another_shape_type_or_name_is_refused(given: Any) -> None:
     ],
 )
 def test_what_is_not_there_is_told_before_anything_is_run(place: str) -> None:
-    with pytest.raises(InvalidConfig, match=r"^--with [^\n]+$"):
+    with pytest.raises(InvalidConfig, match=rf"^{re.escape(place)}: [^\n]+$"):
         libraries.require([f"user:{place}"])
 
 

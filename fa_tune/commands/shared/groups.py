@@ -42,8 +42,9 @@ class HelpfulGroup(click.Group):
         try:
             return super().invoke(ctx)
         except click.NoSuchOption as error:
+            near = _suggested(error)
             raise click.NoSuchOption(
-                error.option_name, possibilities=_suggested(error), ctx=error.ctx
+                error.option_name, None if near else _elsewhere(error), near, error.ctx
             ) from None
 
     def resolve_command(
@@ -72,6 +73,20 @@ def _suggested(error: click.NoSuchOption) -> list[str]:
     if error.option_name in ("--causal", "--full") and "--mask" in known:
         return [f"--mask {error.option_name[2:]}"]
     return difflib.get_close_matches(error.option_name, known, n=2, cutoff=0.75)
+
+
+def _elsewhere(error: click.NoSuchOption) -> str | None:
+    """A message with the commands that have the option; None where none has."""
+    if error.ctx is None or not isinstance(root := error.ctx.find_root().command, click.Group):
+        return None
+    known = {name: root.get_command(error.ctx, name) for name in root.list_commands(error.ctx)}
+    having = [
+        name
+        for name, command in known.items()
+        if command and any(error.option_name in p.opts for p in command.params)
+    ]
+    found = f"; commands with it: {', '.join(having)}" if having else "."
+    return f"No such option {error.option_name!r}{found}"
 
 
 def _meant(names: Collection[str], word: str) -> str:

@@ -52,7 +52,7 @@ from fa_tune.core.options import (
 from fa_tune.core.published import USES
 from fa_tune.core.workload import BACKWARD, BENCHMARK_HEADS, FIELDS, MASKS, USUAL, DType
 from fa_tune.families.selection import stated_config
-from fa_tune.libraries import LABELS, is_installed, user
+from fa_tune.libraries import LABELS, is_installed
 
 OF_BACKWARD = ("fa3",)  # references that a backward pass is measured beside where they are there
 OPERATIONS = FIELDS["op"].allowed
@@ -68,7 +68,7 @@ _WORKLOAD: Mapping[str, Decorator[Any]] = {
         show_default=False,
         metavar="NAME[:USE],…",
         help="The workloads of public models, such as llama-3.1-8b, or of all, for each USE or for "
-        f"one: {', '.join(USES)}. An unknown name is answered with all names.",
+        f"one: {', '.join(USES)}. An unknown name, such as list, is answered with all names.",
     ),
     "seq_lens": option(
         "--seq-lens",
@@ -154,9 +154,9 @@ _MEASURE: Mapping[str, Decorator[Any]] = {
         "--with",
         "users",
         multiple=True,
+        type=parameters.PLACE,
         metavar="PLACE",
         show_default=False,
-        callback=lambda _context, _parameter, places: [user.locate(p).place for p in places],
         help="A kernel of yours to run beside ours, never chosen: module:function, "
         "file.py:function, file.cu:kernel with launch() in file.py, or a name that a package "
         "offers. Repeat it for more.",

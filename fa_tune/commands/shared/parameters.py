@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -15,11 +14,13 @@ from click.shell_completion import CompletionItem
 
 from fa_tune.core import hooks
 from fa_tune.core.arch import parse_arch
-from fa_tune.core.errors import InvalidConfig, StorageError
+from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.files import check_replaceable
 from fa_tune.core.inputs import BUILT_IN, NAMES, InputSpec, Kind
 from fa_tune.core.published import workloads_of
 from fa_tune.core.workload import DType, FieldSpec, Workload
 from fa_tune.families import family_names
+from fa_tune.libraries import user
 from fa_tune.search.strategies import FORMER, STRATEGIES
 from fa_tune.search.strategies.budget import Budget
 
@@ -243,6 +244,8 @@ INPUT = Read("inputs", _input, _INPUT_NAMES)  # `peaked:3` as an InputSpec, a pa
 INPUTS_LIST = Read("inputs", _inputs, _INPUT_NAMES)  # several, or `all`, as a tuple
 WORKLOAD = Read("key", _workload)  # a workload's key as a Workload
 WORKLOADS = Listed("keys", _workload, KEY)
+# A kernel of a user's, found but not loaded.
+PLACE = Read("place", lambda text: user.locate(text).place, None)
 MODELS = Listed("models", workloads_of, "llama-3.1-8b,gpt-oss-20b:decoding")  # their workloads
 # `sm_90`, `90` or `9.0` as `sm_90`; a suffix as in `sm_90a` is kept.
 ARCHITECTURE = Read("arch", _architecture, ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"))
@@ -296,6 +299,5 @@ def _output(stdout: bool, text: str) -> Path:
     folder = path.parent
     if not folder.is_dir():
         raise InvalidConfig(f"there is no folder {str(folder)!r} to write {path.name} in")
-    if not os.access(path if path.exists() else folder, os.W_OK):
-        raise StorageError(f"cannot write {path}: no permission, or a read-only disk")
+    check_replaceable(path, "name another file")
     return path

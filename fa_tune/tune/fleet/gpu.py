@@ -84,7 +84,7 @@ class NoGpu(WorkerGpu):
 def local_gpus(numbers: Numbers) -> tuple[WorkerGpu, ...]:
     """GPUs of this machine by number; raises as `fa_tune.core.devices.find_devices`."""
     found = devices.find_devices(numbers)
-    names = range(len(found)) if numbers == devices.ALL else numbers
+    names = numbers if found and numbers != devices.ALL else range(len(found))
     return tuple(WorkerGpu(f"GPU {n}", device, n) for n, device in zip(names, found, strict=True))
 
 
