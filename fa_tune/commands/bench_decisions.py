@@ -47,7 +47,7 @@ class BenchDecisions:
     "--from",
     "sources",
     multiple=True,
-    type=NamedPath(readable=False),
+    type=NamedPath(),
     metavar="FILE",
     help="Decide tunings that `bench-decisions --to` recorded again, by the present rules; no GPU"
     " is needed. Repeat it for more files.",

@@ -53,7 +53,7 @@ _CSV_HEADINGS = (
 
 
 @click.command("bench-search")
-@click.argument("paths", nargs=-1, type=NamedPath(readable=False), metavar="[PATH]…")
+@click.argument("paths", nargs=-1, type=NamedPath(), metavar="[PATH]…")
 @option(
     "--strategy",
     "strategies",

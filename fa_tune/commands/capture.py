@@ -19,9 +19,7 @@ SHOWN = 10  # of the costliest
 HEADINGS = ("share", "runs", "each", "problem", "mask", "served by", "why")
 
 
-@click.command(
-    "capture", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
-)
+@click.command("capture", context_settings={"allow_interspersed_args": False})
 @option(
     "--out",
     type=output_file(stdout=False),

@@ -57,7 +57,7 @@ class Explain:
     "--from",
     "sources",
     multiple=True,
-    type=NamedPath(readable=False),
+    type=NamedPath(),
     metavar="FILE",
     help="Read the counters that `fa-tune profile --metrics explain --json` wrote, instead of "
     "measuring; repeat it for more files.",

@@ -248,7 +248,7 @@ def best(
     nargs=-1,
     required=True,
     metavar="FILE…",
-    type=NamedPath(dir_okay=False, readable=False),
+    type=NamedPath(dir_okay=False),
 )
 @option(
     "--output",

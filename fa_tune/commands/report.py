@@ -73,7 +73,7 @@ class Report:
     nargs=-1,
     required=True,
     metavar="PATH…",
-    type=NamedPath(allow_dash=True, readable=False),
+    type=NamedPath(allow_dash=True),
 )
 @option(
     "--format",
@@ -86,7 +86,7 @@ class Report:
 )
 @option(
     "--against",
-    type=NamedPath(readable=False),
+    type=NamedPath(),
     metavar="PATH",
     help="With --html: another run, whose times the page compares with these.",
 )

@@ -79,7 +79,7 @@ class Stale:
 @option(
     "--learn-from",
     multiple=True,
-    type=NamedPath(readable=False),
+    type=NamedPath(),
     metavar="PATH",
     show_default=False,
     help="Recorded spaces of this GPU model (FILE.space.csv.gz, or folders with some): learned "
@@ -110,7 +110,7 @@ class Stale:
 )
 @option(
     "--captured",
-    type=NamedPath(readable=False),
+    type=NamedPath(),
     metavar="FILE",
     show_default=False,
     help="The workloads of a program, as fa-tune capture wrote them, the costliest first, until "

@@ -19,7 +19,7 @@ from fa_tune.lab.space_table import RecordedWorkload, find, load, recorded, save
 from fa_tune.report.fitted import fitted
 from fa_tune.report.wrap import terminal_width
 
-PATH = NamedPath(readable=False)
+PATH = NamedPath()
 _HEADINGS = ("workload", "ran", "best", "GB/s", *(f"{100 * level:.0f} %" for level in LEVELS))
 
 

@@ -49,6 +49,14 @@ def read_json(path: Path) -> Any:
         raise ProfileFormatError(f"{path} cannot be read as JSON: {error}") from None
 
 
+def check_folder(folder: Path) -> None:
+    """Raise StorageError for a folder that cannot be listed: a search in it would find nothing."""
+    try:
+        os.scandir(folder).close()
+    except OSError as error:
+        raise StorageError(f"cannot read {folder}: {error.strerror}") from None
+
+
 def check_own(*paths: Path) -> None:
     """Raise StorageError where one of these, if it is there, is another user's (root's is fine) or
     may be changed by other users: what they hold is run."""

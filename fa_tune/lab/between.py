@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fa_tune.core.files import check_folder
 from fa_tune.core.model import Variant, is_reference
 from fa_tune.core.workload import Workload
 from fa_tune.lab.default_check import decided_again
-from fa_tune.store.recordings import Recording, check_folder, load_all
+from fa_tune.store.recordings import Recording, load_all
 from fa_tune.store.registry.between import Tuned, between, distance
 from fa_tune.tune.outputs import MAX_RUNNERS_UP
 

@@ -14,12 +14,13 @@ from pathlib import Path
 from fa_tune.core.comparison import OnInputs
 from fa_tune.core.devices import limits_of
 from fa_tune.core.errors import NoUsableVariant
+from fa_tune.core.files import check_folder
 from fa_tune.core.model import Measurement
 from fa_tune.core.stats import Ratio
 from fa_tune.core.workload import Workload
 from fa_tune.lab.repeatability import is_slower
 from fa_tune.search.decide import Decision, decide, sound_choice
-from fa_tune.store.recordings import Meta, Recording, check_folder, load_all
+from fa_tune.store.recordings import Meta, Recording, load_all
 from fa_tune.store.registry.schema import Entry
 from fa_tune.tune.candidates import default_keys
 from fa_tune.tune.tie_break import TieBreak

@@ -32,7 +32,7 @@ from typing import Literal
 
 from fa_tune.core import codec
 from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError
-from fa_tune.core.files import read_bytes, replace_files
+from fa_tune.core.files import check_folder, read_bytes, replace_files
 from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import DeviceInfo, Outcome, Provenance
 from fa_tune.core.stats import median
@@ -294,6 +294,8 @@ def find(places: Iterable[Path]) -> list[Path]:
     for place in places:
         if place.name.endswith(META_SUFFIX):
             place = place.with_name(place.name.removesuffix(META_SUFFIX) + SUFFIX)
+        if place.is_dir():
+            check_folder(place)
         inside = sorted(place.rglob(f"*{SUFFIX}")) if place.is_dir() else [place]
         if not inside:
             raise StorageError(f"no recorded space ({SUFFIX}) in {place}")

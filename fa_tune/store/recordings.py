@@ -329,12 +329,6 @@ def load_all(
     return tuple(sorted(found, key=lambda r: r.meta.provenance.recorded_at, reverse=True))
 
 
-def check_folder(folder: Path) -> None:
-    """Raise StorageError for a folder of recordings that does not exist."""
-    if not folder.is_dir():
-        raise StorageError(f"cannot read {folder}: there is no such folder")
-
-
 def metas(folder: Path) -> list[Path]:
     """The `.meta.json` files of the GPU folders of `folder`, or of a GPU folder itself."""
     if not folder.is_dir():

@@ -17,6 +17,7 @@ from fa_tune.core import devices
 from fa_tune.core import paths as locations
 from fa_tune.core.devices import cuda_driver_version
 from fa_tune.core.errors import FaTuneError, NoUsableVariant, StorageError
+from fa_tune.core.files import check_folder
 from fa_tune.core.model import Artifact, Outcome, Variant
 from fa_tune.core.options import MachineOptions, Progress
 from fa_tune.core.paths import default_cache_dir
@@ -48,7 +49,8 @@ def doctor(machine: MachineOptions, progress: Progress) -> tuple[Check, ...]:
     def look(name: str, action: Callable[[], str], fix: str = "", needed: bool = True) -> None:
         progress.advance(name)
         try:
-            checks.append(Check(name, True, action()))
+            with storage_errors("cannot be used"):
+                checks.append(Check(name, True, action()))
         except FaTuneError as error:
             detail = str(error).removesuffix(f"; {fix}")  # which is told behind it
             checks.append(Check(name, False if needed else None, detail, fix or None))
@@ -165,7 +167,7 @@ def _cache(store: ArtifactStore) -> str:
 
 def _recordings(machine: MachineOptions) -> str:
     folder = machine.recordings or locations.profiles_dir()
-    recordings.check_folder(folder)
+    check_folder(folder)
     found = recordings.load_all(folder)
     if not found:
         raise StorageError(f"there are none in {folder}")

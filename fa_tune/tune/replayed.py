@@ -11,6 +11,7 @@ from fa_tune.build.compile import kernel_source_sha256
 from fa_tune.core import paths
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import NoUsableVariant, ToolMissing
+from fa_tune.core.files import check_folder
 from fa_tune.core.inputs import DEFAULT, NORMAL, InputSpec
 from fa_tune.core.model import REFERENCE_FAMILY, Variant
 from fa_tune.core.options import MachineOptions, MeasureOptions, Progress
@@ -34,9 +35,12 @@ def _load_recordings(machine: Machine) -> list[Recording]:
     """The recordings to replay from, newest first: of GPUs of the architecture that is compiled
     for, since a choice among another one's kernels is not that of the GPU.
 
-    Raises ToolMissing if there are no recordings, NoUsableVariant for none of the architecture.
+    Raises ToolMissing if there are no recordings, StorageError for a folder that cannot be read,
+    NoUsableVariant for none of the architecture.
     """
     folder = machine.options.recordings or paths.profiles_dir()
+    if folder.is_dir():
+        check_folder(folder)
     found = tuple(r for r in recordings.load_all(folder) if r.meta.provenance.method in REPLAYED)
     if not found:
         lacking = f"no recordings in {folder}" if folder.is_dir() else f"no folder {folder}"

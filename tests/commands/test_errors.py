@@ -214,6 +214,7 @@ WRONG: list[tuple[list[str], str, int]] = [
     (["prove", "--", "no-such-program"], "no GPU found", 3),
     (["judge", "no-file.cu:k"], "error: no-file.cu:k: there is no file", 2),
     (["verify", "--with", "no-file.cu:k"], "--with': no-file.cu:k: there is no file", 2),
+    (["capture", "--no-such", "--", "true"], "No such option '--no-such'", 2),
     (["export", "--to", "to"], "--arch names architectures", 4),
 ]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fa_tune.build.cache import ArtifactStore
 from fa_tune.core import files
 from tests.commands.console import Console
 
@@ -45,6 +46,8 @@ def test_missing_is_3_and_malformed_is_5(
     [
         *(arguments for arguments in READS if arguments[0] != "bench-search"),
         ("registry", "show", "--registry", "FILE.json"),
+        ("judge", "--retake", "FILE.json"),
+        ("bench-search", "--strategy", "none", "--add", "FILE.json"),
     ],
     ids=lambda a: " ".join(a[:2]),
 )
@@ -123,3 +126,46 @@ def test_recordings_that_are_not_there_are_3(console: Console, arguments: tuple[
     done = console(*arguments, "--recordings", "nowhere")
     assert done.status == 3, done.err
     assert "nowhere" in done.err + done.out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("report", "FOLDER"),
+        ("spaces", "show", "FOLDER"),
+        *(
+            (*c, "--recordings", "FOLDER")
+            for c in [("search",), ("registry", "check"), ("doctor",)]
+        ),
+    ],
+    ids=lambda a: " ".join(a[:2]),
+)
+def test_a_folder_that_may_not_be_listed_does_not_count_as_empty(
+    console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    (tmp_path / "FOLDER").mkdir()
+    why = os.strerror(errno.EACCES)
+    refused = {name: getattr(os, name) for name in ("listdir", "scandir")}
+    for name, original in refused.items():
+
+        def list_(path: Any = ".", original: Any = original) -> Any:
+            if os.fspath(path) == "FOLDER":
+                raise PermissionError(errno.EACCES, why, path)
+            return original(path)
+
+        monkeypatch.setattr(os, name, list_)
+    done = console(*arguments)
+    assert done.status == 3, done.err
+    assert why in done.out + done.err
+
+
+def test_a_cache_that_may_not_be_read_is_one_finding_of_doctor(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: ArtifactStore) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "cache")
+
+    monkeypatch.setattr(ArtifactStore, "size", refuse)
+    done = console("doctor", "--json")
+    assert done.status == 3
+    assert {c["name"] for c in done.json["checks"] if c["ok"] is False} == {"cache"}

@@ -300,7 +300,7 @@ _SEARCH: Mapping[str, Decorator[Any]] = {
     ),
     "registry": option(
         "--registry",
-        type=NamedPath(dir_okay=False, readable=False),
+        type=NamedPath(dir_okay=False),
         metavar="FILE",
         envvar="FA_TUNE_REGISTRY",
         show_default="the user's own",

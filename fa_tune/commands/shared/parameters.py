@@ -273,7 +273,7 @@ class NamedPath(click.Path):
     in."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(path_type=Path, **settings)
+        super().__init__(path_type=Path, readable=False, **settings)  # who reads it says it better
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not str(value):
