@@ -125,7 +125,6 @@ def command(
             workloads=tuple(found.values()),
             tunings=rows,
         )
-        return
     if output.csv is not None:
         write_table_csv([*rows[0]] if rows else [], [[*row.values()] for row in rows], output.csv)
     if output.is_table:

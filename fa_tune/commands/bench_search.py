@@ -178,13 +178,8 @@ def command(
             here = {score.strategy for score in scores}
             scores += [s for s in earlier.get(space.name, ()) if s.strategy not in here]
             scored.append((space, scores))
-    if plot is not None:
-        from fa_tune.report.page import charts  # late: altair is slow to load
-
-        picture.save(plot, charts.curves(_records([scores for _, scores in scored]), OTHERS))
     if output.as_json:
         write_document(BenchSearch, document(plan, scored))
-        return
     if output.csv is not None:
         rows = [
             [s.space, s.strategy, s.n_points, s.n_seeds, s.limit]
@@ -199,6 +194,10 @@ def command(
             say(fitted_table(headings(plan.limit), [cells(s) for s in scores], {"strategy"}))
             say()
         tell(closing(plan))
+    if plot is not None:
+        from fa_tune.report.page import charts  # late: altair is slow to load
+
+        picture.save(plot, charts.curves(_records([scores for _, scores in scored]), OTHERS))
 
 
 def _spaces(paths: Sequence[Path], workload: Workload | None) -> list[RecordedWorkload]:

@@ -177,12 +177,12 @@ def command(
         else:
             wanted = terms.of(str(target), options, on_gpu=machine.device is not None)
             found = judge(str(target), wanted, machine, progress)
-    written.write(found)
     if output.as_json:
         write_json(codec.dump(found))
     else:
         for line in (*_lines(found), *told):
             tell(line)
+    written.write(found)
     if then is not None and not confirms(then, found):
         raise NoUsableVariant(f"the report is not confirmed: {'; '.join(told)}")
     if then is None and not found.accepted:

@@ -269,7 +269,6 @@ def _show_staleness(found: Staleness, output: Output) -> None:
     """What a search would measure again, and why, on standard output and in a CSV file."""
     if output.as_json:
         write_document(Stale, standings=found.standings)
-        return
     rows = [
         [standing.workload, Variant.from_key(standing.subject).config, d.field, d.was, d.now]
         for standing in found.stale

@@ -57,7 +57,7 @@ def test_tunings_can_be_simulated(console: Console, ten: Path) -> None:
 
 def test_csv_has_a_row_for_each_tuning(console: Console, ten: Path, tmp_path: Path) -> None:
     path = tmp_path / "out.csv"
-    assert console("bench-decisions", "--from", str(ten), "--csv", str(path)).status == 0
+    assert console("bench-decisions", "--from", str(ten), "--csv", str(path), "--json").status == 0
     rows = list(csv.DictReader(path.open()))
     assert [r["seed"] for r in rows] == [str(i) for i in range(10)]
     assert {r["chosen"] for r in rows} == {"sm80:first"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import pytest
@@ -47,11 +48,12 @@ def test_the_table_has_random_search_and_every_strategy(console: Console, folder
     assert "of 3 runs" in done.out
 
 
-def test_csv_and_json_hold_the_same_numbers(console: Console, folder: Path) -> None:
+def test_csv_and_json_hold_the_same_numbers(console: Console, folder: Path, tmp_path: Path) -> None:
     arguments = ["bench-search", str(folder), "--seeds", "2", "--strategy", "random", "-j", "1"]
     arguments += ["--workload", WORKLOADS[1]]
     table = console(*arguments, "--csv", "-").rows
-    document = console(*arguments, "--json").json
+    document = console(*arguments, "--json", "--csv", str(tmp_path / "both.csv")).json
+    assert [*csv.DictReader((tmp_path / "both.csv").open())] == table
     (space,) = document["spaces"]
     assert [s["strategy"] for s in space["scores"]] == ["random (calculated)", "random"]
     assert [r["strategy"] for r in table] == ["random (calculated)", "random"]

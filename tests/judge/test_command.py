@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from fa_tune.core import codec, devices
-from fa_tune.core.errors import InvalidConfig, NoUsableVariant, ProfileFormatError, ToolMissing
+from fa_tune.core.errors import (
+    InvalidConfig,
+    NoUsableVariant,
+    ProfileFormatError,
+    StorageError,
+    ToolMissing,
+)
 from fa_tune.core.judged import JudgeReport, Timing, read_report
 from fa_tune.tune.judge import flow, retake
 from fa_tune.tune.judge.draws import Ordeal, ordeals
@@ -140,3 +146,12 @@ def test_a_report_is_confirmed_by_its_verdict_and_on_the_same_device_its_times()
     assert not retake.confirms(REPORT, slower)
     assert retake.confirms(REPORT, replace(slower, device="another"))
     assert not retake.confirms(REPORT, replace(REPORT, accepted=False))
+
+
+def test_a_report_that_cannot_be_written_costs_no_result(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fa_tune.commands.judge.judge", lambda *_: REPORT)
+    done = console(*OPTIONS, *words("--report /dev/full"))
+    assert done.status == StorageError.exit_status
+    assert REPORT.digest in done.out
