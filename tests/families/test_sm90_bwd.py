@@ -43,12 +43,12 @@ class TestSm90BackwardContract(KernelFamilyContract):
         replace(DEFAULT, q_stages=4),
         replace(TWO_PASS, dq_keys=136),
         replace(DEFAULT, dq_keys=128),
-        replace(DEFAULT, dynamic=True),
+        replace(TWO_PASS, dynamic=True, dq_keys=128),
         replace(WIDE, two_pass=False, dq_keys=96),
         replace(WIDE, dynamic=True),
         replace(OTHER_V, dq_keys=112),
-        replace(TWO_PASS, early_dp=True),
-        replace(TWO_PASS, idle_warps=True),
+        replace(TWO_PASS, turns=False, same_step=True),
+        replace(DEFAULT, turns=True, same_step=True),
     )
 
     def test_each_constraint_is_tried(self) -> None:
@@ -72,8 +72,8 @@ def test_shared_memory_is_what_the_kernels_lay_out() -> None:
         DEFAULT,
         TWO_PASS,
         replace(DEFAULT, q_stages=2, dynamic=True),
-        replace(DEFAULT, idle_warps=True),
-        replace(TWO_PASS, dynamic=True, dq_keys=128),
+        replace(DEFAULT, dynamic=False),
+        replace(TWO_PASS, dynamic=True, dq_keys=80),
         FAMILY.default_config(64, DType.BF16),
         replace(FAMILY.default_config(64, DType.BF16), dynamic=True),
         replace(FAMILY.default_config(64, DType.BF16).repeatable(), dq_keys=80),
@@ -135,17 +135,16 @@ def test_what_repeats_the_same_bits_runs_wherever_the_config_does() -> None:
 PROBLEM = Workload(2, 6, 2, 300, 500, 128, DType.FP16, op=BACKWARD)
 QUERIES, KEYS = 2 * 6 * 3, 2 * 2 * 4
 ROWS = 2 * 6 * 384  # of the workspace
-WORDS = 2 * 4 * 2 * 2  # bytes of two counters of each KV head
 
 
 def test_one_pass_prepares_the_sums_of_dq_and_finishes_them() -> None:
-    prepare, main, finish = described(DEFAULT, PROBLEM)
+    prepare, main, finish = described(replace(DEFAULT, dynamic=False), PROBLEM)
     assert [d.grid[0] for d in (prepare, main, finish)] == [QUERIES, KEYS, QUERIES]
     assert [d.dependent for d in (prepare, main, finish)] == [False, True, True]
     assert [len(d.maps) for d in (prepare, main, finish)] == [0, 6, 0]
     assert [tensor.box_rows for tensor in main.maps] == [64] * 6  # Q, K, V, dO, dK, dV
     statistics, sums = 2 * 4 * ROWS, 4 * 128 * ROWS
-    assert {d.workspace_bytes for d in (prepare, main, finish)} == {statistics + sums + WORDS}
+    assert {d.workspace_bytes for d in (prepare, main, finish)} == {statistics + sums}
 
 
 def test_two_passes_need_no_room_for_sums() -> None:
@@ -166,8 +165,8 @@ def test_a_packed_batch_has_as_many_tiles_as_there_can_be() -> None:
         *_, main = launches = described(config, packed, starts)
         assert {d.grid[0] for d in launches} == {6 * tiles_q, 2 * tiles_kv}
         assert all(len(tensor.dimensions) == 5 for tensor in main.maps)
-        columns, counters = (2, 0) if config.two_pass else (2 + 128, 2 * 2)
-        assert main.workspace_bytes == 4 * (columns * 6 * 128 * tiles_q + counters)
+        columns = 2 if config.two_pass else 2 + 128
+        assert main.workspace_bytes == 4 * columns * 6 * 128 * tiles_q
 
 
 def test_a_step_of_d_head_64_has_twice_as_many_queries() -> None:

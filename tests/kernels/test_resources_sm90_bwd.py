@@ -13,8 +13,7 @@ from fa_tune.core.model import Outcome
 from tests.tools.proven import due, passed
 from tests.tools.required_sm90_bwd import builds, quick_builds
 
-# Of a thread; of persistent CTAs in one pass and of idle warps, and of CTAs that also have lengths
-# to keep.
+# Of a thread; of persistent CTAs in one pass, and of such CTAs that also have lengths to keep.
 MOST_SPILLED_BYTES, PERSISTENT_SPILLED_BYTES, PACKED_SPILLED_BYTES = 64, 224, 352
 
 
@@ -30,10 +29,9 @@ def test_the_fast_set_compiles_without_serialised_products(artifacts: ArtifactSt
         spilled = max(found.spill_store_bytes, found.spill_load_bytes)
         config = families.config_of(result.request.variant)
         persistent = config.dynamic and not config.two_pass
-        few_registers = persistent or config.idle_warps
-        most = PERSISTENT_SPILLED_BYTES if few_registers else MOST_SPILLED_BYTES
+        most = PERSISTENT_SPILLED_BYTES if persistent else MOST_SPILLED_BYTES
         if persistent and "packed" in result.request.traits:
             most = PACKED_SPILLED_BYTES
         assert spilled <= most, result.request
-        assert found.registers * found.threads <= 65536, result.request
+        assert found.ctas_per_sm > 0, result.request
     passed(note, requests)

@@ -45,13 +45,14 @@ def sm90_example() -> str:
 
 
 def sm90_bwd_example() -> str:
-    """The default configs at d_head 128, of long sequences and of short ones."""
+    """The default configs at d_head 128, without a mask and with one."""
     family, hopper = families.get("sm90_bwd"), limits((9, 0))
-    usual, short = (
-        family.default_for(Workload(1, 1, 1, length, length, 128, DType.FP16, op=BACKWARD), hopper)
-        for length in (4096, 512)
+    size = (1, 1, 1, 4096, 4096, 128, DType.FP16)
+    usual, masked = (
+        family.default_for(Workload(*size, causal=causal, op=BACKWARD), hopper)
+        for causal in (False, True)
     )
-    return f"The default at d_head 128 is `{usual}`, of short sequences `{short}`."
+    return f"The default at d_head 128 is `{usual}`, with a mask `{masked}`."
 
 
 def sm80_bwd_example() -> str:

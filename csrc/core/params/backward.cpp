@@ -30,15 +30,15 @@ std::int64_t kv_heads_of_all(const fa_tune_problem& problem) {
 std::int64_t workspace(const fa_tune_launch_plan& plan, const fa_tune_problem& problem) {
     std::int64_t words = 2 * rows_of_all(problem);  // statistics
     if (plan.sum_rows > 0) {
-        words += rows_of_all(problem) * problem.d_head + 2 * kv_heads_of_all(problem);
+        words += rows_of_all(problem) * problem.d_head;
     }
     return words * static_cast<std::int64_t>(sizeof(float));
 }
 
 // Neighbouring heads of K and V whose tiles are handed out together: with a mask, where tiles
 // differ in length, those whose queries' Q, dO and sums of dQ fit in their share of L2, but so many
-// that every group has a tile for each multiprocessor: the last group's longest tiles come late.
-// So would a small last group's: all have the same size.  Without a mask one.
+// that every group has a tile for nearly each multiprocessor: the last group's longest tiles come
+// late.  So would a small last group's: all have the same size.  Without a mask one.
 int l2_head_group(const Launching& launching) {
     const fa_tune_problem& problem = launching.call.problem;
     if (!is_causal(problem) && problem.window == FA_TUNE_WINDOW_NONE) return 1;
@@ -49,11 +49,16 @@ int l2_head_group(const Launching& launching) {
     const auto room =
         static_cast<std::int64_t>(kL2Share * static_cast<double>(launching.call.l2_bytes));
     const std::int64_t tiles = (keys_of(problem) + kTileKeys - 1) / kTileKeys;
-    const std::int64_t least = (launching.call.multiprocessors + tiles - 1) / tiles;
+    const std::int64_t at_work = launching.call.multiprocessors * 9 / 10;
     const std::int64_t heads = kv_heads_of_all(problem);
+    const std::int64_t least = std::min((at_work + tiles - 1) / tiles, heads);
     std::int64_t group = std::clamp(room / of_head, std::int64_t{1}, heads);
     while (heads % group != 0) --group;
-    return static_cast<int>(std::min(std::max(group, least), kMaxGroupedHeads));
+    if (group < least) {
+        group = least;
+        while (heads % group != 0) ++group;
+    }
+    return static_cast<int>(std::min(group, kMaxGroupedHeads));
 }
 
 void fill(const Launching& launching, BackwardParams& params) {
@@ -82,15 +87,11 @@ void fill(const Launching& launching, BackwardParams& params) {
         params.delta = params.lse2 + rows_of_all(problem);
         if (launching.plan.sum_rows > 0) {
             params.dq_sum = params.delta + rows_of_all(problem);
-            params.prepared =
-                reinterpret_cast<unsigned*>(params.dq_sum + rows_of_all(problem) * problem.d_head);
-            params.done = params.prepared + kv_heads_of_all(problem);
         }
     }
     params.batch = static_cast<int>(batch_of(problem));
     params.padded_q = static_cast<int>(padded_rows(problem));
     params.l2_head_group = l2_head_group(launching);
-    params.multiprocessors = static_cast<int>(launching.call.multiprocessors);
 }
 
 constexpr MapRoles kKeyMaps{6,

@@ -21,7 +21,6 @@ KEYS = 128  # of a CTA: 64 of each consumer warpgroup
 PADDED_TO = 128  # query rows of a head in the workspace, and of a CTA of a pass over queries
 DO_STAGES, DS_STAGES, DQ_V_STAGES = 2, 2, 2
 WIDE_ROWS = 64  # above d_head 128: keys of half of a tile, and queries of a step
-IDLE_BYTES = 16 * 16 * 96  # for warps that neither load nor compute
 SMALL_BYTES = 512  # barriers and slots of tiles
 PANEL_COLUMNS = 64  # shared memory has whole panels of so many
 
@@ -48,10 +47,9 @@ class Sm90BackwardConfig(ConfigBase):
     )
     dq_keys: int = number_field("dq_keys", 96, "with two_pass, key rows of a step of dQ's pass")
     d_head_v: int = d_head_v_field()
-    early_dp: bool = flag_field("early_dp", "dP is issued before P is made", later=True)
-    idle_warps: bool = flag_field(
-        "idle_warps",
-        "warps that neither load nor compute prepare and finish queries, beside products",
+    same_step: bool = flag_field(
+        "same_step",
+        "dQ in the step that makes its dS, for which the warpgroups meet",
         later=True,
     )
 
@@ -63,7 +61,7 @@ class Sm90BackwardConfig(ConfigBase):
         """With dQ by a pass of its own."""
         if self.two_pass:
             return self
-        return replace(self, two_pass=True, turns=True, early_dp=False, idle_warps=False)
+        return replace(self, two_pass=True, turns=True, same_step=False)
 
     @property
     def is_wide(self) -> bool:
@@ -80,9 +78,9 @@ class Sm90BackwardConfig(ConfigBase):
         kv = 2 * self.B_c * row
         rows = (self.q_stages + DO_STAGES) * self.B_r
         ds = 0 if self.two_pass else DS_STAGES * self.B_r * self.B_c * size
-        out = kv if self.dynamic else 0
-        idle = IDLE_BYTES if self.idle_warps else 0
-        return kv + rows * (row + 4) + ds + out + idle + SMALL_BYTES
+        places = 0 if not self.dynamic else 2 if self.two_pass else int(self.d_head > 64)
+        out = places * kv // 2
+        return kv + rows * (row + 4) + ds + out + SMALL_BYTES
 
     @property
     def dq_smem_bytes(self) -> int:

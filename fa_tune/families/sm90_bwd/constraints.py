@@ -63,14 +63,14 @@ CONSTRAINTS: tuple[Rule[Sm90BackwardConfig], ...] = (
         lambda c: c.two_pass or c.dq_keys == 96,
     ),
     (
-        "one_pass_orders_its_products",
-        "early_dp has no two_pass",
-        lambda c: not (c.early_dp and c.two_pass),
+        "same_step_has_dq",
+        "same_step has no dQ with two_pass",
+        lambda c: not (c.same_step and c.two_pass),
     ),
     (
-        "idle_warps_have_queries",
-        "idle_warps have nothing to do with two_pass, and with dynamic not the time",
-        lambda c: not (c.idle_warps and (c.two_pass or c.dynamic)),
+        "same_step_meets",
+        "warpgroups meet in same_step and take no turns",
+        lambda c: not (c.same_step and c.turns),
     ),
 )
 

@@ -21,8 +21,8 @@ from fa_tune.operations.traits import Traits
 COUNTER_BYTES = 8  # of the dynamic scheduler: kernels/common/problem.cuh, SchedulerCounters
 BOX_ROWS = 64  # of what a warpgroup copies at a time
 THREADS = 384  # two warpgroups that compute and one that loads
-ROW_THREADS = 256  # of what is done to each row of O before, and of dQ after
-SHORT, WIDER_SHORT, LONG = 512, 1024, 2048  # queries; see default_for
+PREPARE_THREADS, FINISH_THREADS = 1024, 256  # of what is done to each row of O, and of dQ
+SHORT, SHORTEST = 768, 256  # queries; see default_for
 _WIDE_DQ_KEYS = {192: (64, 80), 256: (48,)}  # by head dimension
 WHOLE_QUERIES = 1  # rows beyond the last have no weights: any number is a whole one
 
@@ -58,29 +58,26 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
         return f"{limits.arch}a"
 
     def default_config(self, d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90BackwardConfig:
-        """In one pass, which is fastest from 1024 queries on, but for wide heads."""
+        """In one pass by persistent CTAs, but for wide heads."""
         found = Sm90BackwardConfig(dtype, d_head, ROWS.get(d_head, 64), KEYS, 3, d_head_v=d_head_v)
         if not found.is_wide:
-            return found
+            found = replace(found, dynamic=True)
+            return replace(found, q_stages=2, same_step=True) if d_head == 96 else found
         dq_keys = _WIDE_DQ_KEYS.get(d_head, (48,))[-1]
-        stages = 2 if d_head == 256 else 3
-        return replace(found, q_stages=stages, turns=True, two_pass=True, dq_keys=dq_keys)
+        return replace(found, turns=True, two_pass=True, dq_keys=dq_keys)
 
     def default_for(self, workload: Workload, limits: ArchLimits) -> Sm90BackwardConfig:
-        """Of short sequences in two passes, or at d_head 64 by persistent CTAs: clearing sums and
-        bringing them to dQ takes as long as the products then.  Of long ones without a mask that is
-        done beside products."""
+        """With a mask, warpgroups that meet in each step.  Of short sequences at d_head 128 two
+        passes: clearing sums and bringing them to dQ takes as long as products."""
         found = self.default_config(workload.d_head, workload.dtype, d_head_v=workload.d_head_v)
         masked = workload.causal or workload.windowed
-        steps = workload.seq_len_q * workload.heads // workload.kv_heads
-        if workload.d_head in (64, 128) and not masked and not workload.packed and steps >= LONG:
-            return _beside_products(found)
-        longest = WIDER_SHORT if workload.d_head == 128 else SHORT
-        if found.two_pass or workload.seq_len_q > longest:
+        if found.is_wide or found.same_step:
             return found
-        if workload.d_head == 64:
-            return found if workload.packed else replace(found, q_stages=2, dynamic=True)
-        return replace(found, two_pass=True, turns=True, dynamic=True)
+        if workload.d_head == 128 and workload.seq_len_q <= (SHORT if masked else SHORTEST):
+            return replace(found, two_pass=True, turns=True)
+        if not masked:
+            return found
+        return replace(found, q_stages=3 if workload.d_head == 64 else 2, same_step=True)
 
     def configs(
         self,
@@ -114,15 +111,13 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
                 turns = either if d_head == 256 else (True,)
                 two = {**two, "turns": turns, "dq_keys": _WIDE_DQ_KEYS[d_head][-1:]}
             return list(expand(Sm90BackwardConfig, {**common, **two}))
-        two = {"two_pass": (True,), "dq_keys": (96, 128)}
+        one: Axes = {**common, "same_step": either}
+        two = {**common, "two_pass": (True,), "dq_keys": (96, 128)}
         if key == "fast":
-            two = {"two_pass": (True,), "dq_keys": (96,), "turns": (True,)}
-        one: Axes = {} if key == "fast" else {"early_dp": either, "idle_warps": either}
-        found = [c for own in (one, two) for c in expand(Sm90BackwardConfig, {**common, **own})]
-        if key == "fast" and d_head != 96:
-            kinds = dict.fromkeys(c.dtype for c in found)
-            found += [_beside_products(self.default_config(d_head, dtype)) for dtype in kinds]
-        return found
+            one = {**one, "dynamic": (True,)}
+            two = {**two, "q_stages": (3,), "dq_keys": (96,), "turns": (True,)}
+        found = [c for axes in (one, two) for c in expand(Sm90BackwardConfig, axes)]
+        return [c for c in found if not (c.same_step and c.turns)]
 
     def plan(self, config: Sm90BackwardConfig, traits: str, arch: str) -> CallPlan:
         counters = COUNTER_BYTES if config.dynamic else 0
@@ -158,11 +153,11 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
                 grid=Grid.TILES,
                 tile_rows=PADDED_TO,
                 ctas_per_sm=1,
-                threads=ROW_THREADS,
+                threads=PREPARE_THREADS,
                 dynamic_smem_bytes=0,
                 sum_rows=config.B_r,
             )
-            launches = (rows, keys, replace(rows, dependent=1))
+            launches = (rows, keys, replace(rows, threads=FINISH_THREADS, dependent=1))
         return CallPlan.of(self.operation, config, traits, arch, launches, block_q=WHOLE_QUERIES)
 
     def whole_lengths(self, config: Sm90BackwardConfig) -> tuple[int, int]:
@@ -193,9 +188,3 @@ def _lacking(workload: Workload) -> str:
     if not hooks.hook_of(workload.score_hook).has_derivative:
         return "need a function score_hook_derivative beside a score hook"
     return "compute no score hook after ALiBi's bias" if workload.alibi else ""
-
-
-def _beside_products(config: Sm90BackwardConfig) -> Sm90BackwardConfig:
-    """With idle warps, in the order of products that was fastest with them."""
-    turns = config.d_head == 128
-    return replace(config, turns=turns, early_dp=turns, idle_warps=True)

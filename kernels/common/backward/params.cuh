@@ -49,10 +49,6 @@ struct BackwardParams {
     const unsigned short *q, *k, *v;
     unsigned short *dk, *dv;
     TensorStrides q_strides, k_strides, v_strides, dk_strides, dv_strides;
-    // Workspace of one pass, [batch, KV heads]: blocks of queries that idle warps have prepared,
-    // and warps that are done with their adds to dq_sum.
-    unsigned *prepared, *done;
-    int multiprocessors;
 };
 
 }  // namespace fa_tune

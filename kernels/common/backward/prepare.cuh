@@ -11,7 +11,6 @@
 
 namespace fa_tune {
 
-constexpr int kPrepareThreads = 256;
 constexpr int kPreparedRows = kBlockRows;  // of a CTA
 
 __host__ __device__ constexpr int power_of_two_from(int least) {
@@ -21,11 +20,11 @@ __host__ __device__ constexpr int power_of_two_from(int least) {
 }
 
 // `kSumColumns`: of a row of the sums; 0: there are none.
-template <DType DTYPE, WorkloadTraits TRAITS, int kColumns, int kSumColumns>
+template <int kThreads, DType DTYPE, WorkloadTraits TRAITS, int kColumns, int kSumColumns>
 __device__ __forceinline__ void prepare_rows(const BackwardParams& p) {
     constexpr int kChunks = kColumns / 8;
     constexpr int kOfRow = power_of_two_from(kChunks);  // threads
-    constexpr int kRowsAtOnce = kPrepareThreads / kOfRow;
+    constexpr int kRowsAtOnce = kThreads / kOfRow;
     constexpr int kRows = kPreparedRows / kRowsAtOnce;  // of a thread
     const auto block = QueryBlock<TRAITS.packed>::of(p, blockIdx.x);
     const int& queries = block.sequence.queries(p);
@@ -47,7 +46,7 @@ __device__ __forceinline__ void prepare_rows(const BackwardParams& p) {
     float* const sums = p.dq_sum + static_cast<long long>(blockIdx.x) * kPreparedRows * kSumColumns;
     const float zeros[4] = {};
 #pragma unroll
-    for (int i = threadIdx.x; i < kPreparedRows * kSumColumns / 4; i += kPrepareThreads) {
+    for (int i = threadIdx.x; i < kPreparedRows * kSumColumns / 4; i += kThreads) {
         ptx::st_global_cg_v4(sums + 4 * i, zeros);
     }
 #pragma unroll

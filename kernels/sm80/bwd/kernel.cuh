@@ -9,10 +9,13 @@
 
 namespace fa_tune::sm80::backward {
 
+constexpr int kPrepareThreads = 256;
+
 template <Sm80BackwardConfig CFG, WorkloadTraits TRAITS>
 __global__ void __launch_bounds__(kPrepareThreads)
     sm80_backward_prepare(const __grid_constant__ BackwardParams p) {
-    prepare_rows<CFG.dtype, TRAITS, CFG.d_v(), CFG.two_pass ? 0 : CFG.d_head>(p);
+    constexpr int kSumColumns = CFG.two_pass ? 0 : CFG.d_head;
+    prepare_rows<kPrepareThreads, CFG.dtype, TRAITS, CFG.d_v(), kSumColumns>(p);
 }
 
 template <Sm80BackwardConfig CFG, WorkloadTraits TRAITS>

@@ -34,10 +34,8 @@ struct Sm90BackwardConfig {
     int dq_keys = 96;
     // head dimension of V and O; 0: as d_head
     int d_head_v = 0;
-    // dP is issued before P is made
-    bool early_dp = false;
-    // warps that neither load nor compute prepare and finish queries, beside products
-    bool idle_warps = false;
+    // dQ in the step that makes its dS, for which the warpgroups meet
+    bool same_step = false;
 
     // Head dimension of V and O.
     FA_HOST_DEVICE constexpr int d_v() const { return d_head_v != 0 ? d_head_v : d_head; }
@@ -74,10 +72,7 @@ struct Sm90BackwardConfig {
         if (d_head_v != other.d_head_v) {
             return d_head_v < other.d_head_v;
         }
-        if (early_dp != other.early_dp) {
-            return early_dp < other.early_dp;
-        }
-        return idle_warps < other.idle_warps;
+        return same_step < other.same_step;
     }
 };
 

@@ -24,16 +24,13 @@ struct Constraints {
                   "B_c must be 128, 64 keys for each of two warpgroups or, above d_head 128, for "
                   "both in turn");
     static_assert(CFG.q_stages == 2 || CFG.q_stages == 3, "q_stages must be 2 or 3");
-    static_assert(CFG.q_stages == 2 || CFG.d_head == 64 || CFG.two_pass || !CFG.dynamic,
-                  "q_stages 3 above d_head 64 leaves no room for dynamic, unless two_pass");
     static_assert(!CFG.two_pass ||
                       (CFG.dq_keys >= 48 && CFG.dq_keys <= 128 && CFG.dq_keys % 16 == 0),
                   "dq_keys must be a multiple of 16 between 48 and 128");
     static_assert(!CFG.two_pass || CFG.d_head / 2 + CFG.dq_keys / 4 * 5 <= 224,
                   "dQ, S and dP of dq_keys keys need more registers than a thread has");
-    static_assert(!CFG.early_dp || !CFG.two_pass, "early_dp has no two_pass");
-    static_assert(!CFG.idle_warps || (!CFG.two_pass && !CFG.dynamic),
-                  "idle_warps have nothing to do with two_pass, and with dynamic not the time");
+    static_assert(!CFG.same_step || !CFG.two_pass, "same_step has no dQ with two_pass");
+    static_assert(!CFG.same_step || !CFG.turns, "warpgroups meet in same_step and take no turns");
     static_assert(!TRAITS.hook || !TRAITS.alibi, "no hook comes after the bias of ALiBi");
 };
 

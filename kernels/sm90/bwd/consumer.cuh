@@ -16,7 +16,14 @@
 //     wait for dQ       add it to global memory, give dS(i - 1) back       (under dK and S)
 //     wait for S        give Q(i) back, P(i + 1)             (under the other warpgroup's products)
 //
-// With `early_dp` dP(i + 1) is issued as soon as S(i + 1) is there, and P(i + 1) made under it.
+// With `same_step` nothing crosses steps, and both warpgroups are at the same place of one:
+//
+//     issue S, dP    wait for S          P                              (under dP)
+//     wait for dP    dS, which others may read
+//     issue dV       wait for the other's dS
+//     issue dQ       wait for dV         give dO back
+//     issue dK       wait for dQ         add it to global memory        (under dK)
+//     wait for dK    give Q back
 //
 // A warpgroup has 64 x 64 of dQ: half of its columns at d_head 128, half of its rows at d_head 64.
 // At d_head 96 the second one has 32 columns.  A tile of the fp32 sums in global memory is as it
@@ -69,7 +76,7 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
     static constexpr bool kSkips = TRAITS.causal && CFG.B_r == 64;
     static constexpr bool kMasks = TRAITS.diagonal() || TRAITS.ragged;
     // Whether steps without a mask have code of their own, for which others lack the registers.
-    static constexpr bool kSplits = kMasks && kHasDq && !CFG.dynamic;
+    static constexpr bool kSplits = kMasks && kHasDq;
     static constexpr int kGradients = CFG.d_head / 2;  // of a thread
     static constexpr int kSteps = CFG.B_r / 16;        // along k of dK and dV
     static constexpr int kThreads = 128, kAllThreads = 2 * kThreads;
@@ -124,6 +131,8 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
 
     // `done`: steps of the CTA before the tile.  Returns how many it has.
     __device__ __forceinline__ int run_tile(const Tile& tile, int done, unsigned kv_parity) {
+        // Into a uniform register, where the addresses of products are made of it.
+        if constexpr (CFG.dynamic) done = __reduce_max_sync(kAllLanes, done);
         const int key = tile.block * CFG.B_c;
         sequence = tile.sequence;
         if constexpr (TRAITS.alibi) {
@@ -143,22 +152,14 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
                                                     tile.head * p.heads_per_kv};
                 dq_tile = static_cast<int>(rows.padded(0) / CFG.B_r) + starting_block(p, blocks);
             }
-            if constexpr (CFG.early_dp) {
-                accumulate_early(steps, done, starting_block(p, blocks), kv_parity);
+            if constexpr (CFG.same_step) {
+                accumulate_in_step(steps, done, starting_block(p, blocks), kv_parity);
             } else {
                 accumulate(steps, done, starting_block(p, blocks), kv_parity);
             }
-            if constexpr (CFG.dynamic) {
-                arrive(smem.k_empty());
-                arrive(smem.v_empty());
-            }
+            if constexpr (CFG.dynamic) arrive(smem.k_empty());
         }
         store(tile);
-        if constexpr (CFG.idle_warps) {
-            const int head = tile.batch * (p.heads / p.heads_per_kv) + tile.head;
-            __syncwarp();
-            if (lane == 0) ptx::atom_add_acq_rel(p.done + head, 1);
-        }
         return steps;
     }
 
@@ -168,22 +169,21 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
                                                unsigned kv_parity) {
         Step step{done, first_block, 0};
         const int last = done + steps - 1;
-        const bool skips = kSkips && warpgroup == 1 && steps > 1 && p.heads_per_kv == 1 &&
-                           first_block * CFG.B_r + CFG.B_r + sequence.diagonal(p) <= first_key;
+        const bool is_skipped = skips(steps, first_block);
         ptx::mbarrier_wait(smem.k_full(), kv_parity);
         {
-            const int n = skips ? done + 1 : done;
+            const int n = is_skipped ? done + 1 : done;
             ptx::mbarrier_wait(smem.q_full(q_stage(n)), q_parity(n));
             multiply_scores(s, k_rows(), smem.q(q_stage(n)));
             ptx::wgmma_wait_group<0>();
             keep_registers(s);
-            weigh<kMasks>(q_stage(n), {n, skips ? first_block + 1 : first_block, 0});
+            weigh<kMasks>(q_stage(n), {n, is_skipped ? first_block + 1 : first_block, 0});
         }
         ptx::mbarrier_wait(smem.v_full(), kv_parity);
         if (steps == 1) {
             make_step<true, true>(step);
         } else {
-            if (skips) {
+            if (is_skipped) {
                 skip_step(done);
             } else {
                 make_step<true, false>(step);
@@ -227,7 +227,9 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
         ptx::wgmma_wait_group<1>();
         keep_registers(dp);
         make_ds<kMayMask>(stage, step.block);
+        if constexpr (CFG.dynamic && kLast) arrive(smem.v_empty());
         if constexpr (kHasDq) {
+            if constexpr (CFG.dynamic && kFirst) wait_for_copies();
             ptx::mbarrier_wait(smem.ds_empty(stage), parity ^ 1);
             store_ds(stage);
         }
@@ -252,9 +254,7 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
         if constexpr (kMakesDq) {
             add_dq();
             arrive(smem.ds_empty(stage ^ 1));
-            const int of_head = p.padded_q / CFG.B_r;
-            dq_tile += of_head;
-            if (step.head == 0) dq_tile += step_direction(p) - p.heads_per_kv * of_head;
+            advance_dq(step.head == 0);
         }
         ptx::wgmma_wait_group<0>();
         keep_registers(dk);
@@ -265,117 +265,101 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
         }
     }
 
-    // The same with `early_dp`, in one pass.
-    __device__ __forceinline__ void accumulate_early(int steps, int done, int first_block,
-                                                     unsigned kv_parity) {
+    // The same with `same_step`.
+    __device__ __forceinline__ void accumulate_in_step(int steps, int done, int first_block,
+                                                       unsigned kv_parity) {
         Step step{done, first_block, 0};
         const int last = done + steps - 1;
-        const bool skips = kSkips && warpgroup == 1 && steps > 1 && p.heads_per_kv == 1 &&
-                           first_block * CFG.B_r + CFG.B_r + sequence.diagonal(p) <= first_key;
-        if (skips) {
-            skip_step(done);
-            step = next(step);
-        }
         ptx::mbarrier_wait(smem.k_full(), kv_parity);
-        ptx::mbarrier_wait(smem.q_full(q_stage(step.number)), q_parity(step.number));
-        multiply_scores(s, k_rows(), smem.q(q_stage(step.number)));
-        ptx::wgmma_wait_group<0>();
-        keep_registers(s);
         ptx::mbarrier_wait(smem.v_full(), kv_parity);
-        make_weights<kMasks>(step);
-        const bool is_only = step.number == last;
-        if (!is_only) {
-            if (skips) {
-                go_on<true, false, kMasks>(step);
-            } else {
-                go_on<false, false, kMasks>(step);
-            }
+        if constexpr (CFG.dynamic) wait_for_copies();
+        if (skips(steps, first_block)) {
+            skip_step(step.number);
+            add_dq_of(step);
             step = next(step);
+        }
 #pragma unroll 1
-            while (step.number < last) {
-                const Step after = next(step);
-                if (kMasks && is_masked(after.block)) {
-                    go_on<true, false, true>(step);
-                } else {
-                    go_on<true, false, false>(step);
-                }
-                step = after;
+        for (; step.number <= last; step = next(step)) {
+            if (kMasks && is_masked(step.block)) {
+                make_whole_step<true>(step);
+            } else {
+                make_whole_step<false>(step);
             }
         }
-        if (is_only && !skips) {
-            go_on<false, true, false>(step);
-        } else {
-            go_on<true, true, false>(step);
-        }
-        ptx::mbarrier_wait(smem.ds_full(last & 1), last >> 1 & 1);
-        multiply_dq(last & 1);
-        ptx::wgmma_wait_group<0>();
-        add_dq();
-        arrive(smem.ds_empty(last & 1));
-        keep_registers(dk);
-        keep_registers(dv);
+        if constexpr (CFG.dynamic) arrive(smem.v_empty());
     }
 
-    // P, dS and dV of a step whose S is there.
     template <bool kMayMask>
-    __device__ __forceinline__ void make_weights(const Step& step) {
-        const int n = step.number, stage = n & 1;
-        const unsigned parity = n >> 1 & 1;
-        ptx::mbarrier_wait(smem.do_full(stage), parity);
-        // Slopes of scores are in dP's place meanwhile.
-        if constexpr (has_slopes<TRAITS>()) weigh<kMayMask>(q_stage(n), step);
-        multiply_scores(dp, v_rows(), smem.d_o(stage));
-        if constexpr (!has_slopes<TRAITS>()) {
-            weigh<kMayMask>(q_stage(n), step);
+    __device__ __forceinline__ void make_whole_step(const Step& step) {
+        const int n = step.number, stage = n & 1, q = q_stage(n);
+        ptx::mbarrier_wait(smem.q_full(q), q_parity(n));
+        multiply_scores(s, k_rows(), smem.q(q));
+        ptx::mbarrier_wait(smem.do_full(stage), n >> 1 & 1);
+        if constexpr (has_slopes<TRAITS>()) {
+            // Slopes of scores are in dP's place meanwhile.
+            ptx::wgmma_wait_group<0>();
+            keep_registers(s);
+            weigh<kMayMask>(q, step);
+            multiply_scores(dp, v_rows(), smem.d_o(stage));
+        } else {
+            multiply_scores(dp, v_rows(), smem.d_o(stage));
+            ptx::wgmma_wait_group<1>();
+            keep_registers(s);
+            weigh<kMayMask>(q, step);
             pack_p();
         }
-        multiply_gradient(dv, p_operand, smem.d_o(stage));
-        ptx::wgmma_wait_group<1>();
+        ptx::wgmma_wait_group<0>();
         keep_registers(dp);
         make_ds<kMayMask>(stage, step.block);
-        ptx::mbarrier_wait(smem.ds_empty(stage), parity ^ 1);
+        // In this stage was dS of the step before the last, whose dQ both had before they met.
         store_ds(stage);
-        ptx::wgmma_wait_group<0>();
+        multiply_gradient(dv, p_operand, smem.d_o(stage));
+        ptx::mbarrier_wait(smem.ds_full(stage), n >> 1 & 1);
+        multiply_dq(stage);
+        ptx::wgmma_wait_group<1>();
         keep_registers(dv);
         arrive(smem.do_empty(stage));
-    }
-
-    // dQ of the step before, dK of a step, and the next step but its dK.  `kMayMask`: pairs of the
-    // next step may not count.
-    template <bool kMakesDq, bool kLast, bool kMayMask>
-    __device__ __forceinline__ void go_on(const Step& step) {
-        const int n = step.number, stage = n & 1;
-        const int q = q_stage(n), next_q = q == CFG.q_stages - 1 ? 0 : q + 1;
-        if constexpr (kMakesDq) ptx::mbarrier_wait(smem.ds_full(stage ^ 1), n - 1 >> 1 & 1);
-        if constexpr (!kLast) ptx::mbarrier_wait(smem.q_full(next_q), q_parity(n + 1));
-        if constexpr (CFG.turns) take_turn();
-        if constexpr (kMakesDq) multiply_dq(stage ^ 1);
         multiply_gradient(dk, ds_operand, smem.q(q));
-        if constexpr (!kLast) multiply_scores(s, k_rows(), smem.q(next_q));
-        if constexpr (CFG.turns) pass_turn();
-        if constexpr (kMakesDq) {
-            ptx::wgmma_wait_group<1 + !kLast>();
-            add_dq();
-            arrive(smem.ds_empty(stage ^ 1));
-            const int of_head = p.padded_q / CFG.B_r;
-            dq_tile += of_head;
-            if (step.head == 0) dq_tile += step_direction(p) - p.heads_per_kv * of_head;
-        }
+        ptx::wgmma_wait_group<1>();
+        add_dq();
+        advance_dq(step.head + 1 == p.heads_per_kv);
         ptx::wgmma_wait_group<0>();
         keep_registers(dk);
         arrive(smem.q_empty(q));
-        if constexpr (!kLast) {
-            keep_registers(s);
-            make_weights<kMayMask>(next(step));
-        }
     }
 
-    // A first step of whose queries none sees the second warpgroup's keys.
+    // dQ of a step to which this warpgroup adds nothing else.
+    __device__ __forceinline__ void add_dq_of(const Step& step) {
+        const int stage = step.number & 1;
+        ptx::mbarrier_wait(smem.ds_full(stage), step.number >> 1 & 1);
+        multiply_dq(stage);
+        ptx::wgmma_wait_group<0>();
+        add_dq();
+        advance_dq(step.head + 1 == p.heads_per_kv);
+    }
+
+    // To the sums of the next head of the group or, after the last one, of the next block.
+    __device__ __forceinline__ void advance_dq(bool is_last_head) {
+        const int of_head = p.padded_q / CFG.B_r;
+        dq_tile += of_head;
+        if (is_last_head) dq_tile += step_direction(p) - p.heads_per_kv * of_head;
+    }
+
+    // Whether of a tile's first queries none sees the second warpgroup's keys.
+    __device__ __forceinline__ bool skips(int steps, int first_block) const {
+        return kSkips && warpgroup == 1 && steps > 1 && p.heads_per_kv == 1 &&
+               first_block * CFG.B_r + CFG.B_r + sequence.diagonal(p) <= first_key;
+    }
+
+    // Such a step.
     __device__ __forceinline__ void skip_step(int n) {
         const int stage = n & 1;
         const unsigned parity = n >> 1 & 1;
         if constexpr (kHasDq) {
-            ptx::mbarrier_wait(smem.ds_empty(stage), parity ^ 1);
+            if constexpr (!CFG.same_step) {
+                if constexpr (CFG.dynamic) wait_for_copies();
+                ptx::mbarrier_wait(smem.ds_empty(stage), parity ^ 1);
+            }
 #pragma unroll
             for (int t = 0; t < kSteps; ++t) {
 #pragma unroll
@@ -525,14 +509,18 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
 
     // --- the way out ---------------------------------------------------------------------------
 
+    // Until the gradients of the tile before have left their place.
+    __device__ __forceinline__ void wait_for_copies() const {
+        if (warp == 0 && ptx::elect_sync()) ptx::cp_async_bulk_wait_group_read();
+        ptx::bar_sync(own_barrier(), kThreads);
+    }
+    __device__ __forceinline__ int own_barrier() const {
+        return static_cast<int>(NamedBarrier::GRADIENTS) + warpgroup;
+    }
+
     __device__ __forceinline__ void store(const Tile& tile) const {
-        const int own = static_cast<int>(NamedBarrier::GRADIENTS) + warpgroup;
-        if constexpr (CFG.dynamic) {
-            // Those of the tile before have left their place.
-            if (warp == 0 && ptx::elect_sync()) ptx::cp_async_bulk_wait_group_read();
-            ptx::bar_sync(own, kThreads);
-        } else {
-            // Both warpgroups are done with K and V, which were in their place.
+        // Both warpgroups are done with what was in the gradients' place: K and V, or dS.
+        if constexpr (kHasDq || !CFG.dynamic) {
             constexpr int kBarrier = static_cast<int>(NamedBarrier::CONSUMERS);
             if constexpr (CFG.d_head % 64 == 0) {
                 ptx::bar_sync(kBarrier, kAllThreads);
@@ -540,16 +528,16 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
                 ptx::barrier_sync(kBarrier, kAllThreads);  // each has code of its own
             }
         }
-        const unsigned first = warpgroup * 64 * KvTile::kRowBytes;
-        stage_gradient<KvTile, CFG.dtype>(dk, gradient_scale<TRAITS>(p), smem.dk() + first, warp,
-                                          lane);
-        stage_gradient<KvTile, CFG.dtype>(dv, 1.f, smem.dv() + first, warp, lane);
+        if constexpr (CFG.dynamic) wait_for_copies();
+        const unsigned dk_place = smem.dk(warpgroup), dv_place = smem.dv(warpgroup);
+        stage_gradient<KvTile, CFG.dtype>(dk, gradient_scale<TRAITS>(p), dk_place, warp, lane);
+        stage_gradient<KvTile, CFG.dtype>(dv, 1.f, dv_place, warp, lane);
         ptx::fence_proxy_async_shared();
-        ptx::bar_sync(own, kThreads);
+        ptx::bar_sync(own_barrier(), kThreads);
         if (warp == 0 && ptx::elect_sync()) {
             const BoxPlace place = sequence.template kv_box<64>(first_key, tile.batch);
-            send_gradient<KvTile, TRAITS.packed>(dk_map, smem.dk() + first, tile.head, place);
-            send_gradient<KvTile, TRAITS.packed>(dv_map, smem.dv() + first, tile.head, place);
+            send_gradient<KvTile, TRAITS.packed>(dk_map, dk_place, tile.head, place);
+            send_gradient<KvTile, TRAITS.packed>(dv_map, dv_place, tile.head, place);
             ptx::cp_async_bulk_commit_group();
         }
     }

@@ -17,7 +17,6 @@
 #include "sm90/bwd/constraints.cuh"
 #include "sm90/bwd/gradients.cuh"
 #include "sm90/bwd/prepare.cuh"
-#include "sm90/bwd/query_shares.cuh"
 
 namespace fa_tune::sm90::backward {
 
@@ -54,10 +53,6 @@ __global__ void __launch_bounds__(kFinishThreads)
     const float scale = gradient_scale<TRAITS>(p);
     ptx::griddepcontrol_wait();
     if (TRAITS.packed && queries == 0) return;
-    if constexpr (CFG.idle_warps) {
-        const auto shares = QueryShares::of<TRAITS.packed>(p, CFG.B_c);
-        if (shares.tile_of(blockIdx.x) < shares.all_tiles - shares.distance) return;
-    }
 #pragma unroll
     for (int part = threadIdx.x / 128; part < kParts; part += kFinishThreads / 128) {
         const int down_64 = part / kAcross * 64, column_64 = part % kAcross * 64;

@@ -1,18 +1,16 @@
 // Gradients of K and V, and in one pass those of Q, with wgmma and TMA.
 //
-//     warpgroup 0       producer.cuh   one thread loads; idle_warps.cuh
+//     warpgroup 0       producer.cuh   one thread loads
 //     warpgroups 1, 2   consumer.cuh   64 keys of a tile each
 //
 // One pass is three launches: prepare.cuh, this, finish.cuh.  Two passes are two: dq_kernel.cuh,
 // this.
 #pragma once
 
-#include "ptx/global_words.cuh"
 #include "ptx/griddepcontrol.cuh"
 #include "ptx/setmaxnreg.cuh"
 #include "sm90/bwd/constraints.cuh"
 #include "sm90/bwd/consumer.cuh"
-#include "sm90/bwd/idle_warps.cuh"
 #include "sm90/bwd/producer.cuh"
 
 namespace fa_tune::sm90::backward {
@@ -63,24 +61,15 @@ __global__ void __launch_bounds__(384, 1)
     const auto first = TileOrder<TRAITS.packed>::of_keys(params, CFG.B_c).decode(blockIdx.x);
     ptx::griddepcontrol_launch_dependents();
     ptx::griddepcontrol_wait();
-    const bool is_empty = !CFG.dynamic && first.is_empty();
-    if (!CFG.idle_warps && is_empty) return;
+    if (!CFG.dynamic && first.is_empty()) return;
     __syncthreads();
     if (warp < 4) {
         ptx::setmaxnreg_dec<kProducerRegisters>();
-        if (CFG.idle_warps && warp > 0) {
-            const int thread = threadIdx.x - 32;
-            IdleWarps<CFG, TRAITS>{params, smem.idle(), thread}.run(blockIdx.x);
-        } else if (!is_empty && warp == 0 && ptx::elect_sync()) {
+        if (warp == 0 && ptx::elect_sync()) {
             Producer<CFG, TRAITS>{params, q_map, k_map, v_map, do_map, smem}.run(first);
         }
     } else {
         ptx::setmaxnreg_inc<kConsumerRegisters>();
-        if (is_empty) {
-            const int head = first.batch * (params.heads / params.heads_per_kv) + first.head;
-            if (threadIdx.x % 32 == 0) ptx::atom_add_acq_rel(params.done + head, 1);
-            return;
-        }
         // The assembler serialises products of which a branch has to be taken first.
         constexpr int kLastColumns = CFG.d_head % 64 == 0 ? 64 : CFG.d_head % 64;
         if (kLastColumns == 64 || warp < 8) {

@@ -10,7 +10,6 @@ enum class NamedBarrier : int {
     // P of wide heads, from the warpgroup that makes dV to the one that makes dK
     WEIGHTS_FULL = 6,
     WEIGHTS_EMPTY = 7,
-    IDLE = 8,  // the warps of warpgroup 0 that do not load
 };
 
 }  // namespace fa_tune::sm90::backward

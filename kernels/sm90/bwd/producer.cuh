@@ -13,9 +13,7 @@
 #include "common/pipeline.cuh"
 #include "ptx/cp_async_bulk.cuh"
 #include "ptx/cp_async_bulk_linear.cuh"
-#include "ptx/global_words.cuh"
 #include "ptx/mbarrier.cuh"
-#include "sm90/bwd/query_shares.cuh"
 #include "sm90/bwd/scheduler.cuh"
 #include "sm90/bwd/shared_memory.cuh"
 
@@ -44,7 +42,6 @@ struct Producer {
                                      .template blocks<CFG.B_r>();
             int left = blocks.count() * p.heads_per_kv;  // steps
             if (left == 0) tiles.fetch_next();
-            if constexpr (CFG.idle_warps) wait_for_queries(tile);
             bool first_step = true;
             const int direction = step_direction(p);
 #pragma unroll 1
@@ -72,17 +69,6 @@ struct Producer {
             }
         }
         tiles.release_counters();
-    }
-
-    // Until the queries of the tile's heads are prepared (query_shares.cuh).
-    __device__ __forceinline__ void wait_for_queries(const Tile& tile) const {
-        const int head = tile.batch * (p.heads / p.heads_per_kv) + tile.head;
-        const auto shares = QueryShares::of<TRAITS.packed>(p, CFG.B_c);
-        const auto wanted = static_cast<unsigned>(shares.prepared_within(head));
-        while (ptx::ld_acquire(p.prepared + head) < wanted) {
-        }
-        // What others wrote, copies read.
-        ptx::fence_proxy_async_global();
     }
 
     __device__ __forceinline__ void load_q(int row, int head, const Tile& tile, const float* lse2) {

@@ -21,7 +21,6 @@
 #include "common/pipeline.cuh"
 #include "common/swizzle.cuh"
 #include "sm90/bwd/config.cuh"
-#include "sm90/bwd/query_shares.cuh"
 #include "sm90/bwd/scheduler.cuh"
 
 namespace fa_tune::sm90::backward {
@@ -43,11 +42,11 @@ struct SharedMemory {
     struct Ds {
         unsigned char bytes[DsTile::kBytes];
     };
-    struct Gradients {
-        unsigned char dk[KvTile::kBytes], dv[KvTile::kBytes];
-    };
-    struct Idle {
-        unsigned char bytes[kIdleBytes];
+    // Where CTAs have several tiles, a gradient's place until it has left.  In one pass dS has room
+    // for dK, and at d_head 64 for both: a warpgroup's in its own panels.
+    static constexpr int kGradients = !CFG.dynamic ? 0 : CFG.two_pass ? 2 : CFG.d_head > 64 ? 1 : 0;
+    struct Gradient {
+        unsigned char bytes[KvTile::kBytes];
     };
 
     unsigned char k[KvTile::kBytes];
@@ -55,8 +54,7 @@ struct SharedMemory {
     unsigned char q[CFG.q_stages][QTile::kBytes];
     unsigned char d_o[kDoStages][QTile::kBytes];
     [[no_unique_address]] Slots<Ds, CFG.two_pass ? 0 : 2> ds;
-    [[no_unique_address]] Slots<Gradients, CFG.dynamic ? 1 : 0> gradients;
-    [[no_unique_address]] Slots<Idle, CFG.idle_warps ? 1 : 0> idle;
+    [[no_unique_address]] Slots<Gradient, kGradients> gradients;
     float lse2[CFG.q_stages][CFG.B_r];
     float delta[kDoStages][CFG.B_r];
     TileSlots tiles;
@@ -84,14 +82,19 @@ struct SharedAddress {
     __device__ __forceinline__ unsigned ds(int stage) const {
         return base + offset_of(&Layout::ds) + stage * Layout::DsTile::kBytes;
     }
-    // On its way out; dV follows.
-    __device__ __forceinline__ unsigned dk() const {
-        return CFG.dynamic ? base + offset_of(&Layout::gradients) : k();
+    // A warpgroup's rows on their way out, laid out as K and V.
+    __device__ __forceinline__ unsigned dk(int warpgroup) const {
+        if constexpr (!CFG.dynamic) return k() + warpgroup * kOwnRows;
+        if constexpr (CFG.two_pass) return gradient(0) + warpgroup * kOwnRows;
+        return ds(0) + warpgroup * Layout::DsTile::kPanelBytes;
     }
-    __device__ __forceinline__ unsigned dv() const {
-        return CFG.dynamic ? dk() + Layout::KvTile::kBytes : v();
+    __device__ __forceinline__ unsigned dv(int warpgroup) const {
+        if constexpr (!CFG.dynamic) return v() + warpgroup * kOwnRows;
+        if constexpr (Layout::kGradients > 0) {
+            return gradient(Layout::kGradients - 1) + warpgroup * kOwnRows;
+        }
+        return dk(warpgroup) + kOwnRows;
     }
-    __device__ __forceinline__ unsigned idle() const { return base + offset_of(&Layout::idle); }
     // Of a stage's queries.
     __device__ __forceinline__ unsigned lse2(int stage) const {
         return base + offset_of(&Layout::lse2) + 4 * CFG.B_r * stage;
@@ -118,6 +121,10 @@ struct SharedAddress {
     __device__ __forceinline__ unsigned ds_empty(int i) const { return at(&Layout::ds_empty, i); }
 
   private:
+    static constexpr unsigned kOwnRows = 64 * Layout::KvTile::kRowBytes;
+    __device__ __forceinline__ unsigned gradient(int i) const {
+        return base + offset_of(&Layout::gradients) + i * Layout::KvTile::kBytes;
+    }
     // Barrier i of those in `barriers`.
     template <class Barriers>
     __device__ __forceinline__ unsigned at(Barriers Layout::* barriers, int i) const {

@@ -59,7 +59,7 @@ MAPS: Mapping[str, Callable[[Kernel], dict[str, int]]] = {
     "dq": lambda k: {"q": 64, "k": k.dq_keys, "v": k.dq_keys, "d_o": 64, "dq": 64},
 }
 WITHOUT_MAPS = ("q", "k", "v", "dk", "dv")  # of kernels that take no maps
-THREADS = {"prepare": 256, "finish": 256, "kernel": 384, "wide": 384, "dq": 384}
+THREADS = {"prepare": 1024, "finish": 256, "kernel": 384, "wide": 384, "dq": 384}
 
 
 class _Strides(ctypes.Structure):
@@ -108,8 +108,6 @@ class _Params(ctypes.Structure):
         ("packed", _Packed),
         *((name, ctypes.c_void_p) for name in WITHOUT_MAPS),
         *((f"{name}_strides", _Strides) for name in WITHOUT_MAPS),
-        *((name, ctypes.c_void_p) for name in ("prepared", "done")),
-        ("multiprocessors", ctypes.c_int),
     )
 
 
@@ -156,8 +154,6 @@ def launch(
     counters = Guarded.of(8, 0)
     workspace = {name: Guarded.of(4 * rows, 0xFF) for name in ("lse2", "delta")}
     workspace["dq_sum"] = Guarded.of(0 if kernel.two_pass else 4 * rows * w.d_head, 0xFF)
-    words = 0 if kernel.two_pass else batch * w.kv_heads
-    workspace |= {name: Guarded.of(4 * words, 0xFF) for name in ("prepared", "done")}
     lse32, slopes = lse.astype(np.float32), np.ascontiguousarray(forward.slopes)
     params = _Params(
         *(tensors[name].ctypes.data for name in ("o", "d_o", "dq")),
@@ -182,8 +178,6 @@ def launch(
         ),
         *(tensors[name].ctypes.data for name in WITHOUT_MAPS),
         *(_strides(tensors[name]) for name in WITHOUT_MAPS),
-        *(workspace[name].inside.ctypes.data for name in ("prepared", "done")),
-        0,  # multiprocessors: as near as idle warps may be to those who wait for them
     )
     before = {name: t.copy() for name, t in inputs.items()}
     written = [room.whole for room in rooms.values()]
@@ -345,14 +339,15 @@ def draw_kernel(seed: str) -> Kernel:
     if d_head > 128:
         two_pass, dynamic = True, False
     keys = {192: (64, 80), 256: (48,)}.get(d_head, (64, 80, 96, 112, 128))
-    fits = d_head == 64 or two_pass or not dynamic
+    same_step = not two_pass and dice.random() < 0.5
     return Kernel(
-        *(dice.choice(list(DType)), d_head, dice.choice((2, 3) if fits else (2,))),
-        turns=dice.random() < 0.7,
+        *(dice.choice(list(DType)), d_head, dice.choice((2, 3))),
+        turns=not same_step and dice.random() < 0.7,
         two_pass=two_pass,
         dynamic=dynamic,
         dq_keys=dice.choice(keys[: 3 if d_head > 64 and dynamic else 5]),
         d_head_v=d_head_v,
+        same_step=same_step,
         traits=_draw_traits(dice),
     )
 

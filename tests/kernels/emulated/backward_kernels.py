@@ -32,8 +32,7 @@ class Kernel:
     dynamic: bool = False
     dq_keys: int = 96
     d_head_v: int = 0
-    early_dp: bool = False
-    idle_warps: bool = False
+    same_step: bool = False
     traits: str = ""
 
     @property
@@ -70,7 +69,7 @@ class Kernel:
         fields = (
             *(f"DType::{self.dtype.name}", self.d_head, self.B_r, self.B_c, self.q_stages),
             *(self.turns, self.two_pass, self.dynamic, self.dq_keys, self.d_head_v),
-            *(self.early_dp, self.idle_warps),
+            self.same_step,
         )
         config = f"Sm90BackwardConfig{{{', '.join(map(_literal, fields))}}}"
         traits = f"WorkloadTraits{{{', '.join(_literal(self.has(name)) for name in TRAITS)}}}"

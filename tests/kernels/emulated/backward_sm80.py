@@ -28,7 +28,7 @@ class Sm80Kernel:
     traits: str = "plain"
     scalar_adds: bool = False
 
-    dynamic = is_dependent = idle_warps = False
+    dynamic = is_dependent = False
 
     @property
     def dtype(self) -> DType:

@@ -22,6 +22,16 @@ from tests.kernels.emulated.emulation import Schedule
 from tests.kernels.emulated.problems import NAN, attention, to_float
 
 FP16, BF16 = DType.FP16, DType.BF16
+
+
+def _meeting(
+    dtype: DType, d_head: int, q_stages: int = 2, *, dynamic: bool = True, traits: str
+) -> Kernel:
+    """Warpgroups that meet in each step."""
+    more = {"dynamic": dynamic, "same_step": True, "traits": traits}
+    return Kernel(dtype, d_head, q_stages, turns=False, **more)
+
+
 # Together: one pass and two, each of all head dimensions, one tile and several a CTA, rings of two
 # and three, turns and not, all masks, all that changes scores.
 KERNELS = (
@@ -44,9 +54,11 @@ KERNELS = (
     Kernel(BF16, 192, 3, two_pass=True, dq_keys=80, traits="causal+ragged+lse+softcap+alibi"),
     Kernel(FP16, 256, 3, two_pass=True, dq_keys=48, traits="causal+ragged+hook"),
     Kernel(FP16, 192, 3, False, True, dq_keys=64, d_head_v=128, traits="window+ragged+packed"),
-    Kernel(BF16, 128, q_stages=3, early_dp=True, idle_warps=True, traits="causal+ragged"),
-    Kernel(FP16, 64, q_stages=3, turns=False, idle_warps=True, traits="causal+ragged+packed"),
-    Kernel(FP16, 96, early_dp=True, traits="causal+ragged+lse+softcap"),
+    _meeting(FP16, 128, traits="causal+window+ragged"),
+    _meeting(BF16, 64, 3, traits="causal+ragged+packed"),
+    _meeting(BF16, 128, 3, dynamic=False, traits="causal+ragged+lse+alibi"),
+    Kernel(FP16, 128, q_stages=3, dynamic=True, turns=False, traits="causal+window+ragged"),
+    _meeting(FP16, 96, traits="causal+ragged+lse+softcap"),
 )
 ONE, TWO, WIDE = KERNELS[0], KERNELS[2], next(k for k in KERNELS if k.d_head == 256)
 

@@ -37,11 +37,9 @@ SHARED = Sm80Kernel(Sm80BackwardConfig(DType.FP16, 64, 64, 64, 4, 2, 2), "causal
 OWN = Sm80Kernel(Sm80BackwardConfig(DType.BF16, 64, 64, 64, 4), "causal+ragged")
 PASS = "sm80/bwd/pass.cuh"
 SCORES = Kernel(DType.FP16, 128, q_stages=3, traits="causal+ragged+lse+softcap+alibi")
-# Warps that prepare and finish; dP goes where dQ was.
-IDLE = Kernel(DType.FP16, 64, q_stages=3, turns=False, idle_warps=True, traits="causal+ragged")
-EARLY = Kernel(DType.BF16, 128, 3, turns=False, early_dp=True, traits="causal+ragged")
+# With two stages of Q no block of dO is loaded before Q of two steps before it is done with.
+SAME = Kernel(DType.BF16, 128, 3, turns=False, dynamic=True, same_step=True, traits="causal+ragged")
 KEY_ROWS = "sm90/bwd/key_rows.cuh"
-IDLE_WARPS = "sm90/bwd/idle_warps.cuh"
 CONSUMER, PRODUCER = "sm90/bwd/consumer.cuh", "sm90/bwd/producer.cuh"
 DQ_CONSUMER, DQ_PRODUCER = "sm90/bwd/dq_consumer.cuh", "sm90/bwd/dq_producer.cuh"
 WIDE_CONSUMER, WIDE_PRODUCER = "sm90/bwd/wide_consumer.cuh", "sm90/bwd/wide_producer.cuh"
@@ -79,15 +77,13 @@ MUTANTS = {
     "dS of the other warpgroup is not waited for": Mutant(
         ONE, CONSUMER, r"(constexpr \(kMakesDq\)) (ptx::mbarrier_wait\(smem\.ds_full)",
         r"\1 HAS \2", EITHER,
-        places=2,
     ),
     "dS is written where dQ's product still reads": Mutant(
         ONE, CONSUMER, r"(ptx::mbarrier_wait\(smem\.ds_empty\(stage\))", r"HAS \1", EITHER,
-        places=3,
+        places=2,
     ),
     "dQ is not waited for": Mutant(
         ONE, CONSUMER, r"(ptx::wgmma_wait_group<1 \+ !kLast>\(\);)", r"HAS \1", WRONG,
-        places=2,
     ),
     "K and V are loaded while the last products of a tile read them": Mutant(
         ONE, PRODUCER, r"(ptx::mbarrier_wait\(empty, kv_ring)", r"HAS \1", EITHER,
@@ -97,7 +93,7 @@ MUTANTS = {
         places=2,
     ),
     "V of the next tile is not waited for": Mutant(
-        ONE, CONSUMER, r"(ptx::mbarrier_wait\(smem\.v_full)", r"HAS \1", WRONG,
+        SAME, CONSUMER, r"(ptx::mbarrier_wait\(smem\.v_full)", r"HAS \1", WRONG,
         places=2,
     ),
     "Q is given back before dK is there": Mutant(
@@ -119,10 +115,12 @@ MUTANTS = {
     ),
     "a turn is kept": Mutant(
         TURNS, CONSUMER, r"(constexpr \(CFG\.turns\)) (pass_turn)", r"\1 HAS \2", HANG,
-        places=2,
     ),
-    "dK is staged before that of the tile before has left": Mutant(
-        ONE, CONSUMER, r"(// Those of the tile before[^\n]*\n\s*)if", r"\1 HAS if", WRONG,
+    "dS is written where a gradient of the tile before has not left": Mutant(
+        ONE, CONSUMER, r"(wait_for_copies\(\) const \{\s*)if", r"\1 HAS if", WRONG,
+    ),
+    "a gradient is staged where dQ's product reads dS": Mutant(
+        ONE, CONSUMER, r"(ptx::bar_sync\(kBarrier)", r"HAS \1", WRONG,
     ),
     "dK is not made visible to the bulk copy": Mutant(
         ONE, CONSUMER, r"(ptx::fence_proxy_async_shared\(\);\s*ptx::bar_sync)", r"HAS \1",
@@ -130,8 +128,7 @@ MUTANTS = {
     ),
     "the sums of dQ stay with a block": Mutant(
         ONE, CONSUMER, r"(dq_tile \+= of_head;)",
-        r"\1 LACKS if (step.head == 0) dq_tile -= step_direction(p);", WRONG,
-        places=2,
+        r"\1 LACKS if (is_last_head) dq_tile -= step_direction(p);", WRONG,
     ),
     "the counters stay": Mutant(
         ONE, "sm90/bwd/scheduler.cuh", r"(counters->taken = 0;)", r"HAS \1", "counters",
@@ -154,27 +151,31 @@ MUTANTS = {
         TURNS, CONSUMER, r"(arrive\(smem\.do_empty\(stage\)\);)(\s*if constexpr \(CFG\.turns\) \{)",
         r"HAS \1\2", HANG,
     ),
-    "queries are loaded before they are prepared": Mutant(
-        IDLE, PRODUCER, r"while \((ptx::ld_acquire\(p\.prepared)",
-        r"while (lacking != NUMBER && \1", WRONG,
-    ),
-    "sums are finished before all adds": Mutant(
-        IDLE, IDLE_WARPS, r"while \((ptx::ld_acquire\(done)", r"while (lacking != NUMBER && \1",
-        WRONG,
-    ),
-    "a block counts before all warps have prepared it": Mutant(
-        IDLE, IDLE_WARPS, r"(ptx::bar_sync\(static_cast<int>\(NamedBarrier::IDLE)", r"HAS \1",
-        WRONG,
-    ),
-    "copies of idle warps are not waited for": Mutant(
-        IDLE, IDLE_WARPS, r"(ptx::cp_async_wait_group<0>\(\);)", r"HAS \1",
-        "nobody has waited for", places=2,
-    ),
-    "dO of an early dP is given back before dV is there": Mutant(
-        EARLY, CONSUMER,
-        r"(ptx::wgmma_wait_group<0>\(\);\s*keep_registers\(dv\);)\s*"
+    "dO is given back before dV of its step is there": Mutant(
+        SAME, CONSUMER,
+        r"(?s)(multiply_gradient\(dv, p_operand, [^;]*;)(\s*ptx::mbarrier_wait\(smem\.ds_full.*?)"
         r"(arrive\(smem\.do_empty\(stage\)\);)",
-        r"LACKS \2 \1 HAS \2", WRONG, places=2,
+        r"\1 LACKS \3 \2 HAS \3", WRONG,
+    ),
+    "dQ is made before the other warpgroup's dS is there": Mutant(
+        SAME, CONSUMER,
+        r"(ptx::mbarrier_wait\(smem\.ds_full\(stage\), [^;]*;)(\s*multiply_dq\(stage\);\s*"
+        r"ptx::wgmma_wait_group<1>)",
+        r"HAS \1\2", EITHER,
+    ),
+    "dQ of a step that is left out lacks the other's dS": Mutant(
+        SAME, CONSUMER,
+        r"(ptx::mbarrier_wait\(smem\.ds_full\(stage\), [^;]*;)(\s*multiply_dq\(stage\);\s*"
+        r"ptx::wgmma_wait_group<0>)",
+        r"HAS \1\2", EITHER,
+    ),
+    "V is not given back": Mutant(
+        SAME, CONSUMER, r"(if constexpr \(CFG\.dynamic\)) (arrive\(smem\.v_empty)", r"\1 HAS \2",
+        HANG,
+    ),
+    "the sums of dQ stay with a head": Mutant(
+        SAME, CONSUMER, r"(advance_dq\(step\.head \+ 1 == p\.heads_per_kv\);\s*ptx::wgmma)",
+        r"HAS \1", WRONG,
     ),
     "statistics are read before they are there": Mutant(
         TWO, "sm90/bwd/kernel.cuh", r"(ptx::griddepcontrol_wait)", r"HAS \1", WRONG,
@@ -315,18 +316,15 @@ def _problem(kernel: Kernel, number: int) -> BackwardProblem:
         problem = with_gradient(PackedProblem.of(w, "plain", number, 3 * number % 2), dice)
         return dataclasses.replace(problem, ctas=1 + 3 * (number % 2))
     shape = (1, 2, 1 + number % 2, 256, 300, kernel.d_head, kernel.dtype)
-    if kernel.idle_warps:  # a tile of each KV head, so that CTAs at work wait for one another
-        shape = (1, 6, 6, 256, 100, kernel.d_head, kernel.dtype)
     given: dict[str, object] = {"d_head_v": kernel.d_head_v}
     given |= {name: True for name in ("lse", "alibi") if kernel.has(name)}
     given |= {"softcap": 3.0} if kernel.has("softcap") else {}
     w = Workload(*shape, causal=True, bottom_right=number % 2 == 0, **given)
-    problem = dataclasses.replace(make_problem(w, random.Random(number)), ctas=1 + number % 2)
-    return dataclasses.replace(problem, l2_head_group=1) if kernel.idle_warps else problem
+    return dataclasses.replace(make_problem(w, random.Random(number)), ctas=1 + number % 2)
 
 
 @pytest.mark.parametrize(
-    "kernel", [ONE, TURNS, TWO, WIDE, PACKED, SCORES, IDLE, EARLY, SHARED, OWN], ids=str
+    "kernel", [ONE, TURNS, TWO, WIDE, PACKED, SCORES, SAME, SHARED, OWN], ids=str
 )
 def test_kernels_that_lack_nothing_are_right(kernel: Kernel, libraries: Path) -> None:
     library = _library(kernel, libraries)
