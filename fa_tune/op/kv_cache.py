@@ -46,9 +46,10 @@ def attend(
     more = {"lse": lse, "sink": sink}
     named = {"q": q, "o": out, **cache.tensors}
     named |= {name: tensor for name, tensor in more.items() if tensor is not None}
-    problem, tensors = problem_of(workload), tensors_of(named, added=cache.added)
     device = q.device.index
+    # First: where none runs it, rows may lie as they like.
     kernel = state.operators().kernel_with_cache(workload, device)
+    problem, tensors = problem_of(workload), tensors_of(named, added=cache.added)
     python_op.launch(kernel, problem, tensors, device)
     if cache.new is not None:
         note_written(cache.k, cache.v)

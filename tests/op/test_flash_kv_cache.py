@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.op import flash_kv_cache
+from fa_tune.op import flash_kv_cache, kv_cache
 from fa_tune.op.flash_attn import flash_attn_func, flash_attn_varlen_func
 from fa_tune.op.flash_kv_cache import flash_attn_with_kvcache
 from fa_tune.op.kv_cache import E4M3
@@ -224,6 +225,8 @@ def test_rows_that_kernels_refuse_are_refused_before_the_cache_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(flash_kv_cache, "why_not_ours", lambda *_: "")
+    any_kernel = SimpleNamespace(kernel_with_cache=lambda *_: None)
+    monkeypatch.setattr(kv_cache.state, "operators", lambda: any_kernel)
     cache = torch.zeros(2 * 32 * 2 * 64 + 4).half()[4:].view(2, 32, 2, 64)
     q, new = draw(2, 1, 4, 64).half(), NEW.half()
     with pytest.raises(InvalidConfig):

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fa_tune.build.native import abi
-from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.workload import Workload
 from fa_tune.families.plan import TensorRole
 from fa_tune.op import flash_attn_with_kvcache, flash_kv_cache, kv_cache
@@ -101,6 +101,19 @@ def test_one_query_is_the_problem_without_a_mask_that_is_tuned(
     masked, full = asked
     assert (masked == full) == (queries == 1 or window[1] == 0)
     assert masked.causal == (queries > 1)
+
+
+def test_rows_of_a_head_dimension_that_no_kernel_has_may_lie_as_they_like(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def kernel(workload: Workload, device: int) -> None:
+        raise NoUsableVariant(f"no kernel has d_head {workload.d_head}")
+
+    operators = SimpleNamespace(kernel_with_cache=kernel)
+    monkeypatch.setattr(kv_cache.state, "operators", lambda: operators)
+    cache = half(3, 32, 2, 59)
+    with pytest.raises(NoUsableVariant, match="d_head 59"):
+        attend(half(3, 1, 4, 59), Cache(cache, cache, ints(3)))
 
 
 def integers(address: int, n: int) -> list[int]:
