@@ -101,7 +101,11 @@ def _sentence(missing: Sequence[Workload], held: Sequence[Workload], by: str = "
     if not held:
         return f"{text}, or anything else"
     nearest = min(
-        held, key=lambda w: (len(_differing(first, w)), seq_len_distance(first, w), w.key)
+        held,
+        key=lambda w: (
+            *(w.op != first.op, len(_differing(first, w)), seq_len_distance(first, w)),
+            w.key,
+        ),
     )
     options = ", ".join(dict.fromkeys(_option(n, nearest) for n in _differing(first, nearest)))
     return f"{text}; the nearest has {options}: ask for that, or search on a GPU"
@@ -126,7 +130,7 @@ def _option(name: str, workload: Workload) -> str:
     if spec.told_by == "mask":
         return f"--mask {workload.mask}"
     flag = "--" + _PLURALS.get(name, name).replace("_", "-")
-    if name in OPTIONAL and value == USUAL[name]:
+    if name != "op" and name in OPTIONAL and value == USUAL[name]:
         return f"no {flag}"
     if spec.type is bool:
         return flag

@@ -123,12 +123,18 @@ def numbers(row: dict[str, str], heading: str, scale: float = 1.0) -> tuple[floa
     return tuple(float(word) * scale for word in (row.get(heading) or "").split())
 
 
+def newest_first(gpu: str) -> list[Path]:
+    """A GPU's recordings of forward passes by events."""
+    found = sorted((PROFILES / GPUS[gpu]).glob("fast_*events.csv"))
+    forward = [path for path in found if not path.name.startswith("fast_backward")]
+    return sorted(forward, key=recorded_at, reverse=True)
+
+
 @cache
 def tables(gpu: str) -> dict[Shape, Table]:
     """What the recordings of a GPU hold by events; the newest file that has a shape counts."""
     found: dict[Shape, Table] = {}
-    files = sorted((PROFILES / GPUS[gpu]).glob("fast_*events.csv"))
-    for path in sorted(files, key=recorded_at, reverse=True):
+    for path in newest_first(gpu):
         chosen = choices(path)
         here: dict[Shape, dict[str, Subject]] = {}
         with path.open(encoding="utf-8", newline="") as file:
@@ -315,8 +321,7 @@ def input_costs() -> dict[tuple[int, str], list[float]]:
     """By d_head and inputs: the time of each choice on them over that on normal ones."""
     found: dict[tuple[int, str], list[float]] = {}
     newest: set[Shape] = set()
-    folder = PROFILES / GPUS["h200"]
-    for path in sorted(sorted(folder.glob("fast_*events.csv")), key=recorded_at, reverse=True):
+    for path in newest_first("h200"):
         decided = json.loads(path.with_suffix(".meta.json").read_text())["decided"]
         for key, choice in decided.items():
             of, on = shape_of(Workload.from_key(key)), choice.get("on_inputs", {})

@@ -14,7 +14,7 @@ from fa_tune.build.compile import BuildRequest
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import Attempt, Measurement, Outcome, Quantity
 from fa_tune.core.options import Silent
-from fa_tune.core.workload import DType, benchmark_workload
+from fa_tune.core.workload import BACKWARD, DType, Workload, benchmark_workload
 from fa_tune.families.decode.config import Combine
 from fa_tune.profile.replay import ReplayProfiler
 from fa_tune.store import recordings
@@ -30,11 +30,14 @@ HELD = benchmark_workload(4096, 128, DType.FP16)
 SUBJECT = "ref:fa2"
 
 
+def recording_of(workload: Workload) -> Recording:
+    measured = Measurement(SUBJECT, workload.key, "ncu", (1.0,))
+    attempt = Attempt(SUBJECT, workload.key, Outcome.OK, "", measured)
+    return Recording(Path("a.csv"), Meta(recordings.SCHEMA, H200, ORIGIN), (attempt,))
+
+
 def replaying() -> ProfilerSelection:
-    attempt = Attempt(
-        SUBJECT, HELD.key, Outcome.OK, "", Measurement(SUBJECT, HELD.key, "ncu", (1.0,))
-    )
-    recording = Recording(Path("a.csv"), Meta(recordings.SCHEMA, H200, ORIGIN), (attempt,))
+    recording = recording_of(HELD)
     profiler = ReplayProfiler(
         {"a": {}}, method="ncu", version="", arguments=(), clock_policy="", cache_policy=""
     )
@@ -57,6 +60,7 @@ def test_what_is_recorded_is_kept_and_the_rest_warned_of() -> None:
         ({"seq_len_q": 1}, "--seq-lens 4096"),
         ({"dtype": DType.BF16}, "--dtype fp16"),
         ({"causal": True}, "--mask full"),
+        ({"op": BACKWARD}, "--op forward"),
     ],
 )
 def test_the_part_that_is_missing_is_named(change: dict[str, object], said: str) -> None:
@@ -65,6 +69,16 @@ def test_the_part_that_is_missing_is_named(change: dict[str, object], said: str)
         recorded_only([wanted], replaying(), Silent())
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_what_computes_the_same_is_nearer_than_what_differs_less() -> None:
+    selection = replaying()
+    backward = dataclasses.replace(HELD, op=BACKWARD, dtype=DType.BF16, batch=2)
+    held = [recording_of(HELD), recording_of(backward)]
+    selection = dataclasses.replace(selection, of_same_gpu=tuple(held))
+    with pytest.raises(NoUsableVariant) as error:
+        recorded_only([dataclasses.replace(HELD, op=BACKWARD)], selection, Silent())
+    assert "--dtype bf16" in str(error.value)
 
 
 def test_a_mask_that_is_the_same_is_not_named() -> None:
