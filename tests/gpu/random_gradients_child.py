@@ -25,6 +25,8 @@ D_HEADS = ((64, 64), (96, 96), (128, 128), (192, 192), (192, 128), (256, 256))
 GROUPS = (1, 1, 2, 4, 8, 16)
 TIMES = (0.3, 1.0, 1.0, 6.0)  # of normal scores
 LONGEST = 700
+# A sink's gradient is a number: of few heads torch's errors may all be small by chance.
+FEWEST_HEADS = 6
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,10 @@ def cases(seed: int) -> Iterator[Case]:
             dtype = dice.choice((torch.float16, torch.bfloat16))
             d_head, kind = dice.choice(D_HEADS), dice.randrange(2**31)
         lengths = dice.randint(1, LONGEST), dice.randint(1, LONGEST)
+        group = dice.choice(GROUPS)
+        kv_heads = max(dice.randint(1, 2), FEWEST_HEADS // group)
         yield Case(
-            *(dtype, d_head, kind, dice.randint(1, 3), dice.randint(1, 2), dice.choice(GROUPS)),
+            *(dtype, d_head, kind, dice.randint(1, 3), kv_heads, group),
             lengths if dice.random() < 0.7 else (lengths[0], lengths[0]),
             *(dice.choice(TIMES), dice.random() < 0.5, dice.randrange(2**31)),
         )

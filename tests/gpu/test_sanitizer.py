@@ -13,7 +13,9 @@ What the tools see of the sm90 kernels is less than of the sm80 ones:
   a warp reads and one lane arrives for all after __syncwarp, it reports a hazard.  Of a named
   barrier at which some wait and others only arrive it sees that those who wait come after those
   who arrive, not after each other.  All lanes read statistics of the backward passes, which bulk
-  copies write: there it watches kernels in which all lanes arrive (arrivals.py).
+  copies write: there it watches kernels in which all lanes arrive (arrivals.py).  Of wide heads it
+  reports each read of P as a race with the next write, although readers arrive at the barrier that
+  the writer waits for: these are left to the emulated kernels (P is overwritten while it is read).
   tests/gpu/test_stress.py is for the rest.
 - synccheck follows barriers: named ones with a wrong number of threads, mbarriers used before
   they are initialised, and arrivals in a phase although nobody waited for the one before.  It
@@ -260,7 +262,8 @@ def test_backward_passes(built: Built, arch: str, tmp_path: Path, tool: str) -> 
     assert requests
     artifacts = built(requests)
     if tool == "racecheck":
-        artifacts = list(with_all_lanes(artifacts, tmp_path))
+        narrow = [a for a in artifacts if families.config_of(a.variant).d_head <= 128]
+        artifacts = list(with_all_lanes(narrow, tmp_path))
     run_parts(tool, "handle", artifacts, tmp_path)
 
 
