@@ -19,7 +19,7 @@ from fa_tune.core.devices import cuda_driver_version
 from fa_tune.core.errors import FaTuneError, NoUsableVariant, StorageError
 from fa_tune.core.files import check_folder
 from fa_tune.core.model import Artifact, Outcome, Variant
-from fa_tune.core.options import MachineOptions, Progress
+from fa_tune.core.options import MachineOptions, Progress, Silent
 from fa_tune.core.paths import default_cache_dir
 from fa_tune.core.workload import DType, Workload
 from fa_tune.profile.base import MeasurePlan
@@ -68,7 +68,7 @@ def doctor(machine: MachineOptions, progress: Progress) -> tuple[Check, ...]:
     with ThreadPoolExecutor() as pool:  # other processes do the work of what is begun here
         if gpu and here is not None:
             launcher = pool.submit(core_library)
-            kernels = pool.submit(_small_kernels, here, progress)
+            kernels = pool.submit(_small_kernels, here)
             events, ncu = (
                 pool.submit(_measure, here, profiler, kernels.result)
                 for profiler in (EventsProfiler(), NcuProfiler(ncu=machine.ncu))
@@ -189,14 +189,15 @@ def _package(name: str, why: str, *, needed: bool) -> Check:
     return Check(name, False if needed else None, f"not installed ({why})", fix)
 
 
-def _small_kernels(machine: Machine, progress: Progress) -> dict[str, Artifact]:
-    """The default of every family that runs here, compiled for a small workload."""
+def _small_kernels(machine: Machine) -> dict[str, Artifact]:
+    """The default of every family that runs here, compiled for a small workload; in silence, since
+    other checks are under way."""
     configs = families.defaults_for(TINY, machine.limits)
     if not configs:
         raise NoUsableVariant(f"no family of kernels runs on {machine.arch}")
     requests = [build_request(c, families.of(c).traits(c, TINY), machine) for c in configs]
     artifacts = {}
-    for built in build_all(requests, machine, progress):
+    for built in build_all(requests, machine, Silent()):
         if built.artifact is None:
             name = built.request.variant.family
             raise NoUsableVariant(f"the default kernel of {name} did not compile: {built.reason}")
