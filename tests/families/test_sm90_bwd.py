@@ -21,6 +21,7 @@ from fa_tune.families.sm90_bwd.constraints import CONSTRAINTS, constraints
 from tests.described import DEVICE, described
 from tests.families.contract import KernelFamilyContract
 from tests.gpu.score_hooks import HOOKS, WITH_DERIVATIVE
+from tests.kernels.emulated.backward import Params
 
 H200 = limits((9, 0))
 FAMILY: Any = families.get("sm90_bwd")
@@ -192,6 +193,22 @@ def test_persistent_grids_are_no_larger_than_the_device_or_the_work() -> None:
     assert dq.grid[0] == main.grid[0] == DEVICE.multiprocessors
     dq, main = described(replace(TWO_PASS, dynamic=True), PROBLEM)
     assert (dq.grid[0], main.grid[0]) == (QUERIES, KEYS)
+
+
+@pytest.mark.parametrize("length", [128, 512, 1000, 4096, 16384])
+@pytest.mark.parametrize(
+    ("batch", "heads", "kv_heads"), [(4, 16, 4), (1, 7, 7), (3, 22, 11), (32, 16, 16), (1, 1, 1)]
+)
+def test_groups_of_heads_are_of_one_size_and_fill_the_device(
+    batch: int, heads: int, kv_heads: int, length: int
+) -> None:
+    """Otherwise the longest tiles of the last one come when most CTAs are done."""
+    w = Workload(batch, heads, kv_heads, length, length, 128, DType.FP16, causal=True, op=BACKWARD)
+    main = described(FAMILY.default_for(w, H200), w)[1]
+    group = Params.from_buffer_copy(main.params).l2_head_group
+    of_all, tiles = batch * kv_heads, -(-length // KEYS_OF_CTA)
+    assert of_all % group == 0
+    assert group == of_all or group * tiles >= DEVICE.multiprocessors * 9 // 10
 
 
 def test_only_keys_that_fill_no_blocks_need_another_kernel() -> None:

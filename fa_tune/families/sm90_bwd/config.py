@@ -61,7 +61,7 @@ class Sm90BackwardConfig(ConfigBase):
         """With dQ by a pass of its own."""
         if self.two_pass:
             return self
-        return replace(self, two_pass=True, turns=True, same_step=False)
+        return replace(self, q_stages=3, two_pass=True, turns=True, same_step=False)
 
     @property
     def is_wide(self) -> bool:

@@ -88,7 +88,7 @@ class _Packed(ctypes.Structure):
     )
 
 
-class _Params(ctypes.Structure):
+class Params(ctypes.Structure):
     """kernels/common/backward/params.cuh."""
 
     _fields_ = (
@@ -155,7 +155,7 @@ def launch(
     workspace = {name: Guarded.of(4 * rows, 0xFF) for name in ("lse2", "delta")}
     workspace["dq_sum"] = Guarded.of(0 if kernel.two_pass else 4 * rows * w.d_head, 0xFF)
     lse32, slopes = lse.astype(np.float32), np.ascontiguousarray(forward.slopes)
-    params = _Params(
+    params = Params(
         *(tensors[name].ctypes.data for name in ("o", "d_o", "dq")),
         *(_strides(tensors[name]) for name in ("o", "d_o", "dq")),
         *(lse32.ctypes.data, problem.d_lse.ctypes.data),
