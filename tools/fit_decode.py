@@ -2,8 +2,8 @@
 
     python tools/fit_decode.py [--check] [FOLDER…]
 
-FOLDERs are searched for what `tools/record_decode.sh` recorded; `profiles` and
-`benchmarks/decode_other_heads` if not given.  A config loses what it takes longer than the fastest
+FOLDERs are searched for what `tools/record_decode.sh` recorded; `profiles` and two in `benchmarks`
+if not given.  A config loses what it takes longer than the fastest
 config that was recorded of a problem, and what counts is the sum of what defaults lose.  From the
 file's values on, each bound in turn goes where that sum is least, but not where the defaults of a
 GPU lose by it; where recordings cannot tell, it stays.  A default that was recorded is left for no
@@ -39,7 +39,10 @@ from fa_tune.families.decode.sets import default_for
 from fa_tune.store.recordings import Recording, load
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = (ROOT / "profiles", ROOT / "benchmarks" / "decode_other_heads")
+FOLDERS = (
+    ROOT / "profiles",
+    *(ROOT / "benchmarks" / name for name in ("decode_between", "decode_other_heads")),
+)
 FIXED = "_splits_"  # in the names of recordings of hardly more than one tile
 STEPS = [2.0 ** (k / 4) for k in range(-16, 17)]  # times a bound, to try
 HERE = STEPS.index(1.0)

@@ -1,5 +1,5 @@
 // Bulk copies of bytes in a row, by one thread.
-// PTX ISA: cp.async.bulk.  Minimum: sm_90.
+// PTX ISA: cp.async.bulk, fence.proxy.async.  Minimum: sm_90.
 #pragma once
 
 namespace fa_tune::ptx {
@@ -12,6 +12,11 @@ __device__ __forceinline__ void cp_async_bulk_load(unsigned destination, const v
         "[%3];" ::"r"(destination),
         "l"(source), "r"(bytes), "r"(barrier)
         : "memory");
+}
+
+// What this thread knows to be written to global memory is read by its copies after.
+__device__ __forceinline__ void fence_proxy_async_global() {
+    asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
 }  // namespace fa_tune::ptx

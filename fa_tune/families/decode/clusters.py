@@ -190,10 +190,9 @@ def _halves(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
 
 def _cluster(shared: DecodeConfig, tiles: Tiles, few_keys: float) -> int:
     """The smallest whose CTAs have few keys, else the one that reads fastest; of those that have
-    room and a block for each CTA.  1 without these."""
-    possible = [
-        c for c in SIZES if tiles.number <= _room(c, tiles.arch) and c <= _blocks(shared, tiles)
-    ]
+    room, and a block for more than half of the CTAs.  1 without these."""
+    blocks = _blocks(shared, tiles)
+    possible = [c for c in SIZES if tiles.number <= _room(c, tiles.arch) and c < 2 * blocks]
     small = [c for c in possible if _keys(replace(shared, cluster=c), tiles) <= few_keys]
     if small:
         return small[0]

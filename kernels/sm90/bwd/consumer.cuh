@@ -44,6 +44,7 @@
 #include "ptx/bar.cuh"
 #include "ptx/barrier_sync.cuh"
 #include "ptx/elect.cuh"
+#include "ptx/global_words.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/red_v4.cuh"
 #include "ptx/shared_pairs.cuh"

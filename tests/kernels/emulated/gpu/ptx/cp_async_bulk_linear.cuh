@@ -28,4 +28,6 @@ inline void cp_async_bulk_load(unsigned destination, const void* source, int byt
         nullptr, to);
 }
 
+inline void fence_proxy_async_global() {}
+
 }  // namespace fa_tune::ptx
