@@ -2,12 +2,11 @@
 
     python tools/fit_decode.py [--check] [FOLDER…]
 
-FOLDERs are searched for what `tools/record_decode.sh` recorded; `profiles` and two in `benchmarks`
-if not given.  A config loses what it takes longer than the fastest
-config that was recorded of a problem, and what counts is the sum of what defaults lose.  From the
-file's values on, each bound in turn goes where that sum is least, but not where the defaults of a
-GPU lose by it; where recordings cannot tell, it stays.  A default that was recorded is left for no
-config that was not.
+FOLDERs are searched for what `tools/record_decode.sh` recorded; `profiles` and two of `benchmarks`
+if not given.  A config loses what it takes longer than the fastest config that was recorded of a
+problem, and what counts is the sum of what defaults lose.  From the file's values on, each bound in
+turn goes where that sum is least, but not where the defaults of a GPU lose by it; where recordings
+cannot tell, it stays.  A default that was recorded is left for no config that was not.
 
 Each GPU is held out as well: what bounds lose on it that were fitted to the others, from the file's
 values on and from ones that are up to four times too high or low.  `--check` compares the file with

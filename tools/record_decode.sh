@@ -5,8 +5,10 @@
 # grid is what a registry is filled from; `lengths` are those that the device knows, log-normal ones
 # beside as many keys in equal ones; `splits` is one tile with fixed numbers of key blocks for a
 # CTA, which tells what a fixed choice loses; `between` are lengths and batches between, which tell
-# what the registry's rule for them loses (fa-tune bench-between).  FOLDER is profiles/ if not given;
-# tools/record_steps.sh says how steps are kept, and has the rest of the variables.
+# what the registry's rule for them loses (fa-tune bench-between); `bounds` are lengths and
+# batches where rules for defaults change, of which an H200's are in benchmarks/decode_between/.
+# FOLDER is profiles/ if not given; tools/record_steps.sh says how steps are kept, and has the rest
+# of the variables.
 #
 #   REFERENCES   what to measure against; read,fa2,cudnn if not given
 #   STEPS        all of grid, queries, lengths, splits, between, bounds if not given

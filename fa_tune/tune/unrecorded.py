@@ -103,7 +103,9 @@ def _sentence(missing: Sequence[Workload], held: Sequence[Workload], by: str = "
     nearest = min(
         held,
         key=lambda w: (
-            *(w.op != first.op, len(_differing(first, w)), seq_len_distance(first, w)),
+            w.op != first.op,
+            len(_differing(first, w)),
+            seq_len_distance(first, w),
             w.key,
         ),
     )

@@ -34,15 +34,16 @@ H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
     [
         (1, 8, 1, 128, "stages_2+aligned+dependent+shared_queries"),  # one block
         (1, 8, 1, 300, "stages_2+dependent+cluster_4+shared_queries"),
-        # Up to eight tiles: a block for each CTA.
+        # Few tiles: a block for each CTA.
         (1, 8, 1, 1024, "stages_2+dependent+cluster_8+shared_queries"),
         (1, 8, 1, 4096, "stages_2+cluster_8+shared_queries"),  # no room for 16
         (1, 8, 1, 8192, "cluster_8"),
         (2, 8, 1, 4096, "stages_2+aligned+dependent"),  # to begin early is worth more
         (4, 8, 1, 8192, "dependent+cluster_2"),
         (8, 8, 1, 3000, "stages_2+dependent+cluster_2"),
+        # No room for 72 clusters of 2, but of two CTAs for a multiprocessor.
         (9, 8, 1, 256, "stages_2+ctas_2+cluster_2"),
-        (9, 8, 1, 1024, "stages_2+ctas_2+cluster_2"),  # but of two CTAs for a multiprocessor
+        (9, 8, 1, 1024, "stages_2+ctas_2+cluster_2"),
         (12, 8, 4, 16384, "stages_2+row_warps_2+ctas_2+cluster_2"),
         (9, 8, 4, 16384, "stages_2+row_warps_2+aligned+by_rows"),
         (13, 8, 4, 1024, "stages_2+row_warps_2+aligned+dependent+by_rows+shared_queries"),

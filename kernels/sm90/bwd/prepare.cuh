@@ -7,7 +7,7 @@
 
 namespace fa_tune::sm90::backward {
 
-// With few loads each, which keeps most of them under way: 71 us where 256 threads take 87.
+// With few loads each, which keeps most of them under way (benchmarks/backward_h200.md).
 constexpr int kPrepareThreads = 1024;
 
 template <Sm90BackwardConfig CFG, WorkloadTraits TRAITS>
