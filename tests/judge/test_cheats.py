@@ -10,6 +10,7 @@ import pytest
 
 from fa_tune.tune.judge.process import Process
 from fa_tune.tune.judge.trial import JudgeOptions
+from tests.judge.copies import copied_workers
 from tests.judge.court import BF16, CAUSAL, HERE, OPTIONS, trusted, verdict
 
 pytest.importorskip("torch", reason="torch is not installed: nobody computes anything")
@@ -88,7 +89,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def ours() -> Iterator[Process]:
-    with trusted() as process:
+    with copied_workers(), trusted() as process:
         yield process
 
 

@@ -9,7 +9,9 @@ from dataclasses import replace
 import pytest
 
 from fa_tune.core.workload import Workload
+from fa_tune.tune.judge import flow, timing
 from fa_tune.tune.judge.process import Process
+from tests.judge.copies import copied_workers
 from tests.judge.court import BF16, CAUSAL, FULL, HERE, OPTIONS, trusted, verdict
 
 pytest.importorskip("torch", reason="torch is not installed: nobody computes anything")
@@ -27,8 +29,13 @@ PROBLEMS = (FULL, CAUSAL, BF16)  # in turn
 
 @pytest.fixture(scope="module")
 def ours() -> Iterator[Process]:
-    with trusted() as process:
+    with copied_workers(), trusted() as process:
         yield process
+
+
+@pytest.fixture(autouse=True)
+def _little_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "OUTSIDE_S", 0.1)
 
 
 @pytest.mark.parametrize(("number", "name"), list(enumerate(OWN)))
@@ -45,7 +52,15 @@ def test_a_formulation_is_accepted(number: int, name: str, ours: Process) -> Non
     ("name", "workload"),
     [("sdpa", FULL), ("sdpa", CAUSAL), ("flex", BF16), ("compiled", FULL)],
 )
-def test_a_library_is_accepted_that_says_so(name: str, workload: Workload, ours: Process) -> None:
+def test_a_library_is_accepted_that_says_so(
+    name: str, workload: Workload, ours: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, all_of = workload.key, flow.ordeals  # some are compiled anew for each shape
+    monkeypatch.setattr(
+        flow,
+        "ordeals",
+        lambda *given: [o for o in all_of(*given) if o.drawn or o.case.workload == own],
+    )
     options = replace(OPTIONS, workloads=(workload,), claim="library")
     report = verdict(f"honest/libraries.py:{name}", ours, options)
     assert report.accepted, report.refusals

@@ -1,0 +1,121 @@
+"""Workers that are copies of one process, which has imported torch and done nothing else: an import
+takes longer than most judgements.
+
+As a script it is that process.  For each line of stdin, the request of `Prefork.give`, it starts a
+copy, which becomes the child of the process that asked and answers with its id.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from fa_tune.workers.child import worker_environment
+from fa_tune.workers.main import main
+from fa_tune.workers.prefork import PREFORK, Prefork
+
+_PR_SET_CHILD_SUBREAPER = 36  # prctl(2): children of children that ended become its own
+
+
+class Copy(subprocess.Popen[bytes]):
+    """A child that another process started."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self.returncode, self._child_created = pid, None, False
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Reap it; the exit status."""
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return int(self.returncode)
+
+
+class Copies(Prefork):
+    """Gives each job to a copy."""
+
+    def __init__(self) -> None:
+        super().__init__((), {})
+        self._original = subprocess.Popen(
+            [sys.executable, "-P", __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=worker_environment({"OMP_NUM_THREADS": "1"}),
+        )
+
+    def give(
+        self, job_path: Path, environment: Mapping[str, str], stdout_path: Path, stderr_path: Path
+    ) -> Copy:
+        """See `Prefork.give`."""
+        request = str(job_path), dict(environment), str(stdout_path), str(stderr_path)
+        assert self._original.stdin is not None
+        assert self._original.stdout is not None
+        self._original.stdin.write(json.dumps(request).encode() + b"\n")
+        self._original.stdin.flush()
+        return Copy(int(self._original.stdout.readline()))
+
+    def end(self) -> None:
+        """End the original; copies have ended."""
+        self._original.kill()
+        self._original.communicate()
+
+
+@contextmanager
+def copied_workers() -> Iterator[None]:
+    """Within it, workers of this thread are copies."""
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    copies = Copies()
+    token = PREFORK.set(copies)
+    try:
+        yield
+    finally:
+        PREFORK.reset(token)
+        copies.end()
+        prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+def _serve() -> None:
+    from fa_tune.gpu.jobs import judge  # noqa: F401 - what copies share
+
+    supervisor = os.getppid()
+    for line in sys.stdin.buffer:
+        between = os.fork()
+        if between:
+            os.waitpid(between, 0)
+        elif os.fork():
+            os._exit(0)
+        else:
+            _work(supervisor, *json.loads(line))
+
+
+def _work(
+    supervisor: int, job_path: str, environment: Mapping[str, str], stdout: str, stderr: str
+) -> None:
+    os.setsid()
+    while os.getppid() != supervisor:
+        time.sleep(0.001)
+    os.write(1, b"%d\n" % os.getpid())
+    for path, flags, descriptor in (
+        (os.devnull, os.O_RDONLY, 0),
+        (stdout, os.O_WRONLY | os.O_APPEND, 1),
+        (stderr, os.O_WRONLY | os.O_APPEND, 2),
+    ):
+        opened = os.open(path, flags)
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    os.environ.update(environment)
+    status = main([job_path])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    _serve()
