@@ -82,7 +82,7 @@ SECTIONS = {
 COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
 
 # Commands that have nothing to do until their workers have loaded torch.
-_WAITS_FOR_WORKERS = ("profile", "bench")
+_WAITS_FOR_WORKERS = ("profile", "bench", "doctor")
 # Commands that keep what they measured, and go on from there.
 _GOES_ON = {"search", "record-space"}
 _BEGUN_EARLY = "fa_tune.tune.early"

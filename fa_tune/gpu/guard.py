@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -94,16 +95,19 @@ def check_runners(
     check: Callable[[Runner, str], Any],
     *,
     item_timeout_s: float | None = None,
+    kind: Callable[[str], Hashable] = lambda name: None,
 ) -> None:
     """Load every item's runner on a GPU and report what `check(runner, name of the item)` finds,
     plain data.
 
-    With `item_timeout_s`, the items do much the same: the first loads libraries and may take that
-    long, and a later one that takes many times as long as those before hangs.
+    With `item_timeout_s`, items of one `kind` do much the same: the first of them loads libraries
+    or computes what must come out, and may take that long.  A later one that takes many times as
+    long as those before hangs.
     """
     use_device(device)
-    took_s: list[float] = []
+    took_by_kind: defaultdict[Hashable, list[float]] = defaultdict(list)
     for name, item in items.items():
+        took_s = took_by_kind[kind(name)]
         report.begin(name, deadline_s(item_timeout_s, took_s))
         start = time.monotonic()
         runner = guarded(report, name, partial(runner_of, item))

@@ -164,8 +164,11 @@ def _folded(query: Tensor, scale: float | None) -> tuple[Tensor, float | None, f
 
 
 def _like(grad: Tensor, tensor: Tensor) -> Tensor:
-    """A gradient as it lies for torch's compiler."""
-    return grad if grad.stride() == tensor.stride() else torch.empty_like(tensor).copy_(grad)
+    """A gradient as it lies for torch's compiler: of a view, as a copy of the view would."""
+    if grad.stride() == tensor.stride():
+        return grad
+    lies_so = grad.stride() == torch.empty_like(tensor, device="meta").stride()
+    return grad if lies_so else torch.empty_like(tensor).copy_(grad)
 
 
 def _results(query: Tensor, key: Tensor, out: Tensor, lse: Tensor) -> tuple[Any, ...]:
@@ -188,9 +191,9 @@ def _by_cudnn(
 def _flash_first() -> tuple[list[int], list[int]]:
     """Torch's order of backends with flash in front: the order before, and the one now."""
     if torch.cuda.is_available():
-        # The first call installs the default order, which would replace this one.
+        # The first choice installs the default order, which would replace this one.
         one = torch.zeros(1, 1, 1, 8, device="cuda", dtype=torch.float16)
-        torch.nn.functional.scaled_dot_product_attention(one, one, one)
+        torch._fused_sdp_choice(one, one, one)
     before = list(torch._C._get_sdp_priority_order())
     flash = SDPBackend.FLASH_ATTENTION.value
     ours = [flash, *(backend for backend in before if backend != flash)]

@@ -26,8 +26,9 @@ def begun_early(words: Sequence[str]) -> Iterator[None]:
     if options.intersection(ELSEWHERE):
         yield
         return
-    # A profile's kernels are verified by one worker, and measured below ncu.
-    by_ncu = words[0] == "profile" and not options.intersection(NOT_AS_USUAL)
+    # One worker verifies the kernels of a profile, or measures those of doctor by events, and
+    # another is below ncu.
+    by_ncu = words[0] in ("profile", "doctor") and not options.intersection(NOT_AS_USUAL)
     with preforked_workers(WARM_UP_MODULES, worker_environment({}), only_one=by_ncu):
         warm_up()
         if by_ncu:

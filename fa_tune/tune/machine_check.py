@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from importlib import metadata
 from pathlib import Path
 
@@ -15,16 +16,17 @@ from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.native.library import core_library
 from fa_tune.core import devices
 from fa_tune.core import paths as locations
-from fa_tune.core.devices import cuda_driver_version
+from fa_tune.core.devices import cuda_driver_version, pinned_to
 from fa_tune.core.errors import FaTuneError, NoUsableVariant, StorageError
 from fa_tune.core.files import check_folder
+from fa_tune.core.jobs import MAKE_CONTEXT
 from fa_tune.core.model import Artifact, Outcome, Variant
 from fa_tune.core.options import MachineOptions, Progress, Silent
 from fa_tune.core.paths import default_cache_dir
 from fa_tune.core.workload import DType, Workload
 from fa_tune.profile.base import MeasurePlan
 from fa_tune.profile.events import EventsProfiler
-from fa_tune.profile.ncu.profiler import NcuProfiler
+from fa_tune.profile.ncu.profiler import NcuProfiler, ncu_profiler
 from fa_tune.store import recordings
 from fa_tune.store.journal import Journal
 from fa_tune.store.registry import file as registry_file
@@ -34,6 +36,7 @@ from fa_tune.tune.outputs import registry_path
 from fa_tune.tune.replayed import is_of_other_sources
 from fa_tune.tune.results import Check
 from fa_tune.tune.session import JOURNAL, Machine, open_machine
+from fa_tune.workers.prefork import get_ready
 
 TINY = Workload(1, 1, 1, 128, 128, 64, DType.FP16)
 
@@ -69,9 +72,13 @@ def doctor(machine: MachineOptions, progress: Progress) -> tuple[Check, ...]:
         if gpu and here is not None:
             launcher = pool.submit(core_library)
             kernels = pool.submit(_small_kernels, here)
-            events, ncu = (
-                pool.submit(_measure, here, profiler, kernels.result)
-                for profiler in (EventsProfiler(), NcuProfiler(ncu=machine.ncu))
+            profilers = EventsProfiler(), ncu_profiler(ncu=machine.ncu)
+            get_ready(MAKE_CONTEXT, pinned_to(here.gpu_uuid), here.options.device)
+            for profiler in profilers:
+                profiler.get_ready(here.gpu_uuid, here.options.device)
+            events, ncu = (  # each by the worker that waits for it
+                pool.submit(copy_context().run, _measure, here, profiler, kernels.result)
+                for profiler in profilers
             )
         look(
             "cache folder", lambda: _writable(cache_dir, "journal"), "name another with --cache-dir"

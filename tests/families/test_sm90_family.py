@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from fa_tune.families.sm90.constraints import CONSTRAINTS, constraints
 from fa_tune.families.sm90.sets import TILES, default_config, get_configs
 from tests.described import DEVICE, described
 from tests.families.contract import WORKLOADS, KernelFamilyContract
+from tests.project_files import ROOT
 from tests.tools.proven import due, passed
 
 H200 = limits((9, 0))
@@ -182,31 +184,51 @@ def test_the_fast_set_is_small_and_holds_the_default(d_head: int) -> None:
         assert {c.d_head for c in configs} == {d_head}
 
 
-@pytest.mark.parametrize("dtype", list(DType))
+def _measured() -> list[tuple[Workload, str, dict[str, float]]]:
+    """Speeds of tiles with d_head 64, by their names, of each workload and kind of inputs."""
+    found = []
+    for line in (ROOT / "benchmarks/tiles_h200.txt").read_text().splitlines():
+        words = line.split()
+        if "_d64_" in line and "usual" in words:
+            speeds = dict(zip(words[3::2], map(float, words[4::2]), strict=True))
+            found.append((Workload.from_key(words[0]), words[1], speeds))
+    return found
+
+
+def _name(config: Sm90Config) -> str:
+    if config.mma_warpgroups == 4:
+        watched = config.rescale is Rescale.WATCHED_MAX
+        return "wide_wa" if watched else "wide_ad" if config.adaptive_max else "wide_sl"
+    return "small" if config.mma_warpgroups == 1 else "usual"
+
+
+def test_default_tiles_are_near_the_fastest_that_were_measured() -> None:
+    measured = _measured()
+    assert len(measured) > 50
+    for workload, inputs, speeds in measured:
+        cudnn = speeds.pop("cudnn")
+        speed = speeds[_name(sets.default_for(workload))]
+        assert speed >= 0.93 * max(speeds.values()), (workload.key, inputs)
+        if inputs == "normal":
+            assert speed > cudnn, workload.key
+
+
+@pytest.mark.parametrize("d_head", [64, 80, 128])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("length", [512, 1024])
-def test_the_wide_tile_where_its_rows_end_with_the_sequence(
-    length: int, causal: bool, dtype: DType
-) -> None:
-    workload = Workload(16, 16, 16, length, length, 64, dtype, causal=causal)
-    wide, usual = sets.default_for(workload), default_config(64, dtype)
-    assert length % wide.B_r == 0
-    assert length % usual.B_r
-    assert wide in get_configs("fast", dtypes=[dtype], d_head=64)
-    assert constraints(wide, H200) is None
-    others = (
-        replace(workload, batch=4),  # too few tiles
-        replace(workload, seq_len_q=length - 1),  # parts of tiles
-        replace(workload, seq_len_kv=length - 1),
-        replace(workload, seq_len_q=768, seq_len_kv=768),  # whole tiles of the usual one
-        replace(workload, seq_len_q=8192, seq_len_kv=8192),
-        replace(workload, sink=True),
-        replace(workload, lengths="uniform-1"),
-    )
-    assert {_stale(sets.default_for(w)) for w in others} == {usual}
-    assert sets.default_for(replace(workload, lengths="equal")) == wide
-    usual = default_config(128, dtype)
-    assert _stale(sets.default_for(replace(workload, d_head=128))) == usual
+def test_default_tiles_run_and_are_of_the_fast_set(d_head: int, causal: bool) -> None:
+    for dtype, length, batch in itertools.product(DType, (16, 197, 257, 512, 1024, 4096), (1, 64)):
+        workload = Workload(batch, 16, 16, length, length, d_head, dtype, causal=causal)
+        found = sets.default_for(workload)
+        assert constraints(found, H200) is None
+        assert _stale(found) in get_configs("fast", dtypes=[dtype], d_head=d_head)
+        assert sets.default_for(replace(workload, lengths="equal")) == found
+
+
+@pytest.mark.parametrize("d_head", [64, 128])
+def test_sinks_and_lengths_that_differ_have_the_usual_tile(d_head: int) -> None:
+    plain = Workload(16, 16, 16, 512, 512, d_head, DType.BF16)
+    others = (replace(plain, sink=True), replace(plain, lengths="uniform-1"))
+    assert {sets.default_for(w) for w in others} == {default_config(d_head, DType.BF16)}
 
 
 def _stale(config: Sm90Config) -> Sm90Config:
@@ -214,19 +236,22 @@ def _stale(config: Sm90Config) -> Sm90Config:
 
 
 @pytest.mark.parametrize("d_head", [64, 128])
-def test_maxima_are_watched_in_fp16_without_a_mask(d_head: int) -> None:
+def test_maxima_are_watched_in_fp16_where_that_costs_nothing(d_head: int) -> None:
     full = Workload(4, 16, 16, 4096, 4096, d_head, DType.FP16)
     watched = sets.default_for(full)
     assert watched.rescale is Rescale.WATCHED_MAX
     assert watched in get_configs("tune", dtypes=[DType.FP16], d_head=d_head)
     assert constraints(watched, H200) is None
     others = (
-        replace(full, causal=True),
+        replace(full, causal=True, seq_len_q=1024, seq_len_kv=1024),
         replace(full, window_left=1000),
         replace(full, sink=True),
         replace(full, dtype=DType.BF16),
     )
     assert {sets.default_for(w).rescale for w in others} == {Rescale.STALE_MAX}
+    assert (sets.default_for(replace(full, causal=True)).rescale is Rescale.WATCHED_MAX) == (
+        d_head == 128
+    )
 
 
 def test_a_config_that_is_exact_is_the_nearest() -> None:

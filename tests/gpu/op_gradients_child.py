@@ -75,9 +75,14 @@ def check_attention(
 def check_gradients(tensors: Any, plain: Any, ours: Any, seed: torch.Tensor, said: Any) -> None:
     right = grads(plain, [t.double() for t in tensors], seed)
     torchs, found = grads(plain, list(tensors), seed), grads(ours, list(tensors), seed)
+    q, k = tensors[:2]
+    # A row with one key has a gradient of 0: what fp32 leaves of two equal numbers near the square
+    # root of d_head, over all the rows that a key has.
+    rows = q[..., 0].numel() / k.shape[-2]
+    left = max(1e-5, 2.0**-20 * float(q.double().square().mean() * rows) ** 0.5)
     for number, (a, b, c) in enumerate(zip(found, torchs, right, strict=True)):
         error, allowed = (a - c).abs().max(), (b - c).abs().max()
-        limit = 2 * allowed + 1e-3 * c.abs().max() + 1e-5
+        limit = 2 * allowed + 1e-3 * c.abs().max() + left
         assert error <= limit, f"{number} of {said}: {error} > {limit}"
 
 

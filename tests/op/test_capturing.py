@@ -43,6 +43,14 @@ def test_forward_and_backward_with_sizes_and_layout(tmp_path: Path) -> None:
     assert "float32" in usage.served.why
 
 
+def test_the_usual_scale_is_none_however_it_was_computed(tmp_path: Path) -> None:
+    """96 ** -0.5 is another number than 1 / sqrt(96)."""
+    q = draw(1, 2, 8, 96)
+    with capturing(tmp_path) as seen:
+        attend(q, q, q, scale=96**-0.5)
+    assert seen.one().problem.scale is None
+
+
 @pytest.mark.parametrize(
     ("layout", "made"),
     [

@@ -32,7 +32,7 @@ def world(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setenv("XDG_DATA_HOME", str(world.folder / "data"))
     monkeypatch.setattr(DOCTOR, "build_all", lambda *args: world.compiler(*args))
     monkeypatch.setattr(DOCTOR, "EventsProfiler", lambda: FakeProfiler(method="events"))
-    monkeypatch.setattr(DOCTOR, "NcuProfiler", lambda ncu: FakeProfiler())
+    monkeypatch.setattr(DOCTOR, "ncu_profiler", lambda ncu: FakeProfiler())
     monkeypatch.setattr(DOCTOR, "core_library", lambda: Path("libfa_tune.so"))
     packages(monkeypatch, {"torch": "2.13.0", "cupy-cuda13x": "14.2.0"})
     return world
@@ -145,7 +145,7 @@ def test_ncu_without_permission_says_what_happens_then(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = ToolMissing("GPU performance counters are restricted to administrators")
-    monkeypatch.setattr(DOCTOR, "NcuProfiler", lambda ncu: FakeProfiler(error=error))
+    monkeypatch.setattr(DOCTOR, "ncu_profiler", lambda ncu: FakeProfiler(error=error))
     check = doctor(world)["ncu"]
     assert check.ok is False
     assert "restricted" in check.detail

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
+from fa_tune import operations
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Rejected
 from fa_tune.core.workload import DType, Workload
@@ -192,18 +193,21 @@ def default_config(d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90Confi
     return replace(config, single_loop=_single_loop(config))
 
 
-# 256 rows instead of 192 with d_head 64: 5 % slower for each row, but the rows of 512 and of 1024
-# queries end with a tile's.
-WIDE_TILE = (4, 64)  # consumer warpgroups and B_c
-WIDE_TILE_COST = 1.05
+# Other tiles than the usual one, by d_head: consumer warpgroups, B_c, CTAs on a multiprocessor, and
+# how many times as long a row and a key of them take.
+SMALL_TILE = (1, 64, 3)  # fewer keys that no query sees; CTAs take turns
+OTHER_TILES = {
+    64: (((4, 64, 1), 1.06), (SMALL_TILE, 1.25)),
+    80: (((3, 80, 1), 1.04),),
+    128: (((3, 80, 1), 1.04),),
+}
 MULTIPROCESSORS = 132  # of the boards that the defaults were measured on
-LEAST_WIDE_WAVES = 3
+LEAST_WATCHED = 2048  # keys, with a causal mask
 NARROW = 1024  # keys of a window, up to which the small tile was measured
 
 
 def default_for(workload: Workload) -> Sm90Config:
-    """`default_config`, or what is faster for such sizes and windows with d_head 64, and without
-    windows and the like with 256 and, in fp16 without a mask, with 64 and 128."""
+    """`default_config`, or what is faster for such sizes, windows and types of elements."""
     w = workload
     if w.packed and (w.total_q, w.total_kv) == (w.batch * w.seq_len_q, w.batch * w.seq_len_kv):
         # No sequence is shorter than the longest.
@@ -212,21 +216,22 @@ def default_for(workload: Workload) -> Sm90Config:
     if w.d_head_v or w.packed or w.cached:
         return usual
     if w.d_head == 64 and _sees_few_keys(w):
-        return _small_tile(usual)
+        return _with_tile(usual, w, SMALL_TILE)
     if not w.is_plain:
         return usual
-    if w.d_head == 64:
-        return _watched(_wide_or(usual, w), w)
     if w.d_head == 256:
         apart = replace(usual, cross_tile_overlap=True, early_test_wait=False, adaptive_max=True)
         return replace(apart, single_loop=_single_loop(apart))
-    return _watched(usual, w)
+    return _watched(_by_tiles(usual, w), w)
 
 
 def _watched(config: Sm90Config, w: Workload) -> Sm90Config:
-    """With watched_max, where it costs other inputs nothing: it was up to 1.5 % slower with a
-    causal mask, and bf16 has the room for keys that are far above the others."""
-    if w.dtype is not DType.FP16 or w.causal or w.windowed or not config.adaptive_max:
+    """With watched_max, where it costs other inputs at most 1 %: with a causal mask and d_head 64
+    it was up to 2.7 % slower, and with 128 in short tiles.  bf16 has the room for keys that are far
+    above the others."""
+    if w.dtype is not DType.FP16 or w.windowed or not config.adaptive_max:
+        return config
+    if w.causal and (w.d_head != 128 or w.seq_len_kv < LEAST_WATCHED):
         return config
     return replace(config, rescale=Rescale.WATCHED_MAX)
 
@@ -241,37 +246,40 @@ def _sees_few_keys(w: Workload) -> bool:
     return w.window_left + 1 + right <= NARROW
 
 
-def _small_tile(usual: Sm90Config) -> Sm90Config:
-    """64x64, three CTAs on a multiprocessor: fewer keys that no query sees, and turns are taken by
-    CTAs."""
-    small = replace(usual, mma_warpgroups=1, B_c=64, min_ctas_per_sm=3)
-    small = replace(small, pingpong=False, adaptive_max=False)
-    return replace(small, single_loop=_single_loop(small))
+def _by_tiles(usual: Sm90Config, w: Workload) -> Sm90Config:
+    """With the tile that takes least time by the rows and keys that it visits."""
+    costs = {usual: _visited(usual, w)}
+    for tile, cost in OTHER_TILES.get(w.d_head, ()):
+        config = _with_tile(usual, w, tile)
+        costs[config] = cost * _visited(config, w)
+    return min(costs, key=costs.__getitem__)
 
 
-def _wide_or(usual: Sm90Config, w: Workload) -> Sm90Config:
-    """The wide tile where lengths are whole tiles and blocks of it, there are several tiles for
-    each multiprocessor, and all of them take less time by their rows; else the usual one."""
-    warpgroups, keys = WIDE_TILE
-    wide = replace(usual, mma_warpgroups=warpgroups, B_c=keys, adaptive_max=False)
-    wide = replace(wide, single_loop=_single_loop(wide))
-    several = _tiles_of(wide, w) >= LEAST_WIDE_WAVES * MULTIPROCESSORS
-    if several and w.seq_len_q % wide.B_r == 0 and w.seq_len_kv % wide.B_c == 0:
-        return min(usual, wide, key=lambda c: _waves(c, w) * c.B_r * _row_cost(c))
-    return usual
+def _with_tile(usual: Sm90Config, w: Workload, tile: tuple[int, int, int]) -> Sm90Config:
+    """First maxima that look at other rows stay with four warpgroups alone, and not in fp16 with a
+    mask, where they cost peaked inputs more than they give others."""
+    warpgroups, keys, ctas = tile
+    config = replace(
+        usual,
+        mma_warpgroups=warpgroups,
+        B_c=keys,
+        min_ctas_per_sm=ctas,
+        pingpong=warpgroups > 1,
+        rows_in_turn=False,
+        adaptive_max=warpgroups == 4 and not (w.causal and w.dtype is DType.FP16),
+    )
+    return replace(config, single_loop=_single_loop(config))
 
 
-def _row_cost(config: Sm90Config) -> float:
-    return WIDE_TILE_COST if (config.mma_warpgroups, config.B_c) == WIDE_TILE else 1.0
-
-
-def _waves(config: Sm90Config, workload: Workload) -> int:
-    """Tiles that the busiest multiprocessor does."""
-    return ceil(_tiles_of(config, workload) / MULTIPROCESSORS)
-
-
-def _tiles_of(config: Sm90Config, workload: Workload) -> int:
-    return workload.batch * workload.heads * ceil(workload.seq_len_q / config.B_r)
+def _visited(config: Sm90Config, w: Workload) -> float:
+    """Rows times keys of the tiles that the busiest multiprocessor does: its share of all, the
+    longest first, if they differ."""
+    tiles = w.batch * w.heads * ceil(w.seq_len_q / config.B_r)
+    blocks = ceil(w.seq_len_kv / config.B_c)
+    if not w.causal:
+        return ceil(tiles / MULTIPROCESSORS) * blocks * config.B_r * config.B_c
+    visited = w.batch * w.heads * operations.get(w.op).visited_tiles(w, config.B_r, config.B_c)
+    return max(visited / MULTIPROCESSORS, blocks) * config.B_r * config.B_c
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ COUNTER_BYTES = 8  # of the dynamic scheduler: kernels/common/problem.cuh, Sched
 BOX_ROWS = 64  # of what a warpgroup copies at a time
 THREADS = 384  # two warpgroups that compute and one that loads
 PREPARE_THREADS, FINISH_THREADS = 1024, 256  # of what is done to each row of O, and of dQ
-SHORT, SHORTEST = 768, 256  # queries; see default_for
+SHORT, SHORTEST = 768, 384  # queries; see default_for
 _WIDE_DQ_KEYS = {192: (64, 80), 256: (48,)}  # by head dimension
 WHOLE_QUERIES = 1  # rows beyond the last have no weights: any number is a whole one
 
@@ -67,15 +67,16 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
         return replace(found, turns=True, two_pass=True, dq_keys=dq_keys)
 
     def default_for(self, workload: Workload, limits: ArchLimits) -> Sm90BackwardConfig:
-        """With a mask, warpgroups that meet in each step.  Of short sequences at d_head 128 two
-        passes: clearing sums and bringing them to dQ takes as long as products."""
+        """With a mask, or short sequences at d_head 64, warpgroups that meet in each step.  Of
+        short sequences at d_head 128 two passes: clearing sums and bringing them to dQ takes as
+        long as products."""
         found = self.default_config(workload.d_head, workload.dtype, d_head_v=workload.d_head_v)
         masked = workload.causal or workload.windowed
         if found.is_wide or found.same_step:
             return found
         if workload.d_head == 128 and workload.seq_len_q <= (SHORT if masked else SHORTEST):
             return replace(found, two_pass=True, turns=True)
-        if not masked:
+        if not masked and not (workload.d_head == 64 and workload.seq_len_q <= SHORT):
             return found
         return replace(found, q_stages=3 if workload.d_head == 64 else 2, same_step=True)
 

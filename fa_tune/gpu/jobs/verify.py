@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -109,15 +109,18 @@ def verify_items(
     """Report the verdict of every item on the verification's own inputs and those of `inputs`,
     `thorough` on more cases."""
 
-    def check_item(runner: Runner, name: str) -> Any:
+    @cache
+    def cases_of(name: str) -> tuple[CheckCase, ...]:
         item = items[name]
         own = [CheckCase(Workload.from_key(item.workload))] if item.workload else []
-        if is_users(runner.subject):
+        if is_users(item.subject):
             cases = operations.cases_like(own[0].workload, item.traits, thorough=thorough)
         else:
-            variant = Variant.from_key(runner.subject)
+            variant = Variant.from_key(item.subject)
             cases = families.verification_cases(variant, item.traits, thorough=thorough)
-        cases = (*cases, *own)
-        return codec.dump(check_all(runner, cases, seed, inputs))
+        return (*cases, *own)
 
-    check_runners(device, items, report, check_item, item_timeout_s=item_timeout_s)
+    def check_item(runner: Runner, name: str) -> Any:
+        return codec.dump(check_all(runner, cases_of(name), seed, inputs))
+
+    check_runners(device, items, report, check_item, item_timeout_s=item_timeout_s, kind=cases_of)

@@ -207,7 +207,11 @@ def _side(value: Any) -> int | None:
 
 
 def _number(value: Any, usual: float | None) -> float | None:
-    return None if value is None or value == usual or not math.isfinite(value) else float(value)
+    """None for the usual one, as near as fp32 has it: d ** -0.5 and 1 / sqrt(d) differ in fp64."""
+    if value is None or not math.isfinite(value):
+        return None
+    is_usual = usual is not None and math.isclose(value, usual, rel_tol=2**-23)
+    return None if is_usual else float(value)
 
 
 def _word(dtype: torch.dtype) -> str:
