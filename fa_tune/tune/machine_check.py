@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -72,13 +73,10 @@ def doctor(machine: MachineOptions, progress: Progress) -> tuple[Check, ...]:
         if gpu and here is not None:
             launcher = pool.submit(core_library)
             kernels = pool.submit(_small_kernels, here)
-            profilers = EventsProfiler(), ncu_profiler(ncu=machine.ncu)
             get_ready(MAKE_CONTEXT, pinned_to(here.gpu_uuid), here.options.device)
-            for profiler in profilers:
-                profiler.get_ready(here.gpu_uuid, here.options.device)
             events, ncu = (  # each by the worker that waits for it
                 pool.submit(copy_context().run, _measure, here, profiler, kernels.result)
-                for profiler in profilers
+                for profiler in (EventsProfiler, partial(ncu_profiler, ncu=machine.ncu))
             )
         look(
             "cache folder", lambda: _writable(cache_dir, "journal"), "name another with --cache-dir"
@@ -214,11 +212,12 @@ def _small_kernels(machine: Machine) -> dict[str, Artifact]:
 
 def _measure(
     machine: Machine,
-    profiler: EventsProfiler | NcuProfiler,
+    made: Callable[[], EventsProfiler | NcuProfiler],
     kernels: Callable[[], dict[str, Artifact]],
 ) -> str:
     """Run and measure small kernels, which are compiled by then."""
-    times = []
+    profiler, times = made(), []
+    profiler.get_ready(machine.gpu_uuid, machine.options.device)
     plan = MeasurePlan(TINY, kernels(), device=machine.options.device, gpu=machine.gpu_uuid)
     for attempt in profiler.measure(plan, lambda _: None):
         name = Variant.from_key(attempt.subject).family

@@ -115,6 +115,17 @@ def test_without_a_compiler_there_is_no_launcher(
     assert doctor(world)["launcher"] == expected
 
 
+def test_without_ncu_the_rest_is_looked_at(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(ncu: Path | None) -> FakeProfiler:
+        raise ToolMissing("ncu not found on PATH")
+
+    monkeypatch.setattr(DOCTOR, "ncu_profiler", missing)
+    found = doctor(world)
+    assert found["ncu"].ok is False
+    assert found["ncu"].fix
+    assert found["compile and run"].ok
+
+
 def test_gpus_are_listed_where_there_are_several(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

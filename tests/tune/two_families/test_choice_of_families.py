@@ -221,7 +221,7 @@ def test_doctor_tries_a_kernel_of_every_family(
     module = import_module("fa_tune.tune.machine_check")  # the package's attribute is the function
     monkeypatch.setattr(module, "build_all", lambda *args: world.compiler(*args))
     monkeypatch.setattr(module, "EventsProfiler", lambda: FakeProfiler(method="events"))
-    monkeypatch.setattr(module, "NcuProfiler", lambda **_: FakeProfiler())
+    monkeypatch.setattr(module, "ncu_profiler", lambda **_: FakeProfiler())
     checks = {c.name: c for c in doctor(world.options().machine, world.progress)}
     detail = checks["compile and run"].detail
     assert "wave " in detail
