@@ -30,6 +30,8 @@ class KernelFamily(Protocol):
     `config_class`   the class of its configs
     `example`        a short form, for messages
     `set_keys`       what `configs` takes as a key, for messages
+    `outrun_by`      the family that was faster on all that was measured where both run, by its
+                     name; "" for none
     """
 
     operation: str
@@ -37,6 +39,7 @@ class KernelFamily(Protocol):
     config_class: type[Any]
     example: str
     set_keys: str
+    outrun_by: str
 
     def __hash__(self) -> int:
         """By identity: what is known of one family's texts is no other's."""

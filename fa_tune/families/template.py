@@ -74,6 +74,7 @@ class TemplateFamily(ABC, Generic[ConfigT]):
     config_class: type[ConfigT]
     example: str
     computes: frozenset[str] = computed.BASIC
+    outrun_by: str = ""
 
     def recognises(self, text: str) -> bool:
         return _names(self.name, self.config_class).search(text) is not None

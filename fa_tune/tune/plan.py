@@ -257,12 +257,27 @@ def _requested(
     )
     if configs is None:
         configs = _set_of(options, chosen, named=bool(options.families))
+        if not options.families:
+            chosen, configs = _without_outrun(chosen, configs, options.workloads.workloads())
     if families.is_config(options.kernels) and (
         note := note_of_d_head(options.kernels, configs[0])
     ):
         progress.note(note)
     runnable(configs, machine)  # said before what is recorded of others
     return _Requested(chosen, configs)
+
+
+def _without_outrun(
+    chosen: tuple[KernelFamily, ...], configs: Sequence[Config], workloads: Sequence[Workload]
+) -> tuple[tuple[KernelFamily, ...], Sequence[Config]]:
+    """Without families that another one outruns on the device, if that one suits all workloads and
+    has configs of the set for all that they have."""
+    able = {family.name for family in chosen if all(map(family.suits, workloads))}
+    kept = tuple(family for family in chosen if family.outrun_by not in able)
+    left = [config for config in configs if families.of(config) in kept]
+    if set(map(families.kind_of, left)) != set(map(families.kind_of, configs)):
+        return chosen, configs
+    return kept, left
 
 
 def _of_able_families(
@@ -275,12 +290,13 @@ def _of_able_families(
     a config."""
     if families.is_config(options.kernels):
         return replace(requested, families=(families.of(requested.configs[0]),))
-    if options.families or able == requested.families:
+    if options.families or set(requested.families) <= set(able):
         return requested
     out = ", ".join(f.name for f in requested.families if f not in able)
     progress.note(f"no recording holds kernels of {out}: left out")
     configs = [c for c in requested.configs if families.of(c) in able]
-    return _Requested(able, configs or _set_of(options, able))
+    left = tuple(f for f in requested.families if f in able)
+    return _Requested(left, configs) if configs else _Requested(able, _set_of(options, able))
 
 
 def _of_recorded_configs(

@@ -286,8 +286,9 @@ _SEARCH: Mapping[str, Decorator[Any]] = {
         type=parameters.FAMILIES,
         default=parameters.ALL_FAMILIES,
         metavar="NAME,…|all",
-        help="Families to take --kernels from; all: those that run on the device. A config's short "
-        "form already names its family.",
+        help="Families to take --kernels from; all: those that run on the device, in a search "
+        "without those that another one there outruns. A config's short form already names its "
+        "family.",
     ),
     "axes": option(
         "--axis",

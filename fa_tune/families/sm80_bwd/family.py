@@ -43,6 +43,7 @@ class Sm80BackwardFamily(TemplateFamily[Sm80BackwardConfig]):
 
     operation = BACKWARD
     name = "sm80_bwd"
+    outrun_by = "sm90_bwd"
     entry = "sm80/bwd/entry.cu"
     config_class = Sm80BackwardConfig
     example = "sm80_bwd(FP16, 128, 64, 64, 4): column_warps_2+stages_2+ctas_2"
