@@ -7,14 +7,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Collection, Generator, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 
 from fa_tune import families
 from fa_tune.build.cache import ArtifactStore
+from fa_tune.core.paths import profiles_dir
+from fa_tune.store import recordings
 
 # Threads of torch wait for each other busily: tests side by side would take many times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -56,6 +60,28 @@ def lend_kernels(artifacts: ArtifactStore, cache_dir: Path) -> None:
     cache_dir.mkdir(parents=True, exist_ok=True)
     artifacts.path.mkdir(parents=True, exist_ok=True)
     (cache_dir / artifacts.path.name).symlink_to(artifacts.path, target_is_directory=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _shipped_tables_are_parsed_once() -> Iterator[None]:
+    """Each search without a GPU reads all recordings, which takes seconds."""
+    shipped, parse = profiles_dir().resolve(), recordings._with_table
+    parsed: dict[Any, recordings.Recording] = {}
+
+    def once(
+        path: Path, meta: recordings.Meta, only: Collection[tuple[str, str]] = ()
+    ) -> recordings.Recording:
+        real = path.resolve()
+        if shipped not in real.parents:
+            return parse(path, meta, only)
+        key = real, frozenset(only), frozenset(families._FAMILIES.items())
+        if key not in parsed:
+            parsed[key] = parse(path, meta, only)
+        return replace(parsed[key], path=path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recordings, "_with_table", once)
+        yield
 
 
 @pytest.fixture

@@ -42,9 +42,9 @@ class SizedDefault:
         own = self.workload
         return (
             workload.decode_shape
-            and same_kind(own, workload)
-            and _rows(workload) <= _rows(own)
             and (workload.cached, _uneven(workload)) == (own.cached, _uneven(own))
+            and _rows(workload) <= _rows(own)
+            and same_kind(own, workload)
         )
 
 

@@ -16,7 +16,6 @@ from fa_tune.profile.ncu.metrics import INSTRUCTIONS, L2_HIT_RATE, TENSOR_PIPE
 from fa_tune.report.fitted import fitted
 from fa_tune.report.load import load_report_source
 from fa_tune.report.wrap import folded
-from fa_tune.store import recordings
 from fa_tune.store.table.rows import best, grouped
 from fa_tune.tune.results import ProfileResult
 from tests.commands import fakes
@@ -42,14 +41,13 @@ def _counted() -> ProfileResult:
 
 
 @pytest.fixture
-def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Recordings are read and compared once, however often they are shown."""
-    monkeypatch.setattr(recordings, "load_all", cache(recordings.load_all))
+def compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recordings are compared once, however often they are shown."""
     compare = "fa_tune.commands.registry.compare_recordings"
     monkeypatch.setattr(compare, cache(default_check.compare_recordings))
 
 
-@pytest.mark.usefixtures("read_once", "known_kernels")
+@pytest.mark.usefixtures("compared_once", "known_kernels")
 @pytest.mark.parametrize(
     "arguments",
     [
