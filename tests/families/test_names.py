@@ -3,7 +3,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,6 @@ from hypothesis import strategies as st
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType
-from fa_tune.families.fields import number_field
-from fa_tune.families.name_parser import NameParser
 from fa_tune.families.sm80.config import FlashForwardKernelConfig, ProductOrder
 from fa_tune.families.sm80.names import (
     parse_demangled,
@@ -37,17 +34,6 @@ MOST = len(dataclasses.fields(FlashForwardKernelConfig))
 PLAIN_CONFIG = FlashForwardKernelConfig(
     DType.BF16, 64, 128, 32, 8, False, False, False, 0, 2, 4, False, False
 )
-
-
-@dataclass(frozen=True, order=True)
-class LaterConfig(FlashForwardKernelConfig):
-    """What the class looks like once knobs have been added."""
-
-    buffers: int = number_field("buffers", 1, "buffers of something")
-    split_kv: int = number_field("split_kv", 0, "CTAs that share one row of blocks")
-
-
-later = NameParser(LaterConfig)
 
 
 def values(config: FlashForwardKernelConfig) -> list[object]:
@@ -109,30 +95,6 @@ def test_cpp_literal_round_trip(config: FlashForwardKernelConfig) -> None:
     assert parse_demangled(config.to_cpp_struct()) == config
 
 
-@given(configs, st.integers(0, 9), st.integers(0, 9))
-def test_later_knobs_round_trip(
-    config: FlashForwardKernelConfig, buffers: int, split_kv: int
-) -> None:
-    full = LaterConfig(*values(config), buffers, split_kv)  # type: ignore[arg-type]
-    name = demangled(full)
-    assert later.parse(full.short_form()) == full
-    assert later.parse(name) == full
-    assert later.parse(typed(full, "DType")) == full
-
-
-def test_later_knobs_default() -> None:
-    old = LaterConfig(*values(BEST_CONFIG))  # type: ignore[arg-type]
-    assert old.short_form() == BEST
-    assert later.parse(BEST) == old
-    today = demangled(old).replace(", 1, 0}", "}")
-    assert today == demangled(BEST_CONFIG).replace("FlashForwardKernelConfig{", "LaterConfig{")
-    assert later.parse(today) == old
-    one_more = today.replace("}", ", 3}")
-    assert later.parse(one_more) == dataclasses.replace(old, buffers=3)
-    text = BEST + "+split_kv_4+buffers_2"
-    assert later.parse(text).short_form() == BEST + "+buffers_2+split_kv_4"
-
-
 THIRTEEN = "5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, 1"
 NEW_VALUES = [
     ("", {}),
@@ -181,14 +143,6 @@ def test_words_of_the_knobs_after_the_thirteen(words: str, changes: dict[str, in
     assert config.short_form() == BEST + words
     assert parse_short_form(BEST + words) == config
     assert parse_short_form(BEST + "".join(f"+{w}" for w in words[1:].split("+")[::-1])) == config
-
-
-@given(configs, configs)
-def test_configs_are_ordered_as_their_values(
-    a: FlashForwardKernelConfig, b: FlashForwardKernelConfig
-) -> None:
-    assert (a < b) == (values(a) < values(b))
-    assert (a == b) == (values(a) == values(b))
 
 
 # Where a short form may stand -----------------------------------------------------------------
