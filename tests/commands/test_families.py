@@ -96,12 +96,6 @@ def test_an_axis_is_looked_for_in_all_families(console: Console) -> None:
     assert "n_warps of sm80" in done.err
 
 
-def test_explain_has_the_rules_of_each_tune_set(console: Console) -> None:
-    listed = space(console, *words("--kernels tune --explain --dtype fp16 --arch sm_90"))
-    names = {entry["name"] for entry in listed["not_in_tune"]}
-    assert {"pingpong_wants_keys", "register_pressure_at_128_rows"} <= names
-
-
 # What is shown ----------------------------------------------------------------------------------
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import re
 from pathlib import Path
@@ -247,17 +246,6 @@ def test_typed_values_may_go_without_a_type() -> None:
     assert parse_kernel_name_into_config(name) == BEST_CONFIG
     with pytest.raises(InvalidConfig, match="unknown dtype"):
         parse_kernel_name_into_config(name.replace("(DType)", "()"))
-
-
-@given(st.text() | st.from_regex(r"\(FP16,\s?[-0-9, ]*\):\s?[a-z_0-9+ ,|\"]*"))
-def test_any_text_gives_a_config_or_one_line(text: str) -> None:
-    with contextlib.suppress(InvalidConfig):
-        config = parse_kernel_name_into_config(text)
-        assert parse_short_form(config.short_form()) == config
-        return
-    with pytest.raises(InvalidConfig) as caught:
-        parse_kernel_name_into_config(text)
-    assert len(str(caught.value).splitlines()) == 1
 
 
 # Real kernel names ----------------------------------------------------------------------------

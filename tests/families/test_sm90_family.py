@@ -13,7 +13,6 @@ from fa_tune.build import nvrtc
 from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import BuildRequest, build
 from fa_tune.core.arch import limits
-from fa_tune.core.model import Outcome
 from fa_tune.core.paths import kernels_dir
 from fa_tune.core.workload import DType, Workload, benchmark_workload
 from fa_tune.families.sm90 import sets
@@ -101,22 +100,6 @@ def test_shared_memory_is_the_kernels_own_sum() -> None:
     source = f'#include "sm90/fwd/shared_memory.cuh"\n{using}\n{asserts}\n'
     files, options = families.get("sm90").source_files(), ("-std=c++20", "-arch=sm_90a")
     nvrtc.compile_source(source, "k.cu", files, options, ())
-
-
-@pytest.mark.parametrize("dtype", list(DType))
-@pytest.mark.parametrize("d_head", sorted(TILES))
-def test_defaults_compile_without_spills_or_serialised_products(
-    d_head: int, dtype: DType, artifacts: ArtifactStore
-) -> None:
-    """C75xx is what ptxas calls wgmma that it had to serialise."""
-    variant = families.variant(default_config(d_head, dtype))
-    requests = [BuildRequest(variant, t, "sm_90a") for t in ("plain", "causal+ragged+lse")]
-    for result in build(requests, artifacts):
-        assert result.outcome is Outcome.OK, result.reason
-        assert result.artifact is not None
-        assert not result.artifact.diagnostics
-        assert result.artifact.resources.spill_store_bytes == 0
-        assert result.artifact.resources.stack_bytes == 0
 
 
 # Head dimensions of Q and K, and of V.

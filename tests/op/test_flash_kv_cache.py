@@ -248,9 +248,3 @@ def test_sequences_that_a_cache_does_not_have_are_refused(row: int, lengths: Any
             cache_batch_idx=rows,
         )
     assert torch.equal(cache, before)
-
-
-def test_queries_that_are_no_tensor_are_refused() -> None:
-    cache, lengths = draw(2, 8, 2, 16), torch.ones(2, dtype=torch.int32)
-    with pytest.raises(InvalidConfig):
-        flash_attn_with_kvcache(None, cache, cache, cache_seqlens=lengths)  # type: ignore[arg-type]

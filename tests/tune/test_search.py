@@ -83,13 +83,6 @@ def test_an_exact_choice_is_among_exact_configs_and_replaces_no_fast_one(world: 
     assert chosen == {"fast": DEFAULT, "exact": FAST}
 
 
-def test_workloads_come_in_their_order_and_each_is_decided(world: World) -> None:
-    result = search(world, 4096, 512, 1024)
-    assert [r.workload.seq_len_q for r in result.results] == [4096, 512, 1024]
-    assert all(r.decision is not None for r in result.results)
-    assert len(store.load(world.registry).entries) == 3
-
-
 def test_a_kernel_is_compiled_and_verified_once_for_all_workloads(world: World) -> None:
     search(world, 512, 1024, 2048)
     assert len(world.compiler.requests) == 4
@@ -140,12 +133,6 @@ def test_warnings_of_the_profiler_are_passed_on(world: World) -> None:
     assert search(world).warnings == ("two metrics are missing",)
 
 
-def test_the_default_is_measured_to_the_end_however_slow(world: World) -> None:
-    taken = {a.subject: a.measurement for a in search(world).attempts}
-    n_samples = {subject: len(m.samples_s) for subject, m in taken.items() if m is not None}
-    assert n_samples == {"ref:fa2": 3, "ref:cudnn": 3, FAST: 3, DEFAULT: 3, SLOW: 1, OTHER: 1}
-
-
 # What goes wrong with one -----------------------------------------------------------------------
 
 
@@ -178,13 +165,6 @@ def test_a_kernel_that_does_not_compile_is_an_attempt_with_its_reason(world: Wor
     assert [a.outcome for a in failed] == [Outcome.COMPILE_FAILED] * 2
     assert {a.reason for a in failed} == {"ptxas ran out of registers"}
     assert f"{FAST} @ plain" not in world.verifier.verified
-
-
-def test_every_candidate_has_exactly_one_attempt_whatever_its_end(world: World) -> None:
-    world.verifier.wrong = {FAST}
-    world.verifier.crashing = {SLOW: (Outcome.CRASHED, "boom")}
-    world.compiler.refused = {OTHER: "no"}
-    assert sorted(a.subject for a in search(world).attempts) == sorted(TIMES)
 
 
 def test_one_workload_that_fails_does_not_cost_the_others(world: World) -> None:

@@ -8,10 +8,9 @@ from decimal import Decimal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fa_tune.core.errors import ProfileFormatError
 from fa_tune.core.model import Quantity
 from fa_tune.core.units import to_base
-from fa_tune.profile.ncu.launches import Missing, Profile
+from fa_tune.profile.ncu.launches import Missing
 from fa_tune.profile.ncu.parse import parse_ncu_csv
 from tests.profile.ncu.ncu_text import STYLES, details, identity, number, raw
 
@@ -68,32 +67,3 @@ def test_any_table_is_read_back(
             read = launch.metrics[name]
             wanted = expected(value, unit)
             assert isinstance(read, Missing) if wanted is None else read == wanted
-
-
-@given(
-    st.text(max_size=12),
-    st.sampled_from(["ns", "%", "byte", "hz", "", "inst"]),
-    st.sampled_from(["1.234.567,5", "1,234,567.5", "12"]),
-)
-def test_only_a_number_becomes_a_number(text: str, unit: str, other: str) -> None:
-    """Any cell at all: a number is read only where there are digits to read it from."""
-    page = details(
-        (identity(), [(CLI, "sm__x.avg", unit, text), (CLI, "sm__y.avg", "inst", other)])
-    )
-    profile = read_or_refusal(page)
-    if isinstance(profile, str):
-        assert "\n" not in profile
-        return
-    (launch,) = profile.launches
-    value = launch.metrics["sm__x.avg"]
-    if isinstance(value, Quantity):
-        digits = [c for c in text.lower().split("e")[0] if c in "0123456789"]
-        assert digits
-        assert (value.value == 0) == all(c == "0" for c in digits)
-
-
-def read_or_refusal(data: str | bytes) -> Profile | str:
-    try:
-        return parse_ncu_csv(data)
-    except ProfileFormatError as error:
-        return str(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fa_tune.core.errors import ProfileFormatError, UnknownUnit
+from fa_tune.core.errors import ProfileFormatError
 from fa_tune.core.model import Quantity
 from fa_tune.core.units import to_base
 from fa_tune.profile.ncu.launches import Missing
@@ -47,12 +47,6 @@ def test_one_bad_cell_among_many_is_refused_with_its_line(text: str) -> None:
     rows[bad][1][0] = text
     with pytest.raises(ProfileFormatError, match=rf"line {bad + 3}, {DURATION}|{text}"):
         parse_ncu_csv(raw(COLUMNS, *rows))
-
-
-@pytest.mark.parametrize("unit", ["hz", "%", "inst", "minute", ""])
-def test_the_unit_of_a_column_must_be_one_of_the_metric(unit: str) -> None:
-    with pytest.raises(UnknownUnit, match=DURATION):
-        parse_ncu_csv(raw([(DURATION, unit)], (identity(0), ["5.5"]), (identity(1), ["7.5"])))
 
 
 @pytest.mark.parametrize(
