@@ -162,16 +162,6 @@ def test_a_cut_file_is_refused_or_said_to_be_cut(rows: list[Row], data: st.DataO
         assert whole or any("may have been cut" in note for note in notes)
 
 
-@settings(deadline=None)  # the first call imports the families
-@given(st.text())
-def test_no_text_brings_a_traceback_or_a_zero(text: str) -> None:
-    read = _read_or_refused("Kernel Name,Dur (ms)\nx," + text)
-    if isinstance(read, str):
-        assert "\n" not in read
-    else:
-        assert all(row.duration_s is None or row.duration_s > 0 for row in read)
-
-
 CLASSIC = (
     "Kernel Name,Dur (ms),% inv Dur (ms),Cycles,% inv Cycles,Regs,L2 Hit %,TFLOP/s,"
     "Attn TFLOP/s,d_head,seq_len\n"
