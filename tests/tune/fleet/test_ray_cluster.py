@@ -36,6 +36,8 @@ from tests.tune.fakes import FakeCompiler, Stages
 from tests.tune.fleet.gpu_machine import Machine, pretend_work
 from tests.tune.fleet.ray_child import FakeGpu
 
+pytestmark = pytest.mark.xdist_group("ray")  # one cluster serves all
+
 
 def test_without_ray_one_line_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
