@@ -61,6 +61,9 @@ H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
         (8, 8, 1, 32768, "stages_2+dependent+cluster_2"),  # 64 of 66 that run at a time
         (16, 8, 1, 65536, "stages_2+ctas_2+cluster_2"),  # 128 of 132
         (133, 8, 1, 8192, "stages_2+ctas_4+aligned"),  # the last 8 of 1064 would be alone
+        # 800 for 528 small CTAs: shares would be parts of two or three.
+        (100, 8, 1, 700, "stages_2+ctas_3+min_blocks_1024+aligned"),
+        (100, 8, 1, 4096, "dependent+cluster_2"),
         (128, 8, 4, 8192, "stages_2+row_warps_2+ctas_2+cluster_2"),
         (128, 32, 1, 1024, "stages_2+ctas_2+cluster_2"),
         (64, 32, 1, 1024, "stages_2+ctas_4+aligned"),

@@ -17,6 +17,7 @@ SIZES = (2, 4, 8)  # CTAs of a cluster
 # of 132 there are 66 groups of 2, but 30 of 4 and 15 of 8.
 LARGE, LARGE_ROOM = 4, (10, 11)
 SMALL_RING_BYTES, SMALL_CTA_WARPS = 64 << 10, 4
+SHARING_CTAS = 4  # for a multiprocessor, of many tiles
 
 
 def default(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
@@ -107,6 +108,10 @@ def _of_small_ctas(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
     if tile_bytes < bounds.small_cta_bytes or _is_larger(shared):
         return None
     few_keys = tile_bytes <= bounds.most_small_cta_bytes
+    whole = shared.B_r == MMA_M and shared.kv_type is KVType.SAME  # else bound by widening
+    if whole and _is_wide(shared) and _idle(tiles) > bounds.idle:
+        few = tile_bytes <= bounds.idle_bytes
+        return _of_three(shared) if few else _with_cluster(_large(shared), tiles, 2)
     if _is_large(shared, tiles):
         return _of_two(shared)
     if (
@@ -115,10 +120,27 @@ def _of_small_ctas(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:
         and (few_keys or tiles.density >= bounds.few_paired)
     ):
         return _of_two(shared)
-    whole = shared.B_r == MMA_M and shared.kv_type is KVType.SAME  # else bound by widening
     if whole and few_keys and bounds.whole <= tiles.density < bounds.two:
-        return replace(_small(shared), ctas_per_sm=3, min_blocks=MOST_BLOCKS)
+        return _of_three(shared)
     return None
+
+
+def _idle(tiles: Tiles) -> float:
+    """Twice the places of four small CTAs for a multiprocessor over tiles for which once is too
+    few, else 0: the more, the more of equal shares are parts of several tiles."""
+    places = SHARING_CTAS * tiles.arch.multiprocessors
+    return 2 * places / tiles.number if places < tiles.number <= 2 * places else 0.0
+
+
+def _large(shared: DecodeConfig) -> DecodeConfig:
+    """The tile of one CTA for a multiprocessor."""
+    keys = 2 * _small(shared).B_c
+    return replace(shared, B_c=keys, n_warps=2 * SMALL_CTA_WARPS, stages=3, ctas_per_sm=1)
+
+
+def _of_three(shared: DecodeConfig) -> DecodeConfig:
+    """A CTA for each tile, three for a multiprocessor."""
+    return replace(_small(shared), ctas_per_sm=3, min_blocks=MOST_BLOCKS)
 
 
 def _small(shared: DecodeConfig) -> DecodeConfig:
