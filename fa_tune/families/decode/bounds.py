@@ -71,9 +71,9 @@ class Bounds:
     # From so many to so many CTAs of one each are faster, three for a multiprocessor.
     whole: float
     two: float
-    # Of more tiles than four CTAs for a multiprocessor, and not twice as many: where twice these are
-    # more than so many times the tiles, a CTA for each is faster than equal shares, of tiles up to
-    # so large, and of larger ones clusters of 2.
+    # Of more tiles than four CTAs for a multiprocessor, and not twice as many: where twice these
+    # are more than so many times the tiles, a CTA for each is faster than equal shares, of tiles up
+    # to so large, and of larger ones clusters of 2.
     idle: float
     idle_bytes: float
     # Of a tile.  Fewer were not measured; with more, whole tiles and few pairs are slower.
