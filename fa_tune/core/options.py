@@ -301,8 +301,3 @@ class Silent:
 
     def lane(self, name: str) -> Progress:
         return self
-
-
-def joined(values: Sequence[object]) -> str:
-    """`a, b, c`."""
-    return ", ".join(str(v) for v in values)

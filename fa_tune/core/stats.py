@@ -28,8 +28,6 @@ SEED = 20240229  # fixed, so that the same samples always give the same interval
 CONFIDENCE = 0.95
 SURE = 0.997  # of bounds that are looked at again and again: each look is a chance to err
 
-MAD_SCALE = 1.4826  # from a median absolute deviation to a standard deviation, for normal samples
-
 
 class Interval(NamedTuple):
     """A 95 % interval, ends included; unit of the thing it is the interval of."""

@@ -139,18 +139,9 @@ def to_base(value: float | Decimal, unit: str) -> Quantity:
 
 def to_seconds(value: float | Decimal, unit: str) -> float:
     """A time in seconds; raises UnknownUnit if `unit` is no time."""
-    return _expect(value, unit, SECOND, "time")
-
-
-def to_bytes(value: float | Decimal, unit: str) -> float:
-    """A size in bytes; raises UnknownUnit if `unit` is no size."""
-    return _expect(value, unit, BYTE, "size")
-
-
-def _expect(value: float | Decimal, unit: str, base: str, what: str) -> float:
     quantity = to_base(value, unit)
-    if quantity.unit != base:
-        raise UnknownUnit(f"{unit!r} is not a unit of {what}")
+    if quantity.unit != SECOND:
+        raise UnknownUnit(f"{unit!r} is not a unit of time")
     return quantity.value
 
 

@@ -133,10 +133,10 @@ def agreement(tunings: Sequence[Tuning]) -> Agreement:
     )
 
 
-def is_slower(ratio: Ratio, margin: float = MARGIN) -> bool:
+def is_slower(ratio: Ratio) -> bool:
     """Whether a ratio to the default is above 1 by more than the margin, and no chance."""
     interval = ratio.interval
-    return ratio.value > 1.0 + margin and (interval is None or interval.low > 1.0)
+    return ratio.value > 1.0 + MARGIN and (interval is None or interval.low > 1.0)
 
 
 def simulated(tunings: Sequence[Tuning], n: int, seed: int, *, runs: int = RUNS) -> list[Tuning]:

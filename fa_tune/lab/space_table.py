@@ -138,9 +138,9 @@ class RecordedWorkload:
         return bytes_per_s(self.rows[0].workload, self.best_s)
 
 
-def recorded(table: SpaceTable, *, with_default: bool = True) -> list[RecordedWorkload]:
-    """The table's workloads as spaces; with `with_default` the default config, where it was
-    recorded, is the start point.  Raises ProfileFormatError where nothing ran."""
+def recorded(table: SpaceTable) -> list[RecordedWorkload]:
+    """The table's workloads as spaces, whose start point is the default config where it was
+    recorded.  Raises ProfileFormatError where nothing ran."""
     found = []
     by_workload: dict[str, list[SpaceRow]] = {}
     for row in table.rows:
@@ -154,7 +154,7 @@ def recorded(table: SpaceTable, *, with_default: bool = True) -> list[RecordedWo
             Point(r.variant, r.knobs, with_derived(r.knobs, r.facts, known), r.soft_rules)
             for r in rows
         )
-        default = table.meta.defaults.get(workload) if with_default else None
+        default = table.meta.defaults.get(workload)
         start = tuple(i for i, row in enumerate(rows) if row.variant == default)
         try:
             space = Space(points, start)

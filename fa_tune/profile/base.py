@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from fa_tune.core.devices import pinned_to
 from fa_tune.core.inputs import NORMAL, InputSpec
@@ -149,14 +149,12 @@ class Profiler(Protocol):
         """Hint that a GPU on which nothing is measured yet will be measured on: the one with that
         UUID, or where it is empty the one that CUDA counts as `device`."""
 
-    def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
-        """Measure every subject of the plan; one attempt each, as soon as it is final.
+    def measure_all(self, plans: Sequence[MeasurePlan], on_step: OnStep) -> Iterator[Attempt]:
+        """Measure every subject of the plans, each of another workload; one attempt each, as soon
+        as it is final.
 
         `on_step` hears of every launch.  Raises ToolMissing when measuring is impossible here.
         """
-
-    def measure_all(self, plans: Sequence[MeasurePlan], on_step: OnStep) -> Iterator[Attempt]:
-        """`measure` of several plans, each of another workload."""
 
 
 class OneByOne:
@@ -167,21 +165,10 @@ class OneByOne:
         """See `Profiler`."""
 
     def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
-        """See `Profiler`."""
+        """`measure_all` of one plan."""
         raise NotImplementedError
 
     def measure_all(self, plans: Sequence[MeasurePlan], on_step: OnStep) -> Iterator[Attempt]:
         """See `Profiler`."""
         for plan in plans:
             yield from self.measure(plan, on_step)
-
-
-def failed(subject: str, workload: Workload, outcome: Any, reason: str) -> Attempt:
-    """An attempt without a measurement."""
-    return Attempt(subject, workload.key, outcome, reason)
-
-
-def split_batches(subjects: Sequence[str], size: int) -> Iterator[Sequence[str]]:
-    """Consecutive batches of at most `size`."""
-    for start in range(0, len(subjects), size):
-        yield subjects[start : start + size]

@@ -16,7 +16,6 @@ from fa_tune.profile.base import (
     OneByOne,
     OnStep,
     ProfilerNotes,
-    failed,
 )
 from fa_tune.profile.ncu.metrics import SM_CLOCK
 from fa_tune.workers.supervisor import Event, EventKind, run_items
@@ -49,7 +48,6 @@ class EventsProfiler(OneByOne):
         """Its workers are those of everybody (`workers.prefork.warm_up`)."""
 
     def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
-        """See `profile.base.Profiler`."""
         job = TimeJob(
             items={s: KernelItem.of(s, plan.artifacts.get(s)) for s in plan.subjects},
             device=plan.worker_device,
@@ -80,7 +78,7 @@ class EventsProfiler(OneByOne):
         )
         for result in results:
             if result.outcome is not Outcome.OK:
-                yield failed(result.item, plan.workload, result.outcome, result.reason)
+                yield Attempt(result.item, plan.workload.key, result.outcome, result.reason)
                 continue
             assert isinstance(result.value, dict)
             taken = self._measurement(result.item, codec.load(TimeResult, result.value), plan)

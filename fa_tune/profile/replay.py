@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fa_tune.core.model import Attempt, Outcome
 from fa_tune.core.workload import Effect, Workload, labels
-from fa_tune.profile.base import Capabilities, MeasurePlan, OneByOne, OnStep, failed
+from fa_tune.profile.base import Capabilities, MeasurePlan, OneByOne, OnStep
 
 NAMED = 2  # recordings that are named where nothing answers
 
@@ -65,14 +65,14 @@ class ReplayProfiler(OneByOne):
         """See `profile.base.Profiler`."""
 
     def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
-        """See `profile.base.Profiler`; a subject without a recording is NOT_RECORDED."""
+        """A subject without a recording is NOT_RECORDED."""
         answers = answering(self._recorded, plan.workload.key, plan.subjects)
         for subject in plan.subjects:
             on_step(subject)
             key, label = (plan.workload.key, subject), answers.get(subject)
             if label is None:
                 text = f"no {self.method} measurement of it in {self._inventory(plan.workload)}"
-                yield failed(subject, plan.workload, Outcome.NOT_RECORDED, text)
+                yield Attempt(subject, plan.workload.key, Outcome.NOT_RECORDED, text)
                 continue
             attempt = self._recorded[label][key]
             measured = attempt.measurement

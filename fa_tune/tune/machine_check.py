@@ -219,7 +219,7 @@ def _measure(
     profiler, times = made(), []
     profiler.get_ready(machine.gpu_uuid, machine.options.device)
     plan = MeasurePlan(TINY, kernels(), device=machine.options.device, gpu=machine.gpu_uuid)
-    for attempt in profiler.measure(plan, lambda _: None):
+    for attempt in profiler.measure_all([plan], lambda _: None):
         name = Variant.from_key(attempt.subject).family
         if attempt.outcome is not Outcome.OK or attempt.measurement is None:
             raise NoUsableVariant(f"{name}: {attempt.outcome}: {attempt.reason}")

@@ -132,7 +132,7 @@ def measured(session: Session, requests: Sequence[Request]) -> list[list[Attempt
 
 def _replayed(session: Session, plan: MeasurePlan) -> list[Attempt]:
     session.progress.stage(f"replay {plan.workload.key}", len(plan.subjects))
-    attempts = list(session.selection.profiler.measure(plan, session.progress.advance))
+    attempts = list(session.selection.profiler.measure_all([plan], session.progress.advance))
     session.tally.reused += len(attempts)
     return attempts
 

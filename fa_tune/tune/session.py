@@ -242,9 +242,9 @@ class Session:
             own, machine=self.machine.on(gpu), selection=self.selection.on(gpu)
         )
 
-    def with_runs(self, runs: int | None, references: tuple[str, ...] = ()) -> Session:
-        """The same with another number of samples, and other references beside."""
-        measure = dataclasses.replace(self.measure, runs=runs, references=references)
+    def with_runs(self, runs: int | None) -> Session:
+        """The same with another number of samples, and no references beside."""
+        measure = dataclasses.replace(self.measure, runs=runs, references=())
         return dataclasses.replace(self, measure=measure)
 
     def with_inputs(self, inputs: InputSpec) -> Session:

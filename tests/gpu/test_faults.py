@@ -102,7 +102,7 @@ def outcomes(
         adaptive=False,
         item_timeout_s=PATIENCE_S,
     )
-    attempts = list(profiler.measure(plan, lambda _: None))
+    attempts = list(profiler.measure_all([plan], lambda _: None))
     assert sorted(a.subject for a in attempts) == sorted(plan.subjects)
     for attempt in attempts:
         assert (attempt.measurement is not None) == (attempt.outcome is Outcome.OK)

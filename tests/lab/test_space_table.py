@@ -107,10 +107,6 @@ def test_each_workload_is_a_space_with_its_default(tmp_path: Path) -> None:
     assert first.space.start == (1,)
     assert first.space.points[2].facts == {"registers": 102.0}
     assert second.space.start == ()
-    (blind, _) = recorded(
-        SpaceTable(tmp_path / f"wide{SUFFIX}", META, tuple(rows)), with_default=False
-    )
-    assert blind.space.start == ()
 
 
 def test_the_time_of_a_row_is_the_median() -> None:

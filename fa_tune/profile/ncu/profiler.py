@@ -24,8 +24,6 @@ from fa_tune.profile.base import (
     MeasurePlan,
     OnStep,
     ProfilerNotes,
-    failed,
-    split_batches,
 )
 from fa_tune.profile.ncu.ahead import Ahead, environment_in
 from fa_tune.profile.ncu.command import (
@@ -128,12 +126,8 @@ class NcuProfiler:
         """See `profile.base.Profiler`."""
         self._ahead.prepare(pinned_to(gpu), 0 if gpu else device)
 
-    def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
-        """See `profile.base.Profiler`."""
-        return self.measure_all((plan,), on_step)
-
     def measure_all(self, plans: Sequence[MeasurePlan], on_step: OnStep) -> Iterator[Attempt]:
-        """See `profile.base.Profiler`; plans of the same conditions share processes."""
+        """Plans of the same conditions share processes."""
         batches = [(alike[0], batch) for alike in _alike(plans) for batch in _batches(alike)]
         for n, (plan, batch) in enumerate(batches, start=1):
             # After what is not adaptive no finalists come.
@@ -171,7 +165,7 @@ class NcuProfiler:
                     raise WorkerUnusable(text, tuple(remaining), end.stderr_tail)
                 for item in remaining.values():
                     text = f"ncu ended without a result: {end.reason or 'no launch was profiled'}"
-                    yield failed(item.subject, item.plan.workload, Outcome.CRASHED, text)
+                    yield Attempt(item.subject, item.plan.workload.key, Outcome.CRASHED, text)
                 return
 
     def _process(
@@ -274,7 +268,10 @@ class NcuProfiler:
         for name, result in end.results.items():
             if result.outcome is not Outcome.OK:
                 workload = items[name].plan.workload
-                yield name, failed(items[name].subject, workload, result.outcome, result.reason)
+                yield (
+                    name,
+                    Attempt(items[name].subject, workload.key, result.outcome, result.reason),
+                )
         order = [event.item for event in end.events if event.kind is EventKind.PARTIAL]
         variants = {name: one for name, one in items.items() if one.symbols}
         mine = assign_launches(
@@ -410,7 +407,9 @@ def _batches(plans: Sequence[MeasurePlan]) -> Iterator[dict[str, _Item]]:
         others = [_Item(plan, s) for s in plan.subjects if s not in plan.artifacts]
         yield from ({one.name: one} for one in others if is_users(one.subject))
         references = [one.subject for one in others if not is_users(one.subject)]
-        for part in tuple(split_batches(tuple(plan.artifacts), BATCH)) or ((),):
+        variants = tuple(plan.artifacts)
+        for start in range(0, max(1, len(variants)), BATCH):
+            part = variants[start : start + BATCH]
             if batch and len(part) > left:
                 yield batch
                 batch, left = {}, BATCH

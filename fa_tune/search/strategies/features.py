@@ -18,7 +18,7 @@ from fa_tune.search.strategies.base import Knob, Space
 Columns = dict[str, list[float]]
 
 
-def matrix(space: Space, *, with_facts: bool = True) -> tuple[NDArray[np.float64], list[str]]:
+def matrix(space: Space) -> tuple[NDArray[np.float64], list[str]]:
     """One row per point, one column per feature in [0, 1], and the columns' names.
 
     Facts that some point lacks are left out, as are columns equal to another one.
@@ -26,11 +26,10 @@ def matrix(space: Space, *, with_facts: bool = True) -> tuple[NDArray[np.float64
     columns: Columns = {}
     for name in space.values:
         columns |= _knob(name, [point.knobs[name] for point in space.points])
-    if with_facts:
-        for name in space.points[0].facts:
-            values = [point.facts.get(name) for point in space.points]
-            if all(v is not None for v in values):
-                columns[f"fact {name}"] = _scaled([float(v) for v in values if v is not None])
+    for name in space.points[0].facts:
+        values = [point.facts.get(name) for point in space.points]
+        if all(v is not None for v in values):
+            columns[f"fact {name}"] = _scaled([float(v) for v in values if v is not None])
     kept: Columns = {}
     seen: set[tuple[float, ...]] = set()
     for name, column in columns.items():

@@ -49,12 +49,10 @@ def rows_from_attempts(
     return completed(_row(a, known.get(a.subject), cycles, shared) for a in attempts)
 
 
-def rows_from_measurements(
-    measurements: Iterable[Measurement], resources: Mapping[str, Resources] | None = None
-) -> list[Row]:
+def rows_from_measurements(measurements: Iterable[Measurement]) -> list[Row]:
     """Rows of measurements that all ended well."""
     return rows_from_attempts(
-        (Attempt(m.subject, m.workload, Outcome.OK, "", m) for m in measurements), resources
+        Attempt(m.subject, m.workload, Outcome.OK, "", m) for m in measurements
     )
 
 

@@ -229,12 +229,7 @@ class RemoteProfiler(ProfilerFacts):
         """See `profile.base.Profiler`; nobody waits for the answer."""
         self.gpu.actor.get_ready.remote(self.options, self.ncu)
 
-    def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
-        """See `profile.base.Profiler`."""
-        return self.measure_all((plan,), on_step)
-
     def measure_all(self, plans: Sequence[MeasurePlan], on_step: OnStep) -> Iterator[Attempt]:
-        """See `profile.base.Profiler`."""
         files = read_files([a.cubin for plan in plans for a in plan.artifacts.values()])
         call = self.gpu.actor.measure.options(num_returns="streaming")
         for said in self.gpu.stream(call.remote(self.options, self.ncu, tuple(plans), files)):

@@ -71,7 +71,7 @@ def hanging(*behaviours: str, **changes: Any) -> MeasurePlan:
 
 def measure(profiler: NcuProfiler, wanted: MeasurePlan) -> dict[str, Attempt]:
     """Attempts by subject; every subject of the plan must have exactly one."""
-    attempts = list(profiler.measure(wanted, lambda _: None))
+    attempts = list(profiler.measure_all([wanted], lambda _: None))
     assert sorted(a.subject for a in attempts) == sorted(wanted.subjects)
     return {a.subject: a for a in attempts}
 
@@ -88,7 +88,7 @@ def outcomes(attempts: dict[str, Attempt]) -> dict[str, Outcome]:
 
 def refused(profiler: NcuProfiler, wanted: MeasurePlan) -> FaTuneError:
     with pytest.raises(FaTuneError) as caught:
-        list(profiler.measure(wanted, lambda _: None))
+        list(profiler.measure_all([wanted], lambda _: None))
     assert "\n" not in str(caught.value)
     return caught.value
 

@@ -119,7 +119,7 @@ def test_one_that_was_made_early_is_the_one_that_measures(fake: FakeNcu) -> None
 def test_the_gpu_is_told_with_the_job(profiler: NcuProfiler) -> None:
     profiler.warm_up()
     with pytest.raises(WorkerUnusable, match="no CUDA-capable device"):
-        list(profiler.measure(plan("5000", gpu="GPU-gone"), lambda _: None))
+        list(profiler.measure_all([plan("5000", gpu="GPU-gone")], lambda _: None))
 
 
 def test_a_crash_below_ncu_costs_its_item(profiler: NcuProfiler) -> None:

@@ -68,7 +68,9 @@ def test_a_log_cut_off_when_ncu_is_ended(fake: FakeNcu, rows: int | None) -> Non
     fake.behave(on_sigterm=rows)
     wanted = hanging("5000", "6000", "7000", "8000:hang in 0", "9000", "9500", seed=SEED)
     steps: list[str] = []
-    attempts = {a.subject: a for a in NcuProfiler(ncu=fake.path).measure(wanted, steps.append)}
+    attempts = {
+        a.subject: a for a in NcuProfiler(ncu=fake.path).measure_all([wanted], steps.append)
+    }
     assert attempts.pop("sm80:d").outcome is Outcome.TIMED_OUT
     found = {s.removeprefix("sm80:"): samples_ns(a) for s, a in attempts.items()}
     assert found == {"a": [5000], "b": [6000], "c": [7000], "e": [9000], "f": [9500]}

@@ -41,7 +41,7 @@ def test_every_subject_gets_its_samples_in_base_units(fake: FakeNcu) -> None:
     profiler = NcuProfiler(ncu=fake.path)
     steps: list[str] = []
     wanted = plan("5000", "7000", "1234567", references=BOTH, runs=2)
-    attempts = {a.subject: a for a in profiler.measure(wanted, steps.append)}
+    attempts = {a.subject: a for a in profiler.measure_all([wanted], steps.append)}
     assert {s: samples_ns(a) for s, a in attempts.items()} == {
         "ref:fa2": [9000, 9001],
         "ref:cudnn": [4000, 4001],
@@ -263,8 +263,8 @@ def test_clock_and_cache_policy_are_passed_on_and_stated(fake: FakeNcu) -> None:
 
 
 def test_a_plan_for_one_board_pins_the_program_to_it(fake: FakeNcu) -> None:
-    list(NcuProfiler(ncu=fake.path).measure(plan("5000", gpu="GPU-7"), lambda _: None))
-    list(NcuProfiler(ncu=fake.path).measure(plan("5000"), lambda _: None))
+    list(NcuProfiler(ncu=fake.path).measure_all([plan("5000", gpu="GPU-7")], lambda _: None))
+    list(NcuProfiler(ncu=fake.path).measure_all([plan("5000")], lambda _: None))
     first, second = fake.profiled
     assert first["CUDA_VISIBLE_DEVICES"] == "GPU-7"
     assert second["CUDA_VISIBLE_DEVICES"] != "GPU-7"

@@ -76,7 +76,6 @@ def test_features_are_between_0_and_1_and_all_say_something() -> None:
     assert x.min(axis=0).tolist() == [0.0] * 5
     assert x.max(axis=0).tolist() == [1.0] * 5
     assert x[:, 4].tolist() == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])  # logarithms
-    assert "fact bytes" not in matrix(Space(points), with_facts=False)[1]
 
 
 def test_a_space_of_one_point_has_features() -> None:

@@ -39,7 +39,8 @@ def test_counters_and_resources() -> None:
         sm__cycles_elapsed_DOT_max=Quantity(1e6, "cycle"),
         lts__t_sector_hit_rate_DOT_pct=Quantity(80.5, "%"),
     )
-    row = _only(rows_from_measurements([measurement], {f"sm80:{CONFIG}": RESOURCES}))
+    attempt = Attempt(measurement.subject, KEY, Outcome.OK, "", measurement)
+    row = _only(rows_from_attempts([attempt], {measurement.subject: RESOURCES}))
     assert (row.cycles, row.l2_hit_percent, row.registers) == (1e6, 80.5, 169)
     assert row.sm_clock_hz is None
     assert _only(rows_from_measurements([measurement])).registers is None
