@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from click.core import ParameterSource
 
 from fa_tune.commands.shared.grouped_help import GroupedCommand
-from fa_tune.commands.shared.option_groups import Output, shared_options
+from fa_tune.commands.shared.option_groups import Output, is_typed, shared_options
 from fa_tune.commands.shared.options import gathered, option
 from fa_tune.commands.shared.output import tell, write_json
 from fa_tune.commands.shared.parameters import NamedPath, Number, WholeNumber, names, output_file
@@ -55,7 +54,7 @@ class Terms:
     def of(self, target: str, options: SearchOptions, *, on_gpu: bool) -> JudgeOptions:
         """What they are for a target."""
         grid = options.workloads
-        if not on_gpu and not _is_typed("seq_lens"):
+        if not on_gpu and not is_typed("seq_lens"):
             grid = dataclasses.replace(grid, seq_lens=(CPU_LENGTH,), batches=(1,), heads=4)
         return JudgeOptions(
             workloads=grid.workloads(),
@@ -191,11 +190,6 @@ def command(
 
 def _references(options: SearchOptions) -> tuple[str, ...]:
     return tuple(name for name in options.measure.references if not is_users(name))
-
-
-def _is_typed(name: str) -> bool:
-    source = click.get_current_context().get_parameter_source(name)
-    return source is ParameterSource.COMMANDLINE
 
 
 def _lines(report: JudgeReport) -> Iterator[str]:

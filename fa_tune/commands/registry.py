@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from fa_tune import families, libraries
 from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.groups import HelpfulGroup
-from fa_tune.commands.shared.option_groups import Output, shared_options
+from fa_tune.commands.shared.option_groups import Output, shared_options, typed_options
 from fa_tune.commands.shared.options import (
     COUNT,
     D_HEAD,
@@ -298,14 +297,8 @@ def merge_files(files: tuple[Path, ...], output: Path) -> None:
 
 def _refuse_beside_key() -> None:
     """A key says the whole workload: raise UsageError for options that would say it again."""
-    context = click.get_current_context()
-    others = [
-        option.opts[0]
-        for option in context.command.params
-        if option.name not in ("registry", "gpu", "workload", "method", "as_json")
-        and context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
-    ]
-    if others:
+    own = ("registry", "gpu", "workload", "method", "as_json")
+    if others := [option for name, option in typed_options().items() if name not in own]:
         raise click.UsageError(
             f"--workload says all of the workload; leave out {', '.join(others)}"
         )

@@ -29,6 +29,7 @@ from fa_tune.commands.shared.parameters import DTYPE, STDOUT, NamedPath
 from fa_tune.commands.shared.progress import PlainProgress
 from fa_tune.commands.views.row_table import FITTED_LIMIT, show_rows
 from fa_tune.core.errors import NoUsableVariant, StorageError
+from fa_tune.core.files import storage_errors
 from fa_tune.core.workload import FIELDS, OPTIONAL
 from fa_tune.core.workload_parts import PARTS
 from fa_tune.profile import profile_json
@@ -189,10 +190,8 @@ def _load(path: Path, given: PartialWorkload, decimal: str | None, note: Note) -
         return load_report_source(path, given, decimal=decimal, on_note=note)
     if sys.stdin is None:
         raise StorageError("standard input is closed")
-    try:
+    with storage_errors("cannot read standard input"):
         data = sys.stdin.buffer.read()
-    except OSError as error:
-        raise StorageError(f"cannot read standard input: {error.strerror}") from None
     return parse_report_source(data, Path("standard input"), given, decimal=decimal, on_note=note)
 
 

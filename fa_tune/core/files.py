@@ -6,7 +6,7 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,15 @@ from fa_tune.core.errors import ProfileFormatError, StorageError
 
 MAX_BYTES = 1 << 30
 PIECE_BYTES = 1 << 20  # a large one reserves as much at once
+
+
+@contextlib.contextmanager
+def storage_errors(action: str) -> Iterator[None]:
+    """Errors of the system as StorageError, which begins with `action`."""
+    try:
+        yield
+    except OSError as e:
+        raise StorageError(f"{action}: {e.strerror or e}") from e
 
 
 def read_bytes(path: Path, what: str = "") -> bytes:
@@ -41,20 +50,18 @@ def read_bytes(path: Path, what: str = "") -> bytes:
 def read_json(path: Path) -> Any:
     """What a JSON file holds.  Raises StorageError for one that cannot be read, ProfileFormatError
     for one that is no JSON (`codec.parse`)."""
+    with storage_errors(f"cannot read {path}"):
+        data = read_bytes(path)
     try:
-        return codec.parse(read_bytes(path).decode())
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror or error}") from None
+        return codec.parse(data.decode())
     except ValueError as error:  # also a number of 5000 digits
         raise ProfileFormatError(f"{path} cannot be read as JSON: {error}") from None
 
 
 def check_folder(folder: Path) -> None:
     """Raise StorageError for a folder that cannot be listed: a search in it would find nothing."""
-    try:
+    with storage_errors(f"cannot read {folder}"):
         os.scandir(folder).close()
-    except OSError as error:
-        raise StorageError(f"cannot read {folder}: {error.strerror}") from None
 
 
 def check_own(*paths: Path) -> None:
@@ -102,10 +109,8 @@ def replace_file(path: Path, data: bytes, *, alone: bool = False, synced: bool =
 
 def save_file(path: Path, data: bytes) -> None:
     """`replace_file` for what a user named; raises StorageError."""
-    try:
+    with storage_errors(f"cannot write {path}"):
         replace_file(path, data)
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def replace_files(

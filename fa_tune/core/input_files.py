@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError
+from fa_tune.core.files import storage_errors
 from fa_tune.core.inputs import InputSpec, Kind
 from fa_tune.core.workload import Workload
 
@@ -99,9 +100,6 @@ def identity(spec: InputSpec) -> str:
     """The text form; of a file, with a hash of what it holds.  Raises StorageError."""
     if spec.kind is not Kind.FILE:
         return str(spec)
-    try:
-        with open(spec.path, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise StorageError(f"cannot read {spec.path}: {error.strerror or error}") from None
+    with storage_errors(f"cannot read {spec.path}"), open(spec.path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
     return f"{spec} sha256 {digest[:16]}"

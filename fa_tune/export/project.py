@@ -28,7 +28,7 @@ from fa_tune.build.native.core import KernelImage
 from fa_tune.build.native.sources import core_sources
 from fa_tune.core import paths
 from fa_tune.core.errors import NoUsableVariant, StorageError, ToolMissing
-from fa_tune.core.files import check_writable
+from fa_tune.core.files import check_writable, storage_errors
 from fa_tune.core.model import Variant
 from fa_tune.core.options import MachineOptions, Progress
 from fa_tune.core.workload import BACKWARD, DType, Workload
@@ -327,10 +327,8 @@ def _manifest(made: Export, core: Mapping[str, str]) -> dict[str, Any]:
 
 def _check_folder(folder: Path) -> None:
     """Refuse to replace what is no export, and a place that cannot be written."""
-    try:
+    with storage_errors(f"cannot read {folder}"):
         used = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
-    except OSError as error:
-        raise StorageError(f"cannot read {folder}: {error.strerror}") from error
     if used and _read_manifest(folder) is None:
         raise StorageError(
             f"{folder} is there and no earlier export; name a folder that is new or empty"

@@ -17,8 +17,8 @@ from typing import Annotated
 
 from fa_tune.core import codec
 from fa_tune.core.codec import POSITIVE
-from fa_tune.core.errors import ProfileFormatError, StorageError
-from fa_tune.core.files import read_json, replace_file
+from fa_tune.core.errors import ProfileFormatError
+from fa_tune.core.files import read_json, replace_file, storage_errors
 from fa_tune.core.model import Measurement, is_reference
 from fa_tune.core.stats import MARGIN, Ratio, comparable, median, paired_ratio
 from fa_tune.core.stopping import StoppingRule
@@ -208,11 +208,9 @@ class RecordedTunings:
 def save(path: Path, recorded: RecordedTunings) -> None:
     """Write a file, whole or not at all; raises StorageError."""
     document = {"schema": SCHEMA, **codec.dump(recorded)}
-    try:
+    with storage_errors(f"cannot write {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, (json.dumps(document, indent=1) + "\n").encode())
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def load(path: Path) -> RecordedTunings:

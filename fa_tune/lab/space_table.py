@@ -32,7 +32,7 @@ from typing import Literal
 
 from fa_tune.core import codec
 from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError
-from fa_tune.core.files import check_folder, read_bytes, replace_files
+from fa_tune.core.files import check_folder, read_bytes, replace_files, storage_errors
 from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import DeviceInfo, Outcome, Provenance
 from fa_tune.core.stats import median
@@ -216,11 +216,9 @@ def save(path: Path, rows: Sequence[SpaceRow], meta: SpaceMeta) -> None:
     packed = gzip.compress(text.getvalue().encode(), mtime=0)
     meta = replace(meta, table_sha256=hashlib.sha256(packed).hexdigest())
     about = json.dumps(dataclasses.asdict(meta), indent=1, default=str)
-    try:
+    with storage_errors(f"cannot write {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_files({path: packed, meta_path(path): (about + "\n").encode()})
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror}") from error
 
 
 def meta_path(path: Path) -> Path:

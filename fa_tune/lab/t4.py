@@ -19,7 +19,7 @@ from typing import Annotated, Any
 from fa_tune.core import codec
 from fa_tune.core.codec import Rule
 from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError, UnknownUnit
-from fa_tune.core.files import read_bytes, replace_files
+from fa_tune.core.files import read_bytes, replace_files, storage_errors
 from fa_tune.core.model import Outcome
 from fa_tune.core.units import to_seconds
 from fa_tune.lab.space_table import RecordedWorkload, SpaceMeta, SpaceRow, SpaceTable, knob_types
@@ -113,11 +113,9 @@ def export(recorded: RecordedWorkload, meta: SpaceMeta, folder: Path) -> tuple[P
         results: to_t4(recorded, meta.units),
         cache: to_kernel_tuner(recorded, device),
     }
-    try:
+    with storage_errors(f"cannot write to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         replace_files({path: (json.dumps(d) + "\n").encode() for path, d in documents.items()})
-    except OSError as error:
-        raise StorageError(f"cannot write to {folder}: {error.strerror}") from error
     return results, cache
 
 

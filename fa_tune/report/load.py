@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fa_tune.core.errors import FaTuneError, InvalidConfig, ProfileFormatError, StorageError
-from fa_tune.core.files import read_bytes
+from fa_tune.core.files import read_bytes, storage_errors
 from fa_tune.core.workload_parts import PARTS
 from fa_tune.profile.ncu.parse import profile_of
 from fa_tune.report.from_ncu import rows_from_launches
@@ -70,11 +70,9 @@ def load_report_source(
 
 
 def _csv_files(folder: Path) -> list[Path]:
-    try:
+    with storage_errors(f"cannot read {folder}"):
         files = sorted(p for p in folder.iterdir() if p.suffix == ".csv" and p.is_file())
         deeper = [] if files else sorted(set(_folders_with_csv(folder)))
-    except OSError as error:
-        raise StorageError(f"cannot read {folder}: {error.strerror}") from None
     if not files:
         # Subfolders hold other GPUs' recordings, which one table must not mix.
         hint = f"; name one of {', '.join(map(str, deeper[:3]))}" if deeper else ""

@@ -28,7 +28,7 @@ from urllib.parse import quote
 
 from fa_tune.core import codec
 from fa_tune.core.errors import JournalError
-from fa_tune.core.files import sync_folder
+from fa_tune.core.files import storage_errors, sync_folder
 from fa_tune.core.model import Attempt
 from fa_tune.store import older_journal
 from fa_tune.store.fingerprint import Fingerprint
@@ -39,7 +39,7 @@ from fa_tune.store.journal_records import (
     Record,
     VerdictRecord,
 )
-from fa_tune.store.shared_files import LOCK_TIMEOUT_S, has_locks, locked, storage_errors
+from fa_tune.store.shared_files import LOCK_TIMEOUT_S, has_locks, locked
 
 VERSION = 2
 OURS = 0x66617475  # SQLite's application_id

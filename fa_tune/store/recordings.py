@@ -23,7 +23,7 @@ from fa_tune import families
 from fa_tune.core import codec
 from fa_tune.core.comparison import Confirmation, OnInputs
 from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError
-from fa_tune.core.files import read_bytes, replace_files
+from fa_tune.core.files import read_bytes, replace_files, storage_errors
 from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import (
     NEVER_CHOSEN,
@@ -40,7 +40,7 @@ from fa_tune.core.model import (
 )
 from fa_tune.core.workload import Workload
 from fa_tune.libraries import LABELS
-from fa_tune.store.shared_files import locked, storage_errors
+from fa_tune.store.shared_files import locked
 from fa_tune.store.table.checks import METHODS, named
 from fa_tune.store.table.columns import COUNTERS
 from fa_tune.store.table.from_attempts import CYCLES, rows_from_attempts

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fa_tune.core.errors import StorageError
+from fa_tune.core.files import storage_errors
 
 LOCK_TIMEOUT_S = 60.0
 POLL_S = 0.01
@@ -117,12 +118,3 @@ def is_of_a_network(folder: Path) -> bool:
     mounts = [(line.split()[1], line.split()[2]) for line in lines]
     around = [(m, kind) for m, kind in mounts if f"{here}/".startswith(f"{m.rstrip('/')}/")]
     return bool(around) and OF_A_NETWORK.match(max(around, key=lambda a: len(a[0]))[1]) is not None
-
-
-@contextlib.contextmanager
-def storage_errors(action: str) -> Iterator[None]:
-    """Errors of the system as StorageError, which begins with `action`."""
-    try:
-        yield
-    except OSError as e:
-        raise StorageError(f"{action}: {e.strerror or e}") from e

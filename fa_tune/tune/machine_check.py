@@ -19,7 +19,7 @@ from fa_tune.core import devices
 from fa_tune.core import paths as locations
 from fa_tune.core.devices import cuda_driver_version, pinned_to
 from fa_tune.core.errors import FaTuneError, NoUsableVariant, StorageError
-from fa_tune.core.files import check_folder
+from fa_tune.core.files import check_folder, storage_errors
 from fa_tune.core.jobs import MAKE_CONTEXT
 from fa_tune.core.model import Artifact, Outcome, Variant
 from fa_tune.core.options import MachineOptions, Progress, Silent
@@ -31,7 +31,7 @@ from fa_tune.profile.ncu.profiler import NcuProfiler, ncu_profiler
 from fa_tune.store import recordings
 from fa_tune.store.journal import Journal
 from fa_tune.store.registry import file as registry_file
-from fa_tune.store.shared_files import check_lockable, storage_errors
+from fa_tune.store.shared_files import check_lockable
 from fa_tune.tune.build import build_all, build_request
 from fa_tune.tune.outputs import registry_path
 from fa_tune.tune.replayed import is_of_other_sources

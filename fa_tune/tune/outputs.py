@@ -79,11 +79,9 @@ def save_csv(path: Path, result: SearchResult) -> None:
     """The table of all workloads as CSV, whole or not at all; raises StorageError."""
     table = io.StringIO(newline="")
     write_report(rows_from_attempts(result.attempts, result.resources), table)
-    try:
+    with files.storage_errors(f"cannot write {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         files.replace_file(path, table.getvalue().encode())
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror}") from error
 
 
 class Recorder:

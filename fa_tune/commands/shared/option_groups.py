@@ -425,10 +425,9 @@ def _refuse_no_workload(found: SearchOptions) -> None:
 def _workloads(**values: Any) -> WorkloadOptions:
     """Raises UsageError for an option that says of a model's workloads what they are."""
     if of_models := values.pop(MODELS, ()):
-        others = [name for name in values if name not in ("op", "accuracy") and is_typed(name)]
-        for one in click.get_current_context().command.params:
-            if one.name in others:
-                raise click.UsageError(f"--model says the workloads: leave {one.opts[0]} out")
+        for name, option in typed_options().items():
+            if name in values and name not in ("op", "accuracy"):
+                raise click.UsageError(f"--model says the workloads: leave {option} out")
         accuracy = values["accuracy"]
         listed = dict.fromkeys(replace(w, accuracy=accuracy) for found in of_models for w in found)
         return WorkloadOptions.of((*listed,), values["op"])
@@ -451,6 +450,12 @@ def is_typed(name: str) -> bool:
     """Whether the user gave an option of the command on its command line."""
     source = click.get_current_context().get_parameter_source(name)
     return source is ParameterSource.COMMANDLINE
+
+
+def typed_options() -> dict[str, str]:
+    """The words of all options that the user gave, by their parameters' names."""
+    params = click.get_current_context().command.params
+    return {str(one.name): one.opts[0] for one in params if is_typed(str(one.name))}
 
 
 def _refuse_another_kind(kernels: str) -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from platformdirs import user_data_path
 
-from fa_tune.core.files import read_bytes, replace_file
+from fa_tune.core.files import read_bytes, replace_file, storage_errors
 from fa_tune.store.registry.combine import FoundEntry, combined
 from fa_tune.store.registry.schema import Registry, from_json, to_json
-from fa_tune.store.shared_files import locked, storage_errors
+from fa_tune.store.shared_files import locked
 
 VARIABLE = "FA_TUNE_REGISTRY"
 
