@@ -15,11 +15,12 @@ from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.option_groups import Output, shared_options
 from fa_tune.commands.shared.options import recordings_option
-from fa_tune.commands.shared.output import say, tell, text_table
+from fa_tune.commands.shared.output import say, tell
 from fa_tune.commands.views.registry_table import workload_text
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.paths import profiles_dir
 from fa_tune.lab.between import Losses, Single, losses_of
+from fa_tune.report.formats import text_table
 
 MOST = 0.03  # that the rule may lose, where it was not tuned
 _SHORT = ("workload", "rule", "nearest", "default", "single")

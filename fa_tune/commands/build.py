@@ -18,9 +18,9 @@ from fa_tune.commands.shared.documents import (
 from fa_tune.commands.shared.fitted_table import fitted_table
 from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.option_groups import Output, shared_options
-from fa_tune.commands.shared.output import one_line, say, write_table_csv
+from fa_tune.commands.shared.output import say, write_table_csv
 from fa_tune.commands.shared.progress import watching
-from fa_tune.core.errors import NoUsableVariant
+from fa_tune.core.errors import NoUsableVariant, one_line
 from fa_tune.core.model import Outcome
 from fa_tune.core.options import SearchOptions
 from fa_tune.tune import single

@@ -9,9 +9,9 @@ import click
 
 from fa_tune.commands.shared.documents import write_document
 from fa_tune.commands.shared.option_groups import Output, shared_options
-from fa_tune.commands.shared.output import one_line, say
+from fa_tune.commands.shared.output import say
 from fa_tune.commands.shared.progress import watching
-from fa_tune.core.errors import ToolMissing
+from fa_tune.core.errors import ToolMissing, one_line
 from fa_tune.core.options import SearchOptions
 from fa_tune.report.wrap import folded, terminal_width
 from fa_tune.tune import machine_check

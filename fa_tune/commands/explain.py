@@ -16,7 +16,7 @@ from fa_tune.commands.shared.documents import write_document
 from fa_tune.commands.shared.grouped_help import GroupedCommand
 from fa_tune.commands.shared.option_groups import Output, shared_options
 from fa_tune.commands.shared.options import option
-from fa_tune.commands.shared.output import say, tell, text_table
+from fa_tune.commands.shared.output import say, tell
 from fa_tune.commands.shared.parameters import NamedPath
 from fa_tune.commands.shared.progress import watching
 from fa_tune.core import devices
@@ -36,6 +36,7 @@ from fa_tune.libraries import LABELS
 from fa_tune.profile import profile_json
 from fa_tune.profile.explain import Explanation, explain_pair, rank_correlations
 from fa_tune.profile.ncu.metrics import label
+from fa_tune.report.formats import text_table
 from fa_tune.tune import single
 
 CORRELATED = 8  # counters to show

@@ -23,6 +23,11 @@ import json
 import re
 
 
+def one_line(text: str) -> str:
+    """Without line breaks."""
+    return " ".join(text.split())
+
+
 def shown(text: str) -> str:
     """Foreign text as it may be printed: what would move a terminal's cursor, colour its lines or
     turn their direction is escaped as JSON escapes it, so that a document stays one."""

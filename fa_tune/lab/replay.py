@@ -46,8 +46,7 @@ class Score:
 
 def random_score(recorded: RecordedWorkload, limit: int) -> Score:
     """Random search, calculated."""
-    times = recorded.times_s
-    best = min(t for t in times if t is not None)
+    times, best = recorded.times_s, recorded.best_s
     needed: dict[float, tuple[int | None, int | None]] = {}
     for level in LEVELS:
         good = sum(t is not None and best / t >= level for t in times)
@@ -62,8 +61,7 @@ def score(
     recorded: RecordedWorkload, strategy: str, orders: Sequence[Order], limit: int, baseline: Score
 ) -> Score:
     """What the orders of one strategy, one per seed, amount to."""
-    times = recorded.times_s
-    best = min(t for t in times if t is not None)
+    times, best = recorded.times_s, recorded.best_s
     runs = [_shares([times[i] for i in order], best, limit) for order in orders]
     needed = {}
     for level in LEVELS:
@@ -88,8 +86,7 @@ def order_of(
     recorded: RecordedWorkload, strategy: str, seed: int, limit: int, batch: int
 ) -> list[int]:
     """What a strategy measures, up to `limit` points or until it has found the best."""
-    times = recorded.times_s
-    best = min(t for t in times if t is not None)
+    times, best = recorded.times_s, recorded.best_s
     searcher = create(strategy, recorded.space, seed)
     order: list[int] = []
     while len(order) < limit:

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
+from fa_tune.core.options import Progress
 from fa_tune.lab import kernel_tuner, replay
 from fa_tune.lab.replay import Score
 from fa_tune.lab.space_table import RecordedWorkload, find, load, recorded
@@ -42,21 +42,8 @@ class Comparison:
     lenient: bool = False  # leave out what Kernel Tuner cannot run, instead of ending
 
 
-class Watcher(Protocol):
-    """What the benchmark tells whoever watches."""
-
-    def stage(self, name: str, total: int) -> None:
-        """A space begins; `total` runs will follow."""
-
-    def advance(self, text: str = "") -> None:
-        """One run is over."""
-
-    def warn(self, text: str) -> None:
-        """A strategy was left out."""
-
-
 def compare(
-    recorded: RecordedWorkload, plan: Comparison, watcher: Watcher, known: Sequence[Prior] = ()
+    recorded: RecordedWorkload, plan: Comparison, watcher: Progress, known: Sequence[Prior] = ()
 ) -> list[Score]:
     """One score per strategy on one space, random search first.  With `known` those that can
     learn from other workloads run once more, with that.
@@ -139,13 +126,14 @@ def headline(recorded: RecordedWorkload, default: str = TOLD) -> str:
     """The space in a line: how many points, how many ran, the best time, the default's share
     unless it is hidden."""
     times = recorded.times_s
-    ran = [t for t in times if t is not None]
-    best = min(ran)
-    text = f"{recorded.name}: {len(times)} configs, {len(ran)} ran, the best takes "
-    text += f"{1e3 * best:#.4g}".rstrip(".") + " ms"
+    ran = sum(t is not None for t in times)
+    text = f"{recorded.name}: {len(times)} configs, {ran} ran, the best takes "
+    text += f"{1e3 * recorded.best_s:#.4g}".rstrip(".") + " ms"
     start = [times[i] for i in recorded.space.start] if default != HIDDEN else []
     if start and start[0] is not None:
-        text += f"; the default, measured first, reaches {100 * best / start[0]:.1f} % of it"
+        text += (
+            f"; the default, measured first, reaches {100 * recorded.best_s / start[0]:.1f} % of it"
+        )
     return text
 
 

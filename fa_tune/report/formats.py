@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
-from fa_tune.core.errors import InvalidConfig, shown
+from fa_tune.core.errors import InvalidConfig, one_line, shown
 from fa_tune.core.workload import DType
 from fa_tune.report.tables import BEST_MARK, Table, tables_of
 from fa_tune.store.table.columns import Column, columns_of
@@ -31,14 +31,21 @@ def write_text(
 
 
 def _text(table: Table) -> str:
+    headings = ["", *(column.heading for column in table.columns)]
+    marked = [[BEST_MARK if i == table.best else "", *row] for i, row in enumerate(table.cells)]
+    drawn = text_table(headings, marked, {c.heading for c in table.columns if not c.kind.right})
+    return "\n".join(part for part in (table.title, drawn, table.rest) if part)
+
+
+def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: set[str]) -> str:
+    """A table for people; columns not in `left` align right."""
     from prettytable import PrettyTable  # late: --help draws no table
 
-    pretty = PrettyTable(["", *(column.heading for column in table.columns)])
-    for column in table.columns:
-        pretty.align[column.heading] = "r" if column.kind.right else "l"
-    for i, cells in enumerate(table.cells):
-        pretty.add_row([BEST_MARK if i == table.best else "", *cells])
-    return "\n".join(part for part in (table.title, pretty.get_string(), table.rest) if part)
+    table = PrettyTable(list(headings))
+    for heading in headings:
+        table.align[heading] = "l" if heading in left else "r"
+    table.add_rows([[one_line(cell) for cell in row] for row in rows])
+    return str(table.get_string())
 
 
 def write_markdown(rows: Iterable[Row], stream: TextIO, limit: int | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from fa_tune.core.errors import one_line
 from fa_tune.core.model import Outcome
 from fa_tune.store.table.columns import BY_FIELD, CLASSIC_COLUMNS, Column
 from fa_tune.store.table.rows import Row, best, grouped
@@ -48,7 +49,7 @@ def _table(title: str, rows: Sequence[Row], limit: int | None, chosen: str | Non
     return Table(
         title,
         columns,
-        tuple(tuple(_one_line(column.shown(row)) for column in columns) for row in shown),
+        tuple(tuple(one_line(column.shown(row)) for column in columns) for row in shown),
         next((i for i, row in enumerate(shown) if row is winner), None),
         _rest([row for row in rows if not any(row is s for s in shown)]),
     )
@@ -84,7 +85,3 @@ def _rest(hidden: Sequence[Row]) -> str:
         return ""
     failed = sum(row.outcome is not Outcome.OK for row in hidden)
     return f"… {len(hidden)} more" + (f", {failed} of them without a result" if failed else "")
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fa_tune.core.model import Outcome
+from fa_tune.core.options import Silent
 from fa_tune.lab.replay import order_of, random_score, replay_strategies, score
 from fa_tune.lab.space_table import (
     SUFFIX,
@@ -36,10 +37,11 @@ def line(times: list[float | None], default: int | None = None) -> RecordedWorkl
     return one
 
 
-class Nobody:
+class Nobody(Silent):
     """Counts what it is told."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.total = self.done = 0
 
     def stage(self, name: str, total: int) -> None:

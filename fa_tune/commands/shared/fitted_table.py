@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fa_tune import families
-from fa_tune.commands.shared.output import one_line, text_table
+from fa_tune.core.errors import one_line
 from fa_tune.report.fitted import Legend, fitted
+from fa_tune.report.formats import text_table
 from fa_tune.report.wrap import folded, terminal_width
 
 

@@ -31,11 +31,6 @@ def tell(text: str, *, wide: bool = False, indent: str = "") -> None:
     say(text if wide else wrapped(text, terminal_width(), indent=indent))
 
 
-def one_line(text: str) -> str:
-    """Without line breaks."""
-    return " ".join(text.split())
-
-
 def write_json(document: dict[str, Any]) -> None:
     """One JSON document, on standard output, in its encoding: click would take another."""
     text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
@@ -67,15 +62,3 @@ def writing(path: Path) -> Iterator[TextIO]:
     text = io.StringIO(newline="")
     yield text
     save_file(path, text.getvalue().encode())
-
-
-def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: set[str]) -> str:
-    """A table for people, drawn as the reports draw theirs; columns not in `left` align
-    right."""
-    from prettytable import PrettyTable  # late: --help draws no table
-
-    table = PrettyTable(list(headings))
-    for heading in headings:
-        table.align[heading] = "l" if heading in left else "r"
-    table.add_rows([[one_line(cell) for cell in row] for row in rows])
-    return str(table.get_string())

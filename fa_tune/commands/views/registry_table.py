@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from fa_tune.commands.shared.documents import Memory, memory, write_document
-from fa_tune.commands.shared.output import say, tell, text_table
+from fa_tune.commands.shared.output import say, tell
 from fa_tune.commands.views.registry_prose import entry_prose
 from fa_tune.core import devices, units
 from fa_tune.core.errors import InvalidConfig
@@ -17,6 +17,7 @@ from fa_tune.core.stats import Ratio
 from fa_tune.core.workload import Workload, labels
 from fa_tune.libraries import LABELS
 from fa_tune.report.fitted import Legend, fitted
+from fa_tune.report.formats import text_table
 from fa_tune.report.wrap import terminal_width
 from fa_tune.search.data_dependence import worst
 from fa_tune.store.registry.lookup import EntryMatch, Target, find_match

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from fa_tune.commands.shared.output import one_line, say, tell
+from fa_tune.commands.shared.output import say, tell
 from fa_tune.core import units
+from fa_tune.core.errors import one_line
 from fa_tune.core.model import Outcome
 from fa_tune.report.fitted import Legend, fitted
 from fa_tune.report.formats import write

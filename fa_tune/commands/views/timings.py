@@ -10,13 +10,14 @@ from typing import Any, Literal
 from fa_tune.commands.shared.documents import Count, Seconds, filled, write_document
 from fa_tune.commands.shared.fitted_table import subject_of
 from fa_tune.commands.shared.option_groups import Output
-from fa_tune.commands.shared.output import one_line, say, tell, text_table, write_rows_csv
+from fa_tune.commands.shared.output import say, tell, write_rows_csv
 from fa_tune.commands.views.row_table import gigabytes
 from fa_tune.core import units
+from fa_tune.core.errors import one_line
 from fa_tune.core.model import Attempt, Outcome
 from fa_tune.core.workload import Workload
 from fa_tune.report.fitted import Legend, fitted
-from fa_tune.report.formats import DEFAULT_LIMIT
+from fa_tune.report.formats import DEFAULT_LIMIT, text_table
 from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.store.table.from_attempts import rows_from_attempts, workload_text
 from fa_tune.tune.results import ProfileResult

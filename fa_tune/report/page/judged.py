@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from fa_tune.core import codec
 from fa_tune.core.files import save_file
 from fa_tune.core.judged import JudgedCase, JudgeReport, Timing
 from fa_tune.core.units import format_seconds
-from fa_tune.report.page.render import embedded
+from fa_tune.report.page.render import filled
 
 Cells = tuple[str, ...]
 LIMITS = (
@@ -33,23 +32,14 @@ def write_judged(path: Path, report: JudgeReport) -> None:
 
 def judged_page(report: JudgeReport) -> str:
     """The page as HTML."""
-    import jinja2  # late: slow to load
-
-    files = resources.files(__package__)
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    template = environment.from_string((files / "judged.html").read_text(encoding="utf-8"))
-    return str(
-        template.render(
-            report=report,
-            verdict="accepted" if report.accepted else "refused",
-            facts=_facts(report),
-            tables=_tables(report),
-            limits=LIMITS,
-            style=(files / "page.css").read_text(encoding="utf-8"),
-            document=embedded(codec.dump(report)),
-        )
+    return filled(
+        "judged.html",
+        codec.dump(report),
+        report=report,
+        verdict="accepted" if report.accepted else "refused",
+        facts=_facts(report),
+        tables=_tables(report),
+        limits=LIMITS,
     )
 
 

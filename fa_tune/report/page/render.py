@@ -34,7 +34,6 @@ def page(sources: Sequence[Source], against: Sequence[Source] = ()) -> str:
 
 def rendered(contents: Contents, sources: Sequence[Source], against: Sequence[Source] = ()) -> str:
     """Contents as HTML."""
-    import jinja2
     import vl_convert
 
     document = {
@@ -43,27 +42,32 @@ def rendered(contents: Contents, sources: Sequence[Source], against: Sequence[So
         "sections": {section.name: section.records for section in contents.sections},
         "figures": {section.name: section.spec for section in contents.sections if section.spec},
     }
-    files = resources.files(__package__)
+    return filled(
+        "page.html",
+        document,
+        contents=contents,
+        facts_named=FACTS,
+        version=__version__,
+        sources=sources,
+        against=against,
+        script=_text("page.js"),
+        library=vl_convert.javascript_bundle(_EXPORT).replace("</script", "<\\/script"),
+    )
+
+
+def filled(template: str, document: dict[str, Any], **values: Any) -> str:
+    """A page of a template, with the style that all share and its data as JSON that no parser of
+    HTML ends early."""
+    import jinja2  # late: slow to load
+
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    template = environment.from_string((files / "page.html").read_text(encoding="utf-8"))
-    return str(
-        template.render(
-            contents=contents,
-            facts_named=FACTS,
-            version=__version__,
-            sources=sources,
-            against=against,
-            style=(files / "page.css").read_text(encoding="utf-8"),
-            script=(files / "page.js").read_text(encoding="utf-8"),
-            library=vl_convert.javascript_bundle(_EXPORT).replace("</script", "<\\/script"),
-            document=embedded(document),
-        )
-    )
+    data = json.dumps(document, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+    data = data.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    page = environment.from_string(_text(template))
+    return str(page.render(**values, style=_text("page.css"), document=data))
 
 
-def embedded(document: dict[str, Any]) -> str:
-    """JSON that no parser of HTML ends early."""
-    text = json.dumps(document, ensure_ascii=False, allow_nan=False)
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+def _text(name: str) -> str:
+    return (resources.files(__package__) / name).read_text(encoding="utf-8")

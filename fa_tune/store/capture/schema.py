@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 
 from fa_tune.core import codec
 from fa_tune.core.codec import FILLED, NOT_NEGATIVE, POSITIVE
-from fa_tune.core.errors import ProfileFormatError, StorageError
+from fa_tune.core.errors import ProfileFormatError, StorageError, one_line
 from fa_tune.core.files import read_bytes
 from fa_tune.core.model import parse_time
 from fa_tune.store.capture.masks import OTHER
@@ -180,9 +180,8 @@ def load(path: Path) -> Capture:
     except FileNotFoundError as error:
         raise StorageError(f"cannot read capture {path}: {error.strerror}") from None
     except ValueError as error:
-        why = " ".join(str(error).split())
         raise ProfileFormatError(
-            f"{path} is no capture: {why}; capture the program again"
+            f"{path} is no capture: {one_line(str(error))}; capture the program again"
         ) from None
 
 

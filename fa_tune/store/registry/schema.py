@@ -18,7 +18,7 @@ from fa_tune import families
 from fa_tune.core import codec
 from fa_tune.core.codec import FILLED, NOT_NEGATIVE, POSITIVE
 from fa_tune.core.comparison import Confirmation, OnInputs
-from fa_tune.core.errors import InvalidConfig, RegistryError
+from fa_tune.core.errors import InvalidConfig, RegistryError, one_line
 from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import BARE_READ, Provenance, Variant, Verdict, parse_time, reference_name
 from fa_tune.core.stats import ORDERED, Interval, Ratio
@@ -266,7 +266,7 @@ def from_json(data: str | bytes, where: str) -> Registry:
     try:
         return _read(data, where)
     except ValueError as error:
-        raise RegistryError(f"{where}: {_one_line(error)}{_MEND}") from None
+        raise RegistryError(f"{where}: {one_line(str(error))}{_MEND}") from None
 
 
 def _read(data: str | bytes, where: str) -> Registry:
@@ -311,7 +311,9 @@ def to_json(registry: Registry) -> str:
             _check_free(entry.provenance.extra)
         _read(text.encode(), "the new registry")
     except ValueError as e:
-        raise RegistryError(f"the new registry does not fit its schema: {_one_line(e)}") from None
+        raise RegistryError(
+            f"the new registry does not fit its schema: {one_line(str(e))}"
+        ) from None
     return text
 
 
@@ -388,7 +390,3 @@ def _subject(entry: Any) -> tuple[str, str] | None:
         return workload.key, json.dumps([entry["gpu"], entry["method"]])
     except (InvalidConfig, LookupError, TypeError):
         return None
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
