@@ -113,11 +113,9 @@ class FaTuneGroup(HelpfulGroup):
     an exit status wherever it is run from."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order of `COMMANDS`."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, its module imported now."""
         if cmd_name not in COMMANDS:
             return None
         command = importlib.import_module(f"fa_tune.commands.{cmd_name.replace('-', '_')}").command

@@ -48,7 +48,6 @@ class Measured:
 
     @classmethod
     def of(cls, attempt: Attempt) -> Measured:
-        """What an attempt measured, if it did."""
         found = attempt.measurement or Measurement(attempt.subject, attempt.workload, "", (), {})
         return filled(cls, attempt, found, reason=attempt.reason or None)
 

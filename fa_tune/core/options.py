@@ -77,18 +77,15 @@ class WorkloadOptions:
 
     @property
     def op(self) -> str:
-        """The operation of all workloads."""
         return str(self.common.get("op", FORWARD))
 
     @property
     def accuracy(self) -> str:
-        """That of all workloads."""
         if any(w.accuracy == EXACT for w in self.listed or ()):
             return EXACT
         return str(self.common.get("accuracy", FAST))
 
     def with_op(self, op: str) -> WorkloadOptions:
-        """The same of another operation."""
         others = {name: value for name, value in self.common.items() if name != "op"}
         return replace(self, common=others if op == FORWARD else {**others, "op": op})
 

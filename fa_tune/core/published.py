@@ -70,7 +70,6 @@ class Layers:
             raise ValueError("encoding needs seq_lens")
 
     def workloads(self, use: Use, dtype: DType) -> Iterator[Workload]:
-        """Those of one use."""
         same = {n: getattr(self, n) for n in _SHARED} | {"dtype": dtype}
         sizes = {
             "prefill": self._prefill,

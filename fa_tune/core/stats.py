@@ -36,7 +36,6 @@ class Interval(NamedTuple):
     high: float
 
     def contains(self, value: float) -> bool:
-        """Whether `value` lies in the interval."""
         return self.low <= value <= self.high
 
 

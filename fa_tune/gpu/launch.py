@@ -50,7 +50,6 @@ class CompiledKernel:
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """See `runners.Runner`."""
         return {package.name: package.version for package in (TORCH, CUPY)}
 
     def bind(self, problem: Problem) -> Launch:

@@ -50,7 +50,6 @@ class DefaultComparison:
 
     @property
     def is_default(self) -> bool:
-        """Whether the default was chosen."""
         return self.chosen == self.default
 
     @property

@@ -109,7 +109,6 @@ class Library:
 
     @property
     def subject(self) -> str:
-        """Its key in tables."""
         return reference_subject(self.name)
 
     def bind(self, problem: Problem) -> Launch:

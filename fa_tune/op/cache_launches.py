@@ -100,7 +100,6 @@ class CacheLaunches:
         return None if known is None else known.launch(q, cache)
 
     def remember(self, form: Hashable, prepared: Prepared) -> None:
-        """For later calls."""
         if len(self._known) >= MOST_KNOWN:
             self._known.clear()
         with suppress(TypeError):

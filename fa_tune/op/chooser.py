@@ -43,7 +43,6 @@ class Choice:
 
     @property
     def subject(self) -> str:
-        """The variant's key, or the library's subject."""
         return self.variant.key if self.served is None else reference_subject(self.served.library)
 
     @property

@@ -64,7 +64,6 @@ class Plans:
         return Plans(self._load, self._chooser_of)
 
     def chooser(self, device: int) -> Chooser:
-        """The chooser of a device."""
         with self._lock:
             if device not in self._choosers:
                 self._choosers[device] = self._chooser_of(device)
@@ -111,7 +110,6 @@ class Memo:
         self._served: dict[tuple[Workload, int], CoreKernel] = {}
 
     def kernel(self, workload: Workload, device: int) -> CoreKernel:
-        """As `Plans.kernel`."""
         known = self._served.get((workload, device))
         if known is None:
             if len(self._served) >= MOST_SERVED:

@@ -59,7 +59,6 @@ class Override:
                 )
 
     def remove(self) -> None:
-        """Back to what was before."""
         if self._order is not None:
             before, ours = self._order
             if torch._C._get_sdp_priority_order() == ours:  # nobody has set another

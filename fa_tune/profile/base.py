@@ -70,7 +70,6 @@ class ProfilerNotes:
     warnings: list[str] = field(default_factory=list)
 
     def warn(self, text: str) -> None:
-        """Keep a warning once."""
         if text not in self.warnings:
             self.warnings.append(text)
 
@@ -169,6 +168,5 @@ class OneByOne:
         raise NotImplementedError
 
     def measure_all(self, plans: Sequence[MeasurePlan], on_step: OnStep) -> Iterator[Attempt]:
-        """See `Profiler`."""
         for plan in plans:
             yield from self.measure(plan, on_step)

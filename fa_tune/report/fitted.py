@@ -48,7 +48,6 @@ class Legend:
         return [_family_part(name, numbered) for name, numbered in named]
 
     def lines(self, width: int, after: int = 0) -> list[str]:
-        """The same in lines that fit."""
         out: list[str] = []
         for part in self.by_family(after):
             if part.shared:

@@ -90,7 +90,6 @@ class Journal:
             self._db.close()
 
     def records(self) -> tuple[Record, ...]:
-        """Every record, in order."""
         return tuple(self._select(""))
 
     def find(self, digest: str, subject: str, workload: str) -> Attempt | None:

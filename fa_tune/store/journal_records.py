@@ -31,7 +31,6 @@ class AttemptRecord:
 
     @property
     def about(self) -> tuple[str, str]:
-        """Subject and workload."""
         return self.attempt.subject, self.attempt.workload
 
 

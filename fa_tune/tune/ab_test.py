@@ -63,7 +63,6 @@ class _Test:
         return f"{METHOD}:{self.pair[0]} / {self.pair[1]}"
 
     def fingerprint(self, session: Session) -> Fingerprint:
-        """What it depends on."""
         ours = [s for s in self.pair if not is_reference(s)]
         found = session.fingerprint_without_profiler(METHOD, ours)
         return dataclasses.replace(found, library=self.library) if self.library else found

@@ -172,7 +172,6 @@ def _get_ready(session: Session, gpu: WorkerGpu) -> None:
 def _requests(
     workload: Workload, configs: Sequence[Config], machine: Machine
 ) -> dict[Key, BuildRequest]:
-    """What to compile for one workload."""
     found = {}
     for config in families.worth_trying(configs, workload):
         traits = families.of(config).traits(config, workload)
@@ -191,7 +190,6 @@ class _Checks:
         self._requested: set[str] = set()
 
     def add(self, results: Iterable[BuildResult]) -> None:
-        """Verify those that have not been."""
         artifacts = [r.artifact for r in results if r.artifact is not None]
         left = [a for a in artifacts if verdict_key(a) not in self._requested]
         self._requested.update(map(verdict_key, left))

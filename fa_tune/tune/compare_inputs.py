@@ -69,7 +69,6 @@ class _InputsRequest:
 
     @property
     def name(self) -> str:
-        """What the worker calls it."""
         return f"{self.workload} {self.spec}"
 
     @property
@@ -89,7 +88,6 @@ class _InputsRequest:
         return f"{METHOD}:{subject} / {self.base}"
 
     def item(self) -> InputsItem:
-        """The worker's item."""
         kernels = tuple(KernelItem.of(s, a) for s, a in self.artifacts.items())
         own = "" if self.spec == self.own else str(self.own)
         return InputsItem(self.workload, str(self.spec), kernels, own)

@@ -230,7 +230,6 @@ class JournaledProfiler:
         return results
 
     def _look(self, request: Request) -> _Looked:
-        """What the journal holds."""
         plan, search = request.plan, request.search
         fingerprints = self._fingerprints(request)
         found: Attempts = {}
@@ -292,7 +291,6 @@ class JournaledProfiler:
         return found
 
     def _fingerprints(self, request: Request) -> dict[str, Fingerprint]:
-        """The fingerprint of each subject's attempt."""
         plan = request.plan
 
         def fingerprint(*names: str) -> Fingerprint:

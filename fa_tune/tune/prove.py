@@ -17,7 +17,7 @@ from signal import SIGHUP, SIGTERM
 from fa_tune.core.errors import FaTuneError, InvalidConfig, NoUsableVariant, ToolMissing
 from fa_tune.core.options import Progress
 from fa_tune.core.stats import median
-from fa_tune.store.capture.parts import VARIABLE, Settings, joined
+from fa_tune.store.capture.parts import Settings, joined
 from fa_tune.store.capture.schema import SCHEMA, Capture
 from fa_tune.store.proof import (
     FEWEST_PAIRS,
@@ -166,10 +166,8 @@ class _Runs:
         """What served the attention of a run with our kernels, which are ready from then on."""
         seconds = self.options.seconds
         limit_s = None if seconds is None else max(seconds, FIRST_RUN_S)
-        Settings(self._parts, self._parts / "inputs").save()
-        environment = self._environment(ours=True)
-        before, after = environment["PYTHONPATH"], str(capture.STARTUP)
-        environment |= {"PYTHONPATH": f"{after}{os.pathsep}{before}", VARIABLE: str(self._parts)}
+        settings = Settings(self._parts, self._parts / "inputs")
+        environment = capture.environment_of(settings, self._environment(ours=True))
         began, started = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
         self._value(True, limit_s, environment)
         self.first_s = time.perf_counter() - began

@@ -58,7 +58,6 @@ class Exploration:
 
     @property
     def sentence(self) -> str:
-        """For a reader."""
         text = f"{self.strategy} measured {self.scouted} of {self.configs} configs"
         if self.audit is not None:
             text += f"; {self.audit.sentence}"
@@ -120,7 +119,6 @@ class SearchResult:
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """Every attempt of every workload."""
         return tuple(a for r in self.results for a in r.attempts)
 
 

@@ -95,7 +95,6 @@ def open_machine(options: MachineOptions, progress: Progress) -> Machine:
 
 
 def _gpus(options: MachineOptions) -> Sequence[WorkerGpu]:
-    """GPUs of this machine."""
     if options.devices and options.device:
         raise InvalidConfig("--device names one GPU and --devices several; give one of them")
     if options.devices:
@@ -158,7 +157,6 @@ class ProfilerSelection:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the profiler is able to do."""
         return self.profiler.capabilities
 
     @cached_property
@@ -190,7 +188,6 @@ class Tally:
     measured: int = 0
 
     def add(self, other: Tally) -> None:
-        """Count those of another one as well."""
         self.reused += other.reused
         self.measured += other.measured
 
@@ -214,12 +211,10 @@ class Session:
 
     @property
     def pool(self) -> Pool:
-        """The GPUs that jobs run on."""
         return self.machine.pool
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the profiler is able to do."""
         return self.selection.capabilities
 
     @property
@@ -248,7 +243,6 @@ class Session:
         return dataclasses.replace(self, measure=measure)
 
     def with_inputs(self, inputs: InputSpec) -> Session:
-        """The same on other inputs."""
         return dataclasses.replace(self, measure=dataclasses.replace(self.measure, inputs=inputs))
 
     def fingerprint(self, runs: int, names: Sequence[str]) -> Fingerprint:

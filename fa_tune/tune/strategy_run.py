@@ -130,7 +130,6 @@ class _Run:
         return [_observation(i, self.attempts.get(keys[i])) for i in indices]
 
     def final(self, finalists: Sequence[str], audited: Sequence[str]) -> list[Attempt]:
-        """All of them side by side."""
         if audited:
             self._prepare(audited)
         tally = self.session.tally

@@ -30,7 +30,6 @@ class Verified:
     failures: Mapping[str, Attempt]
 
     def joined(self, other: Verified) -> Verified:
-        """Both."""
         return Verified({**self.verdicts, **other.verdicts}, {**self.failures, **other.failures})
 
 

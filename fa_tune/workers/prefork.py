@@ -86,7 +86,6 @@ class Prefork:
             _prepare(self._waiting, function, environment, device)
 
     def end(self) -> None:
-        """End the one that waits."""
         if self._waiting is not None:
             _end(self._waiting)
             self._waiting = None
@@ -126,7 +125,6 @@ class WaitingBelow:
     def give(
         self, job_path: Path, environment: Mapping[str, str], stdout_path: Path, stderr_path: Path
     ) -> subprocess.Popen[bytes] | None:
-        """As `Prefork.give`, once."""
         return _hand_over(self._process, job_path, environment, stdout_path, stderr_path)
 
     def prepare(self, function: str, environment: Mapping[str, str], device: int) -> None:

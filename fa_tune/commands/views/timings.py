@@ -52,7 +52,6 @@ class Timing:
 
     @classmethod
     def of(cls, attempt: Attempt) -> Timing:
-        """The timing of an attempt."""
         (row,) = rows_from_attempts([attempt])
         samples, found = row.samples_s or (), attempt.measurement
         return filled(

@@ -289,7 +289,6 @@ class Rounds:
         )
 
     def run(self) -> None:
-        """All rounds."""
         if not self._rule.next_round(time.monotonic())[1]:
             return
         self._settle()
@@ -319,7 +318,6 @@ class Rounds:
         return subject if is_reference(subject) else subject.partition(":")[0]
 
     def result(self, name: str, *, n_sets: int) -> TimeResult:
-        """Result of a subject."""
         subject = self._subjects[name]
         clocks = subject.clocks_hz
         return TimeResult(

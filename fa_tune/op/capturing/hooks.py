@@ -94,7 +94,6 @@ class _Operator:
         return self._kernel.call_boxed(keys, *args, **kwargs)
 
     def remove(self) -> None:
-        """Back to what was before."""
         self._library._destroy()
 
 

@@ -39,14 +39,12 @@ class Budget:
 
     @property
     def is_left(self) -> bool:
-        """Whether anything may be spent."""
         now = self._clock()
         self._saved = min(MOST_SAVED_S, self._saved + SHARE * (now - self._then))
         self._then = now
         return self._saved > 0
 
     def spend(self, seconds: float) -> None:
-        """Take from it."""
         self._saved -= seconds
 
 

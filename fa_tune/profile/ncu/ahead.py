@@ -36,7 +36,6 @@ class Ahead:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there is a process."""
         return self._waiting is not None
 
     def start(self) -> None:

@@ -114,7 +114,6 @@ class LogTable:
         return not self.rows and not self.blocks
 
     def add(self, row: LogRow) -> None:
-        """Append a row."""
         self.rows.append(row)
         if self.is_raw and len(self.rows) == BLOCK_ROWS:
             self.close()

@@ -117,13 +117,11 @@ class NcuProfiler:
         return f"flush {self._cache_control}"
 
     def warm_up(self) -> None:
-        """See `profile.base.Profiler`."""
         if self._export is None:  # of two processes each would write the report
             with suppress(ToolMissing):  # measuring will say what is missing
                 self._ahead.start()
 
     def get_ready(self, gpu: str, device: int) -> None:
-        """See `profile.base.Profiler`."""
         self._ahead.prepare(pinned_to(gpu), 0 if gpu else device)
 
     def measure_all(self, plans: Sequence[MeasurePlan], on_step: OnStep) -> Iterator[Attempt]:
@@ -371,7 +369,6 @@ class _Item:
 
     @property
     def name(self) -> str:
-        """Its name in the worker."""
         return f"{self.plan.workload.key} {self.subject}"
 
     @property
@@ -382,7 +379,6 @@ class _Item:
 
     @property
     def item(self) -> WorkloadItem:
-        """The worker's item."""
         artifact = self.plan.artifacts.get(self.subject)
         return WorkloadItem.of(self.subject, artifact, workload=self.plan.workload.key)
 

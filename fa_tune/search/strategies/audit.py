@@ -30,7 +30,6 @@ class Audit:
 
     @property
     def sentence(self) -> str:
-        """For a reader."""
         if not self.skipped:
             return "nothing was skipped"
         if not self.measured:

@@ -18,11 +18,9 @@ class InOrder(StrategyMemory):
             self.random.shuffle(self._order)
 
     def begin_with(self, indices: Sequence[int]) -> None:
-        """Move these points to the beginning of the order."""
         self._order = list(dict.fromkeys([*indices, *self._order]))
 
     def propose(self, n: int) -> list[int]:
-        """The next `n` of the order."""
         return self.take(self.free(self._order)[:n])
 
 

@@ -28,7 +28,6 @@ class RoundRobin:
         self._turn = 0
 
     def propose(self, n: int) -> list[int]:
-        """Points of the families whose turn it is."""
         chosen: list[int] = []
         done: set[int] = set()
         while len(chosen) < n and len(done) < len(self._strategies):
@@ -42,7 +41,6 @@ class RoundRobin:
         return chosen
 
     def observe(self, observations: Sequence[Observation]) -> None:
-        """Tell each strategy what became of its own points."""
         for which, strategy in enumerate(self._strategies):
             start, end = self._starts[which], self._ends[which]
             own = [o for o in observations if start <= o.index < end]

@@ -28,17 +28,14 @@ class Settings:
     keep_inputs: int = 0
 
     def save(self) -> None:
-        """For `of`."""
         text = json.dumps(codec.dump(self))
         replace_file(self.folder / _SETTINGS, text.encode(), synced=False)
 
     @classmethod
     def of(cls, folder: Path) -> Settings:
-        """Those that were saved in a folder."""
         return codec.load(cls, read_json(folder / _SETTINGS))
 
     def new_part(self) -> Path:
-        """A path for this process's part."""
         return self.folder / f"{os.getpid()}-{time.monotonic_ns()}{_PART}"
 
 

@@ -62,7 +62,6 @@ class EntryMatch:
 
     @property
     def chosen(self) -> Variant:
-        """What to run."""
         return self.entry.chosen if self.interpolated is None else self.interpolated
 
 

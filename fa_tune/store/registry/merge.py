@@ -57,7 +57,6 @@ def merge_registries(*registries: Registry) -> Registry:
 
 
 def _by_evidence(registries: Iterable[Registry]) -> list[Entry]:
-    """All entries, the best-supported last."""
     return sorted((entry for r in registries for entry in r.entries), key=evidence)
 
 

@@ -250,11 +250,9 @@ class Registry:
 
     @classmethod
     def of(cls, entries: Sequence[Entry] = ()) -> Registry:
-        """A registry of entries, in any order."""
         return cls(SCHEMA, tuple(entries))
 
     def get(self, key: EntryKey) -> Entry | None:
-        """The entry with a key, or None."""
         return next((e for e in self.entries if e.key == key), None)
 
 

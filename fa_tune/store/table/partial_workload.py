@@ -14,7 +14,6 @@ class PartialWorkload(WorkloadParts):
 
     @classmethod
     def of(cls, row: Row) -> PartialWorkload:
-        """What a row says."""
         return cls(**{name: getattr(row, name) for name in PARTS})
 
     def merge(self, other: PartialWorkload) -> PartialWorkload:

@@ -154,7 +154,6 @@ class RayGpu(WorkerGpu):
     ray: Any
 
     def profiler_here(self, profiler: Profiler) -> Profiler:
-        """See `WorkerGpu`."""
         assert isinstance(profiler, RemoteProfiler)
         return dataclasses.replace(profiler, gpu=self)
 
@@ -173,7 +172,6 @@ class RayGpu(WorkerGpu):
         item_timeout_s: float,
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> Iterator[ItemResult]:
-        """See `WorkerGpu`."""
         files = read_files(files_of(items))
         call = self.actor.run_items.options(num_returns="streaming")
         limits = item_timeout_s, start_timeout_s
