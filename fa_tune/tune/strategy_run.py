@@ -192,10 +192,7 @@ def strategy_over(name: str, spaces: Sequence[Space], seed: int) -> Strategy:
 def _observation(index: int, attempt: Attempt | None) -> Observation:
     """What a strategy is told; None: it did not compile or failed its check."""
     found = attempt.measurement if attempt is not None and attempt.outcome is Outcome.OK else None
-    if found is None:
-        return Observation(index, None)
-    counters = {name: q.value for name, q in found.counters.items()}
-    return Observation(index, median(found.samples_s), counters)
+    return Observation(index, None if found is None else median(found.samples_s))
 
 
 def _best(times: Mapping[str, float]) -> list[str]:

@@ -53,15 +53,13 @@ class ItemResult:
     """The end of one item.
 
     `value` is what the handler gave to `done` (outcome OK); failures reported by the
-    handler have its outcome and reason.  CRASHED and TIMED_OUT come from supervision, with
-    the end of the worker's stderr (at most 8 KiB, which may hold other items' output).
+    handler have its outcome and reason.  CRASHED and TIMED_OUT come from supervision.
     """
 
     item: str
     outcome: Outcome
     value: Any | None
     reason: str = ""
-    stderr_tail: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,9 +80,6 @@ class ChildEnd:
     failed_item: str | None
     results: Mapping[str, ItemResult]
     events: tuple[Event, ...]
-    stderr_tail: str
-    stdout_path: Path
-    stderr_path: Path
 
     @property
     def was_killed(self) -> bool:
@@ -253,9 +248,7 @@ class Child:
         if self._open is not None:
             hung = self._timed_out and not self._last_words
             outcome = Outcome.TIMED_OUT if hung else Outcome.CRASHED
-            self.results[self._open] = ItemResult(
-                self._open, outcome, None, self._reason(), self._stderr_tail()
-            )
+            self.results[self._open] = ItemResult(self._open, outcome, None, self._reason())
 
     def end(self) -> ChildEnd:
         """Its end; to be read after `events` is through."""
@@ -269,9 +262,6 @@ class Child:
             failed_item=self._open,
             results=self.results,
             events=tuple(self._events),
-            stderr_tail=self._stderr_tail(),
-            stdout_path=self._stdout_path,
-            stderr_path=self._stderr_path,
         )
 
     def _take_in(self, event: Event) -> Event:
@@ -290,8 +280,7 @@ class Child:
                 self.results[item] = ItemResult(item, event.outcome, None, event.text)
             case EventKind.STICKY_ERROR:
                 self._last_words = event.text
-                tail = self._stderr_tail()
-                crashed = ItemResult(item, Outcome.CRASHED, None, event.text, tail)
+                crashed = ItemResult(item, Outcome.CRASHED, None, event.text)
                 self.results.setdefault(item, crashed)
             case EventKind.RAISED | EventKind.UNUSABLE:
                 self._last_words = event.text

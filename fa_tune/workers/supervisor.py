@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -65,15 +65,7 @@ _FORGOTTEN = "the handler returned without a result for this item"
 
 
 class WorkerUnusable(ToolMissing):
-    """The worker does not get as far as its first item: nothing is known about the rest.
-
-    `remaining` are the items without a result, `stderr_tail` the worker's last words.
-    """
-
-    def __init__(self, message: str, remaining: Sequence[str], stderr_tail: str) -> None:
-        super().__init__(message)
-        self.remaining = tuple(remaining)
-        self.stderr_tail = stderr_tail
+    """The worker does not get as far as its first item: nothing is known about the rest."""
 
 
 class RunOptions(ChildOptions, total=False):
@@ -81,16 +73,11 @@ class RunOptions(ChildOptions, total=False):
 
     - `run_dir`: each child works in its own folder `child-000`, `child-001`, … of it; without
       it in a temporary one, removed at the end;
-    - `on_child_end`: called with every child's end before its failed item is yielded;
-    - `max_restarts`: by default restarts are bounded by the number of items, as each one costs
-      an item;
     - `retry_after_sigkill`: a worker that somebody killed with SIGKILL, which nothing on a GPU
       can send, costs its item one more try, with its partials; the second time the item failed.
     """
 
     run_dir: Path | None
-    on_child_end: Callable[[ChildEnd], None] | None
-    max_restarts: int | None
     retry_after_sigkill: bool
 
 
@@ -107,15 +94,14 @@ def run_items(
     items' dicts are JSON.
 
     Raises ToolMissing if the wrapper is not installed, and WorkerUnusable (after the results
-    there are) if workers cannot get started or `max_restarts` is used up.
+    there are) if workers cannot get started.
     """
     plan = SharedSettings.of(handler, shared, options)
-    on_child_end = options.get("on_child_end")
     retries = options.get("retry_after_sigkill", False)
     remaining = {name: dict(spec) for name, spec in items.items()}
     partials = {name: list(spec.get("_partials", [])) for name, spec in items.items()}
     retried: set[str] = set()
-    starts = _Starts(options.get("max_restarts"))
+    starts = _Starts()
     with _folder(options.get("run_dir")) as root:
         while remaining:
             given = {
@@ -129,8 +115,6 @@ def run_items(
                         yield child.results[event.item]
             end = child.end()
             starts.children += 1
-            if on_child_end is not None:
-                on_child_end(end)
             if end.failed_item is not None:
                 if retries and end.was_killed and end.failed_item not in retried:
                     retried.add(end.failed_item)
@@ -142,27 +126,21 @@ def run_items(
                     yield ItemResult(name, Outcome.CRASHED, None, _FORGOTTEN)
                 return
             if remaining:
-                starts.check(end, remaining)
+                starts.check(end)
 
 
 class _Starts:
     """The number of workers started, and of those in vain."""
 
-    def __init__(self, max_restarts: int | None) -> None:
+    def __init__(self) -> None:
         self.children = 0
-        self._max_restarts = max_restarts
         self._fruitless = 0
 
-    def check(self, end: ChildEnd, remaining: Mapping[str, Any]) -> None:
+    def check(self, end: ChildEnd) -> None:
         """Whether another worker is worth it after one ended; raises WorkerUnusable."""
         self._fruitless = 0 if end.results else self._fruitless + 1
-        reason = ""
         if self._fruitless == 2 or any(event.kind is EventKind.UNUSABLE for event in end.events):
-            reason = f"the worker cannot start: {end.reason}"
-        elif self._max_restarts is not None and self.children > self._max_restarts:
-            reason = f"gave up after {self.children} workers: {end.reason}"
-        if reason:
-            raise WorkerUnusable(reason, tuple(remaining), end.stderr_tail)
+            raise WorkerUnusable(f"the worker cannot start: {end.reason}")
 
 
 def run_child(

@@ -126,7 +126,7 @@ def run(
         env=ENVIRONMENT,
     )
     log = folder / "sanitizer.log"
-    assert log.exists(), f"{end.reason}; {end.stderr_tail}"
+    assert log.exists(), end.reason
     return end, log.read_text(errors="replace")
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from contextvars import copy_context
+from pathlib import Path
 
 from fa_tune.core.model import Outcome
-from fa_tune.workers.supervisor import CALLED_OFF, CalledOff, ChildEnd
+from fa_tune.workers.supervisor import CALLED_OFF, CalledOff
 from tests.workers.runs import start
 
 
@@ -19,12 +20,11 @@ def test_an_item_hit_by_sigkill_is_tried_again_and_has_failed_the_second_time() 
     assert results[1].reason == "killed by SIGKILL (out of memory?)"
 
 
-def test_what_crashed_by_itself_is_not_tried_again() -> None:
-    ends: list[ChildEnd] = []
+def test_what_crashed_by_itself_is_not_tried_again(tmp_path: Path) -> None:
     doing = {"bad": "segfault", "worse": "leave", "good": "ok"}
-    results = list(start(doing, retry_after_sigkill=True, on_child_end=ends.append))
+    results = list(start(doing, retry_after_sigkill=True, run_dir=tmp_path))
     assert [r.outcome for r in results] == [Outcome.CRASHED, Outcome.CRASHED, Outcome.OK]
-    assert [end.failed_item for end in ends] == ["bad", "worse", None]
+    assert len(list(tmp_path.iterdir())) == len(doing)
 
 
 def test_work_that_is_called_off_ends_with_its_process() -> None:

@@ -159,8 +159,7 @@ class NcuProfiler:
             fruitless = fruitless + 1 if len(remaining) == before else 0
             if fruitless > 1:
                 if not _began(end):
-                    text = f"the worker below ncu cannot start: {end.reason}"
-                    raise WorkerUnusable(text, tuple(remaining), end.stderr_tail)
+                    raise WorkerUnusable(f"the worker below ncu cannot start: {end.reason}")
                 for item in remaining.values():
                     text = f"ncu ended without a result: {end.reason or 'no launch was profiled'}"
                     yield Attempt(item.subject, item.plan.workload.key, Outcome.CRASHED, text)

@@ -34,11 +34,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Observation:
-    """What became of a point: seconds, or None where it failed; counters where collected."""
+    """What became of a point: seconds, or None where it failed."""
 
     index: int
     time_s: float | None
-    counters: Mapping[str, float] = field(default_factory=dict)
 
 
 class Strategy(Protocol):
@@ -155,14 +154,12 @@ class StrategyMemory:
         self.name = name
         self.proposed: dict[int, None] = {}
         self.seen: dict[int, float | None] = {}  # index → seconds, None: failed
-        self.counters: dict[int, Mapping[str, float]] = {}
         self.random = random.Random(f"{name}:{seed}")
 
     def observe(self, observations: Sequence[Observation]) -> None:
         """Remember; what was measured need not be proposed."""
         for observation in observations:
             self.seen[observation.index] = observation.time_s
-            self.counters[observation.index] = observation.counters
             self.proposed.setdefault(observation.index)
 
     def free(self, indices: Iterable[int] | None = None) -> list[int]:

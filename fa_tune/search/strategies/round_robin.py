@@ -48,7 +48,7 @@ class RoundRobin:
                 if observation.time_s is not None:
                     found = observation.time_s, which
                     self._fastest = min(self._fastest or found, found)
-            strategy.observe([Observation(o.index - start, o.time_s, o.counters) for o in own])
+            strategy.observe([Observation(o.index - start, o.time_s) for o in own])
 
     def _next_family(self, among: Sequence[int]) -> int:
         least = min(among, key=lambda i: (self._proposed[i], i))

@@ -30,7 +30,7 @@ from fa_tune.tune.fleet.ray_actor import (
     package_sources,
     read_files,
 )
-from fa_tune.workers.supervisor import CALLED_OFF, CalledOff, ItemResult, WorkerUnusable
+from fa_tune.workers.supervisor import CALLED_OFF, CalledOff, ItemResult
 
 AUTO = "auto"
 ACTOR = "fa_tune.tune.fleet.ray_actor:RemoteGpu"
@@ -199,14 +199,12 @@ class RayGpu(WorkerGpu):
             return self.ray.get(answer)
         except exceptions.RayTaskError as error:
             cause = getattr(error, "cause", None)
-            if isinstance(cause, WorkerUnusable):
-                raise WorkerUnusable(str(cause), (), "") from None
             if isinstance(cause, Exception) and type(cause).__module__.startswith("fa_tune."):
                 raise cause from None
             raise
         except exceptions.RayError as error:
             died = f"the worker on {self.label} died: {_line(error)}"
-            raise Interrupted(died, (), "") from None  # another may have taken its place
+            raise Interrupted(died) from None  # another may have taken its place
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ def test_what_was_interrupted_is_done_again_but_not_for_ever() -> None:
     def work(gpu: Any, shown: Any, job: int) -> int:
         tries.append(job)
         if job == 1 and tries.count(1) < 3:
-            raise Interrupted("the worker died", (), "")
+            raise Interrupted("the worker died")
         return job
 
     assert pool.each(range(3), work, Stages()) == [0, 1, 2]
@@ -96,7 +96,7 @@ def test_what_was_interrupted_is_done_again_but_not_for_ever() -> None:
 
     def never(gpu: Any, shown: Any, job: int) -> None:
         tries.append(job)
-        raise Interrupted("the worker died", (), "")
+        raise Interrupted("the worker died")
 
     tries.clear()
     with pytest.raises(Interrupted, match="the worker died"):
@@ -122,7 +122,7 @@ def test_a_lost_gpu_stays_lost() -> None:
 
     def work(gpu: Any, shown: Any, job: int) -> str:
         if gpu.label == "x":
-            raise WorkerUnusable("no device", (), "")
+            raise WorkerUnusable("no device")
         time.sleep(0.02)  # time for the other to take one
         return str(gpu.label)
 
@@ -137,7 +137,7 @@ def test_the_last_gpu_lost_says_where_things_stand() -> None:
     pool = Pool([Pretended("x"), Pretended("y")])
 
     def work(gpu: Any, shown: Any, job: int) -> None:
-        raise WorkerUnusable(f"no device at {gpu.label}", (), "")
+        raise WorkerUnusable(f"no device at {gpu.label}")
 
     with pytest.raises(GpusLost, match=r"all 2 GPUs are lost, the last one [xy]: no device"):
         pool.each(range(3), work, Stages())
@@ -154,7 +154,7 @@ def test_a_gpu_that_cannot_even_be_asked_does_not_leave_others_waiting() -> None
 
     def work(gpu: Any, shown: Any, job: int) -> None:
         if gpu.label == "x":
-            raise WorkerUnusable("no device", (), "")
+            raise WorkerUnusable("no device")
         time.sleep(0.05)
 
     with pytest.raises(OSError, match="no such pipe"):
@@ -187,7 +187,7 @@ def test_an_only_gpu_that_recovers_goes_on_and_one_that_does_not_is_lost() -> No
     def work(gpu: Any, shown: Any, job: int) -> int:
         tries.append(job)
         if len(tries) < 3:
-            raise Interrupted("the worker died", (), "")
+            raise Interrupted("the worker died")
         return job
 
     assert Pool([Pretended("x", works=True)]).each([7], work, Stages()) == [7]
