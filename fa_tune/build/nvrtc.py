@@ -19,7 +19,7 @@ from typing import Any
 
 from fa_tune.build.memo import remembered
 from fa_tune.build.ptxas_log import first_error
-from fa_tune.core.errors import NoUsableVariant, ToolMissing
+from fa_tune.core.errors import NoUsableVariant, ToolMissing, first_line
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def _bindings() -> Any:
         from cuda.bindings import nvrtc
     except ImportError as error:
         raise ToolMissing(
-            f"cuda-bindings cannot be imported ({_first_line(error)}); "
+            f"cuda-bindings cannot be imported ({first_line(error)}); "
             "install it with: pip install cuda-bindings"
         ) from None
     # What the releases of the loader raise.
@@ -177,11 +177,7 @@ def _preload() -> bool:
 
 
 def _not_loadable(error: Exception) -> ToolMissing:
-    return ToolMissing(f"the NVRTC library cannot be loaded ({_first_line(error)}); {INSTALL}")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return ToolMissing(f"the NVRTC library cannot be loaded ({first_line(error)}); {INSTALL}")
 
 
 def _checked(result: Any) -> Any:

@@ -23,6 +23,12 @@ import json
 import re
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text."""
+    lines = str(error).strip().splitlines()
+    return lines[0].strip() if lines else type(error).__name__
+
+
 def one_line(text: str) -> str:
     """Without line breaks."""
     return " ".join(text.split())

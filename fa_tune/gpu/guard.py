@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from fa_tune.build.ptxas_log import first_error
-from fa_tune.core.errors import DriverError, InvalidConfig
+from fa_tune.core.errors import DriverError, InvalidConfig, first_line
 from fa_tune.core.jobs import KernelItem
 from fa_tune.core.model import Outcome
 from fa_tune.gpu.runners import Runner, runner_of
@@ -126,8 +126,3 @@ def deadline_s(limit_s: float | None, took_s: Sequence[float]) -> float | None:
     if limit_s is None or not took_s:
         return limit_s
     return min(limit_s, max(HANG_LEAST_S, HANG_TIMES * statistics.median_low(took_s)))
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's text."""
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fa_tune.core.errors import InvalidConfig, ToolMissing
+from fa_tune.core.errors import InvalidConfig, ToolMissing, first_line
 from fa_tune.core.model import reference_subject
 from fa_tune.core.workload import FORWARD, OPTIONAL, Workload
 from fa_tune.operations.base import Launch, Problem
@@ -185,9 +185,3 @@ def find(module: str, path: Sequence[str] | None = None) -> importlib.machinery.
 def sides(workload: Workload) -> tuple[int | None, int | None]:
     """The sides of the window, of which a causal mask is the right one."""
     return workload.window_left, 0 if workload.causal else workload.window_right
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's text."""
-    lines = str(error).strip().splitlines()
-    return lines[0].strip() if lines else type(error).__name__

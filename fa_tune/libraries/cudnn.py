@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from fa_tune.core.errors import first_line
 from fa_tune.core.workload import BACKWARD, FORWARD, Workload
 from fa_tune.libraries import sdpa
-from fa_tune.libraries.base import BASIC, TORCH, UNKNOWN, Attend, Library, Package, first_line
+from fa_tune.libraries.base import BASIC, TORCH, UNKNOWN, Attend, Library, Package
 from fa_tune.libraries.fa2 import no_dropout
 from fa_tune.operations.base import Launch, Problem, Tensors
 

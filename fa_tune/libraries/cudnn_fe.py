@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+from fa_tune.core.errors import first_line
 from fa_tune.core.workload import BACKWARD, FORWARD
 from fa_tune.libraries.base import (
     BASIC,
@@ -17,7 +18,6 @@ from fa_tune.libraries.base import (
     WINDOW,
     Library,
     Package,
-    first_line,
     sides,
 )
 from fa_tune.libraries.cudnn import version_of

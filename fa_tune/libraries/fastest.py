@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from fa_tune.core.errors import InvalidConfig
-from fa_tune.libraries.base import Library, first_line
+from fa_tune.core.errors import InvalidConfig, first_line
+from fa_tune.libraries.base import Library
 from fa_tune.operations.base import Launch
 
 ROUNDS = 5

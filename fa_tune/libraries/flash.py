@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fa_tune.libraries.base import Library, first_line
+from fa_tune.core.errors import first_line
+from fa_tune.libraries.base import Library
 from fa_tune.operations.base import Launch, Problem, Tensors
 
 if TYPE_CHECKING:

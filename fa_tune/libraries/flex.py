@@ -7,8 +7,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from fa_tune.core.errors import first_line
 from fa_tune.core.workload import FORWARD, Workload
-from fa_tune.libraries.base import BASIC, TORCH, WINDOW, Library, Package, first_line, sides
+from fa_tune.libraries.base import BASIC, TORCH, WINDOW, Library, Package, sides
 from fa_tune.operations.base import Launch, Problem, Tensors
 
 if TYPE_CHECKING:

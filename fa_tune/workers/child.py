@@ -24,7 +24,17 @@ from fa_tune.core.errors import ToolMissing
 from fa_tune.core.model import Outcome
 from fa_tune.core.signals import signal_name
 from fa_tune.workers.prefork import PREFORK, WORKER, Waiting
-from fa_tune.workers.protocol import Event, EventKind, JobFile, ProcessRef, ProgressReader
+from fa_tune.workers.protocol import (
+    JOB,
+    PROGRESS,
+    STDERR,
+    STDOUT,
+    Event,
+    EventKind,
+    JobFile,
+    ProcessRef,
+    ProgressReader,
+)
 
 CHILD_ENVIRONMENT = {
     "LC_ALL": "C",  # decimal points and messages as our parsers expect them
@@ -37,6 +47,8 @@ POLL_S = 0.02
 TERM_GRACE_S = 2.0  # from SIGTERM to SIGKILL
 KILL_WAIT_S = 30.0  # a process inside the GPU driver may take its time to die
 TAIL_BYTES = 8192
+START_TIMEOUT_S = 120.0
+EXIT_TIMEOUT_S = 60.0
 
 
 class CalledOff(BaseException):
@@ -93,63 +105,18 @@ class ChildOptions(TypedDict, total=False):
     """Settings of a child: its time limits in seconds (see `fa_tune.workers.supervisor`), and
 
     - `waiting`: a worker below that wrapper that may take the job;
-    - `wrapper`: put before its command, as in ["ncu", "--log-file", "{run_dir}/ncu.csv"];
+    - `wrapper`: put before its command, as in ["ncu", "--log-file", "ncu.csv"];
     - `env`: added to its environment;
     - `on_event`: called with every record.
-
-    `{run_dir}` in `wrapper` and in the values of `env` becomes the child's folder.
     """
 
     item_timeout_s: Required[float]
-    start_timeout_s: float  # 120
-    exit_timeout_s: float  # 60
+    start_timeout_s: float  # START_TIMEOUT_S
+    exit_timeout_s: float  # EXIT_TIMEOUT_S
     wrapper: Sequence[str]
     waiting: Waiting | None
     env: Mapping[str, str] | None
     on_event: Callable[[Event], None] | None
-
-
-@dataclass(frozen=True)
-class SharedSettings:
-    """The settings that all children of one call share; the fields are `ChildOptions`."""
-
-    handler: str
-    shared: Mapping[str, Any]
-    item_timeout_s: float
-    start_timeout_s: float
-    exit_timeout_s: float
-    wrapper: tuple[str, ...]
-    waiting: Waiting | None
-    env: Mapping[str, str]
-    on_event: Callable[[Event], None] | None
-
-    @classmethod
-    def of(cls, handler: str, shared: Mapping[str, Any], options: ChildOptions) -> SharedSettings:
-        """The plan of these options, or their defaults."""
-        return cls(
-            handler,
-            shared,
-            item_timeout_s=options["item_timeout_s"],
-            start_timeout_s=options.get("start_timeout_s", 120),
-            exit_timeout_s=options.get("exit_timeout_s", 60),
-            wrapper=tuple(options.get("wrapper", ())),
-            waiting=options.get("waiting"),
-            env=options.get("env") or {},
-            on_event=options.get("on_event"),
-        )
-
-    def command(self, job_path: Path) -> list[str]:
-        """The command line; raises ToolMissing if the wrapper is not installed."""
-        if not self.wrapper:
-            return [*WORKER, str(job_path)]
-        if shutil.which(self.wrapper[0]) is None:
-            raise ToolMissing(f"{self.wrapper[0]} not found on PATH; install it or do without")
-        wrapper = [word.replace("{run_dir}", str(job_path.parent)) for word in self.wrapper]
-        return [*WORKER, "--tied", str(os.getpid()), *wrapper, *WORKER, str(job_path)]
-
-    def given(self, folder: Path) -> dict[str, str]:
-        """`env` for a child that works in `folder`."""
-        return {name: text.replace("{run_dir}", str(folder)) for name, text in self.env.items()}
 
 
 def worker_environment(given: Mapping[str, str]) -> dict[str, str]:
@@ -168,14 +135,20 @@ class Child:
     As a context manager: started on entry; on exit, gone with its whole process group.
     """
 
-    def __init__(self, plan: SharedSettings, items: Mapping[str, Any], folder: Path) -> None:
+    def __init__(
+        self,
+        handler: str,
+        shared: Mapping[str, Any],
+        items: Mapping[str, Any],
+        folder: Path,
+        options: ChildOptions,
+    ) -> None:
         self.results: dict[str, ItemResult] = {}
-        self._plan = plan
-        self._items = items
+        self._job = JobFile(handler, shared, items, ProcessRef.me())
         self._folder = folder.absolute()
-        self._stdout_path = self._folder / "stdout.log"
-        self._stderr_path = self._folder / "stderr.log"
-        self._progress = ProgressReader(self._folder / "progress")
+        self._options = options
+        self._wrapper = tuple(options.get("wrapper", ()))
+        self._progress = ProgressReader(self._folder / PROGRESS)
         self._events: list[Event] = []
         self._worker: ProcessRef | None = None
         self._open: str | None = None  # the item last begun, if it has no final result
@@ -186,26 +159,23 @@ class Child:
 
     def __enter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)
-        plan, progress_path = self._plan, self._folder / "progress"
-        job_path = self._folder / "job.json"
-        job = JobFile(plan.handler, plan.shared, self._items, str(progress_path), ProcessRef.me())
-        job.write(job_path)
-        progress_path.write_bytes(b"")
+        self._job.write(self._folder / JOB)
+        (self._folder / PROGRESS).write_bytes(b"")
         self._restart_clock()
-        with self._stdout_path.open("wb") as stdout, self._stderr_path.open("wb") as stderr:
-            waiting: Waiting | None = plan.waiting if plan.wrapper else PREFORK.get()
+        env = self._options.get("env") or {}
+        with (self._folder / STDOUT).open("wb") as out, (self._folder / STDERR).open("wb") as err:
+            waiting = self._options.get("waiting") if self._wrapper else PREFORK.get()
             if waiting is not None:
-                given = {**CHILD_ENVIRONMENT, **plan.given(self._folder)}
-                taken = waiting.give(job_path, given, self._stdout_path, self._stderr_path)
+                taken = waiting.give(self._folder, {**CHILD_ENVIRONMENT, **env})
                 if taken is not None:
                     self._process = taken
                     return self
             self._process = subprocess.Popen(
-                plan.command(job_path),
+                self._command(),
                 stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                env=worker_environment(plan.given(self._folder)),
+                stdout=out,
+                stderr=err,
+                env=worker_environment(env),
                 start_new_session=True,  # its own group; and a terminal's Ctrl-C is ours alone
             )
         return self
@@ -217,6 +187,15 @@ class Child:
         trace: TracebackType | None,
     ) -> None:
         self._stop()
+
+    def _command(self) -> list[str]:
+        """The command line; raises ToolMissing if the wrapper is not installed."""
+        worker = [*WORKER, str(self._folder / JOB)]
+        if not self._wrapper:
+            return worker
+        if shutil.which(self._wrapper[0]) is None:
+            raise ToolMissing(f"{self._wrapper[0]} not found on PATH; install it or do without")
+        return [*WORKER, "--tied", str(os.getpid()), *self._wrapper, *worker]
 
     def events(self) -> Iterator[Event]:
         """Every record as it arrives, until the process has ended or its time is up.
@@ -273,7 +252,7 @@ class Child:
                 self._worker = ProcessRef(**event.value)
             case EventKind.BEGIN:
                 self._open = item
-                self._open_timeout_s = event.timeout_s or self._plan.item_timeout_s
+                self._open_timeout_s = event.timeout_s or self._options["item_timeout_s"]
             case EventKind.DONE if not known:
                 self.results[item] = ItemResult(item, Outcome.OK, event.value)
             case EventKind.FAILED if not known and event.outcome is not None:
@@ -289,17 +268,17 @@ class Child:
         if self._open in self.results:
             self._open = None
         self._restart_clock()
-        if self._plan.on_event is not None:
-            self._plan.on_event(event)
+        if (on_event := self._options.get("on_event")) is not None:
+            on_event(event)
         return event
 
     def _restart_clock(self) -> None:
         if self._finished or self._last_words:
-            self._allowed_s = self._plan.exit_timeout_s
+            self._allowed_s = self._options.get("exit_timeout_s", EXIT_TIMEOUT_S)
         elif self._open is not None:
             self._allowed_s = self._open_timeout_s
         else:
-            self._allowed_s = self._plan.start_timeout_s
+            self._allowed_s = self._options.get("start_timeout_s", START_TIMEOUT_S)
         self._deadline = time.monotonic() + self._allowed_s
 
     def _reason(self) -> str:
@@ -314,7 +293,7 @@ class Child:
             hint = " (out of memory?)" if status == -signal.SIGKILL else ""
             return f"killed by {signal_name(-status)}{hint}"
         # A wrapper passes on the death of its program in the way of shells.
-        name = f" ({signal_name(status - 128)})" if self._plan.wrapper and status > 128 else ""
+        name = f" ({signal_name(status - 128)})" if self._wrapper and status > 128 else ""
         lines = self._stderr_tail().split("\n")
         last = next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")
         said = f"; stderr ends: {last}" if last else ""
@@ -322,7 +301,7 @@ class Child:
 
     def _stderr_tail(self) -> str:
         """The last lines of stderr, at most TAIL_BYTES, however much was written."""
-        with self._stderr_path.open("rb") as log:
+        with (self._folder / STDERR).open("rb") as log:
             start = max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES)
             log.seek(start)
             text = log.read(TAIL_BYTES).decode("utf-8", "replace")

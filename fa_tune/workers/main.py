@@ -37,7 +37,17 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fa_tune.core.model import Outcome
-from fa_tune.workers.protocol import Event, EventKind, JobFile, ProcessRef, encode
+from fa_tune.workers.protocol import (
+    JOB,
+    PROGRESS,
+    STDERR,
+    STDOUT,
+    Event,
+    EventKind,
+    JobFile,
+    ProcessRef,
+    encode,
+)
 
 EXIT_RAISED = 1
 EXIT_UNUSABLE = 2
@@ -129,13 +139,14 @@ def main(arguments: list[str]) -> int:
 
     if arguments[0] == "--prefork":
         return _wait_for_a_job(int(arguments[1]), arguments[2:])
-    job = JobFile.read(Path(arguments[0]))
+    path = Path(arguments[0])
+    job = JobFile.read(path)
     if not _die_with_parent(job.supervisor.pid):
         threading.Thread(target=_die_with, args=(job.supervisor,), daemon=True).start()
     faulthandler.enable()  # a segfault leaves the Python stack in the log
     _forbid_core_dumps()
 
-    report = Report(Path(job.progress_path), job.items)
+    report = Report(path.with_name(PROGRESS), job.items)
     me = ProcessRef.me()
     report._send(Event(EventKind.STARTED, value={"pid": me.pid, "start_ticks": me.start_ticks}))
     try:
@@ -161,7 +172,7 @@ def _wait_for_a_job(supervisor_pid: int, modules: Sequence[str]) -> int:
     without one, nothing."""
     if supervisor_pid and not _die_with_parent(supervisor_pid):
         return EXIT_ORPHANED
-    found: list[dict[str, Any]] = []
+    found: list[Path] = []
     listener = threading.Thread(target=_listen, args=(found,), daemon=True)
     listener.start()
     gc.disable()  # of importing torch, a sixth is looking for garbage where there is none
@@ -171,29 +182,29 @@ def _wait_for_a_job(supervisor_pid: int, modules: Sequence[str]) -> int:
     gc.freeze()
     gc.enable()
     listener.join()
-    request = found[0]
+    folder = found[0]
     for path, flags, descriptor in (
         (os.devnull, os.O_RDONLY, 0),
-        (request["stdout"], os.O_WRONLY | os.O_APPEND, 1),
-        (request["stderr"], os.O_WRONLY | os.O_APPEND, 2),
+        (folder / STDOUT, os.O_WRONLY | os.O_APPEND, 1),
+        (folder / STDERR, os.O_WRONLY | os.O_APPEND, 2),
     ):
         opened = os.open(path, flags)
         os.dup2(opened, descriptor)
         os.close(opened)
-    status = main([request["job"]])
+    status = main([str(folder / JOB)])
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)  # taking torch apart would take half a second, and gain nothing
 
 
-def _listen(found: list[dict[str, Any]]) -> None:
-    """Do what stdin asks for until it names a job, which is added to `found`; its end, which below
-    a wrapper tells that the supervisor is gone, is that of the process."""
+def _listen(found: list[Path]) -> None:
+    """Do what stdin asks for until it names the folder of a job, which is added to `found`; its
+    end, which below a wrapper tells that the supervisor is gone, is that of the process."""
     while line := sys.stdin.buffer.readline():
         request = json.loads(line)
         os.environ.update(request["environment"])
-        if "job" in request:
-            found.append(request)
+        if "folder" in request:
+            found.append(Path(request["folder"]))
             return
         with contextlib.suppress(Exception):  # the job will find it undone
             _resolve(request["prepare"])(request["device"])

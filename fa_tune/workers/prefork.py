@@ -22,6 +22,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Protocol
 
+from fa_tune.workers.protocol import STDERR, STDOUT
+
 # -P: a file named like a library in the user's working directory must not win.
 WORKER = (sys.executable, "-P", "-m", "fa_tune.workers.main")
 BELOW = "0"  # in place of the supervisor's id: the parent is the wrapper
@@ -30,9 +32,7 @@ BELOW = "0"  # in place of the supervisor's id: the parent is the wrapper
 class Waiting(Protocol):
     """A holder of a worker that may be waiting."""
 
-    def give(
-        self, job_path: Path, environment: Mapping[str, str], stdout_path: Path, stderr_path: Path
-    ) -> subprocess.Popen[bytes] | None:
+    def give(self, folder: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes] | None:
         """See `Prefork.give`."""
 
 
@@ -67,18 +67,16 @@ class Prefork:
             start_new_session=True,
         )
 
-    def give(
-        self, job_path: Path, environment: Mapping[str, str], stdout_path: Path, stderr_path: Path
-    ) -> subprocess.Popen[bytes] | None:
-        """Hand a job to the waiting worker, which writes to these files from then on; None if
-        there is none that could take it.  `environment` is set before the job begins: it may
-        say which GPU is seen, but nothing that is read when a process starts."""
+    def give(self, folder: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes] | None:
+        """Hand the job in a folder to the waiting worker, which writes to the files there from then
+        on; None if there is none that could take it.  `environment` is set before the job begins:
+        it may say which GPU is seen, but nothing that is read when a process starts."""
         process, self._waiting = self._waiting, None
         if not self._only_one:
             self.start()
         if process is None:
             return None
-        return _hand_over(process, job_path, environment, stdout_path, stderr_path)
+        return _hand_over(process, folder, environment)
 
     def prepare(self, function: str, environment: Mapping[str, str], device: int) -> None:
         """As `WaitingBelow.prepare`, if one is waiting."""
@@ -110,8 +108,8 @@ class WaitingBelow:
         self.wrapper = tuple(wrapper(self.folder))
         below = [*WORKER, "--prefork", BELOW, *modules]
         with (
-            (self.folder / "stdout.log").open("ab") as stdout,
-            (self.folder / "stderr.log").open("ab") as stderr,
+            (self.folder / STDOUT).open("ab") as stdout,
+            (self.folder / STDERR).open("ab") as stderr,
         ):
             self._process = subprocess.Popen(
                 [*WORKER, "--tied", str(os.getpid()), *self.wrapper, *below],
@@ -122,10 +120,8 @@ class WaitingBelow:
                 start_new_session=True,
             )
 
-    def give(
-        self, job_path: Path, environment: Mapping[str, str], stdout_path: Path, stderr_path: Path
-    ) -> subprocess.Popen[bytes] | None:
-        return _hand_over(self._process, job_path, environment, stdout_path, stderr_path)
+    def give(self, folder: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes] | None:
+        return _hand_over(self._process, folder, environment)
 
     def prepare(self, function: str, environment: Mapping[str, str], device: int) -> None:
         """Have it call `module:function` with a GPU's number, beside importing its modules and
@@ -175,21 +171,11 @@ def get_ready(function: str, environment: Mapping[str, str], device: int) -> Non
 
 
 def _hand_over(
-    process: subprocess.Popen[bytes],
-    job_path: Path,
-    environment: Mapping[str, str],
-    stdout_path: Path,
-    stderr_path: Path,
+    process: subprocess.Popen[bytes], folder: Path, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes] | None:
     """The process, which has its job now; None if it died: a fresh one will say of what."""
-    message = {
-        "job": str(job_path),
-        "environment": dict(environment),
-        "stdout": str(stdout_path),
-        "stderr": str(stderr_path),
-    }
     try:
-        _send(process, message)
+        _send(process, {"folder": str(folder), "environment": dict(environment)})
         assert process.stdin is not None
         process.stdin.close()
     except OSError:

@@ -26,6 +26,8 @@ from typing import Any
 from fa_tune.core.model import Outcome
 
 RECORD_SEPARATOR = b"\x1e"
+# In a worker's folder.
+JOB, PROGRESS, STDOUT, STDERR = "job.json", "progress", "stdout.log", "stderr.log"
 
 
 class EventKind(StrEnum):
@@ -141,7 +143,6 @@ class JobFile:
     handler: str
     shared: Mapping[str, Any]
     items: Mapping[str, Mapping[str, Any]]
-    progress_path: str
     supervisor: ProcessRef
 
     def write(self, path: Path) -> None:

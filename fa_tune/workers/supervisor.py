@@ -45,7 +45,6 @@ from fa_tune.workers.child import (
     ChildEnd,
     ChildOptions,
     ItemResult,
-    SharedSettings,
 )
 from fa_tune.workers.protocol import Event, EventKind
 
@@ -96,7 +95,6 @@ def run_items(
     Raises ToolMissing if the wrapper is not installed, and WorkerUnusable (after the results
     there are) if workers cannot get started.
     """
-    plan = SharedSettings.of(handler, shared, options)
     retries = options.get("retry_after_sigkill", False)
     remaining = {name: dict(spec) for name, spec in items.items()}
     partials = {name: list(spec.get("_partials", [])) for name, spec in items.items()}
@@ -107,7 +105,8 @@ def run_items(
             given = {
                 name: {**spec, "_partials": partials[name]} for name, spec in remaining.items()
             }
-            with Child(plan, given, root / f"child-{starts.children:03d}") as child:
+            folder = root / f"child-{starts.children:03d}"
+            with Child(handler, shared, given, folder, options) as child:
                 for event in child.events():
                     if event.kind is EventKind.PARTIAL:
                         partials[event.item].append(event.value)
@@ -156,9 +155,8 @@ def run_child(
     `run_dir` is created if need be and keeps the logs.  Raises ToolMissing if the wrapper is not
     installed, and nothing on account of the child.
     """
-    plan = SharedSettings.of(handler, shared, options)
     given = {name: {"_partials": [], **spec} for name, spec in items.items()}
-    with Child(plan, given, run_dir) as child:
+    with Child(handler, shared, given, run_dir, options) as child:
         for _ in child.events():
             pass
     return child.end()

@@ -109,7 +109,8 @@ def run(
     """One worker under the tool; how it ended and what the tool said."""
     program, help_text = sanitizer()
     wrapper = [program, "--tool", tool, "--error-exitcode", str(FOUND_SOMETHING)]
-    wrapper += ["--log-file", "{run_dir}/sanitizer.log"]
+    log = folder / "sanitizer.log"
+    wrapper += ["--log-file", str(log)]
     for option, value in MEMCHECK_OPTIONS.items() if tool == "memcheck" else ():
         if option in help_text:
             wrapper += [option, value]
@@ -125,7 +126,6 @@ def run(
         wrapper=wrapper,
         env=ENVIRONMENT,
     )
-    log = folder / "sanitizer.log"
     assert log.exists(), end.reason
     return end, log.read_text(errors="replace")
 

@@ -14,8 +14,8 @@ if not TYPE_CHECKING:
 
 import torch
 
-from fa_tune.core.errors import DriverError, InvalidConfig
-from fa_tune.gpu.guard import first_line, guarded, is_cuda_error, use_device
+from fa_tune.core.errors import DriverError, InvalidConfig, first_line
+from fa_tune.gpu.guard import guarded, is_cuda_error, use_device
 
 
 class StickyError(BaseException):

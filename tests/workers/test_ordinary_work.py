@@ -56,14 +56,14 @@ def test_the_environment_of_children(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
     (tmp_path / "json.py").write_text("raise ImportError('shadowed')")
     monkeypatch.chdir(tmp_path)  # where a file happens to be named like a library
-    env = {"TMPDIR": "{run_dir}", "PYTHONPATH": str(TESTS)}
-    (result,) = start({"only": "environment"}, env=env, run_dir=tmp_path / "runs")
+    env = {"TMPDIR": str(tmp_path), "PYTHONPATH": str(TESTS)}
+    (result,) = start({"only": "environment"}, env=env)
     assert result.value is not None
     seen = result.value["env"]
     assert seen["LC_ALL"] == "C"
     assert seen["CUDA_MODULE_LOADING"] == "LAZY"
     assert seen["PYTHONUNBUFFERED"] == "1"
-    assert seen["TMPDIR"] == str(tmp_path / "runs" / "child-000")
+    assert seen["TMPDIR"] == str(tmp_path)
 
 
 @pytest.mark.parametrize("do", ["segfault", "hang", "sticky_error"])

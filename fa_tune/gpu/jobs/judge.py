@@ -17,7 +17,7 @@ import torch
 
 from fa_tune import libraries
 from fa_tune.core import codec
-from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.errors import InvalidConfig, first_line
 from fa_tune.core.jobs import JudgeJob
 from fa_tune.core.judged import (
     NAN,
@@ -35,7 +35,6 @@ from fa_tune.core.workload import Workload
 from fa_tune.gpu.integrity import Integrity
 from fa_tune.gpu.judged_call import Bound, EventClock, HostClock, bits, drawn
 from fa_tune.libraries import user
-from fa_tune.libraries.base import first_line
 from fa_tune.operations.base import CheckCase
 from fa_tune.operations.torch_side import TorchSide, judge, outputs_of, torch_side_of
 from fa_tune.workers.main import Report

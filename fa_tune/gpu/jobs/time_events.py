@@ -23,12 +23,13 @@ import torch
 
 from fa_tune import libraries
 from fa_tune.core import codec
+from fa_tune.core.errors import first_line
 from fa_tune.core.jobs import TimeJob, TimeResult
 from fa_tune.core.model import CaseError, Outcome, is_reference, is_users
 from fa_tune.core.stopping import StoppingRule
 from fa_tune.core.workload import Workload
 from fa_tune.gpu import telemetry
-from fa_tune.gpu.guard import first_line, guarded, use_device
+from fa_tune.gpu.guard import guarded, use_device
 from fa_tune.gpu.runners import Runner, runner_of
 from fa_tune.operations.base import CheckCase, Launch, Problem
 from fa_tune.operations.flops import input_bytes, read_bytes

@@ -24,14 +24,12 @@ NEAR_ENOUGH = 1.001  # doublings: one, however it is rounded; csrc/core/table.cp
 
 @dataclass(frozen=True)
 class Target:
-    """Where a choice is to run.  `gpu` is the model as the driver spells it.  `compute_capability`
-    and `method`, if given, must agree with an entry's; another `driver` or `kernel_source_sha256`
-    (a hash per family; the chosen variant's counts) than the entry's only warns.  How many
-    `multiprocessors` it has decides what serves between entries; None: as many as is usual for its
-    compute capability."""
+    """Where a choice is to run.  `gpu` is the model as the driver spells it.  `method`, if given,
+    must agree with an entry's; another `driver` or `kernel_source_sha256` (a hash per family; the
+    chosen variant's counts) than the entry's only warns.  How many `multiprocessors` it has decides
+    what serves between entries; None: as many as is usual for its compute capability."""
 
     gpu: str
-    compute_capability: tuple[int, int] | None = None
     method: str | None = None
     driver: str | None = None
     kernel_source_sha256: Mapping[str, str] = field(default_factory=dict)
@@ -113,7 +111,7 @@ def matches(registry: Registry, here: Target, workload: Workload) -> tuple[Entry
     usable = [
         e
         for e in registry.entries
-        if _same_gpu(e, here)
+        if e.gpu.name == here.gpu
         and same_kind(e.workload, workload)
         and here.method in (None, e.method)
     ]
@@ -194,11 +192,6 @@ def _doublings(a: int, b: int) -> float:
     return abs(math.log2(a) - math.log2(b))
 
 
-def _same_gpu(entry: Entry, here: Target) -> bool:
-    able = here.compute_capability in (None, entry.gpu.compute_capability)
-    return able and entry.gpu.name == here.gpu
-
-
 def _same_time(a: Workload, b: Workload) -> bool:
     """Whether the workloads are equal but for what costs nothing, such as the softmax scale."""
     paid = Effect.KIND, Effect.SIZE, Effect.DETAIL
@@ -250,13 +243,12 @@ def _warnings(entry: Entry, here: Target) -> tuple[str, ...]:
 def _why_none(registry: Registry, here: Target, workload: Workload) -> str:
     if not registry.entries:
         return "the registry is empty; run a search first"
-    of_gpu = [e for e in registry.entries if _same_gpu(e, here)]
+    of_gpu = [e for e in registry.entries if e.gpu.name == here.gpu]
     if not of_gpu:
-        able = here.compute_capability
-        asked = here.gpu if able is None else _gpu_text(here.gpu, able)
-        held = sorted({_gpu_text(e.gpu.name, e.gpu.compute_capability) for e in registry.entries})
+        gpus = {(e.gpu.name, *e.gpu.compute_capability) for e in registry.entries}
+        held = sorted("{} ({}.{})".format(*gpu) for gpu in gpus)
         return (
-            f"the registry has no entry for {asked}, only for {', '.join(held)}: results of "
+            f"the registry has no entry for {here.gpu}, only for {', '.join(held)}: results of "
             "another GPU model do not carry over; run a search on this one"
         )
     by_method = [e for e in of_gpu if here.method in (None, e.method)]
@@ -271,10 +263,6 @@ def _why_none(registry: Registry, here: Target, workload: Workload) -> str:
         f"the registry has nothing for {_kind_text(workload)} on {here.gpu}, only for "
         f"{'; '.join(held)}; run a search for it"
     )
-
-
-def _gpu_text(name: str, compute_capability: tuple[int, int]) -> str:
-    return "{} ({}.{})".format(name, *compute_capability)
 
 
 def _kind_text(workload: Workload) -> str:

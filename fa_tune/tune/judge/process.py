@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from fa_tune.core import codec
 from fa_tune.core.errors import FaTuneError, ToolMissing
 from fa_tune.core.jobs import JudgeJob, KernelItem
-from fa_tune.workers.child import Child, SharedSettings
-from fa_tune.workers.protocol import EventKind, ProgressReader
+from fa_tune.workers.child import Child
+from fa_tune.workers.protocol import PROGRESS, EventKind, ProgressReader
 
 T = TypeVar("T")
 START_TIMEOUT_S = 120.0
@@ -116,14 +116,13 @@ def started(
                 trusted=trusted,
                 memory_bytes=limits.memory_bytes,
             )
-            handler, shared, items = job.request()
-            plan = SharedSettings.of(
-                handler,
-                shared,
-                {"item_timeout_s": END_TIMEOUT_S, "start_timeout_s": END_TIMEOUT_S, "env": env},
-            )
-            with Child(plan, items, folder / "child") as child:
-                connection = _accepted(listener, folder / "child" / "progress")
+            limit_s = END_TIMEOUT_S
+            with Child(
+                *job.request(),
+                folder / "child",
+                {"item_timeout_s": limit_s, "start_timeout_s": limit_s, "env": env},
+            ) as child:
+                connection = _accepted(listener, folder / "child" / PROGRESS)
                 os.unlink(folder / "socket")
                 with connection:
                     yield Process(folder, limits.timeout_s, child, connection)
