@@ -59,7 +59,7 @@ def _act(do: str, name: str, spec: dict[str, Any], report: Report) -> None:
         case "chatter":  # longer than its time limit altogether, but never silent for long
             for _ in range(8):
                 time.sleep(0.1)
-                report.note("still here")
+                report.partial(name, "still here")
             report.done(name, None)
         case "segfault":
             ctypes.string_at(0)

@@ -40,14 +40,11 @@ CHUNK = 256  # configs measured side by side; what a chunk found is kept when th
 
 @dataclass(frozen=True)
 class RecordedSpace:
-    """A space that was measured and written to `path`; `source` as in a search's result."""
+    """A space that was measured and written; `source` as in a search's result."""
 
-    path: Path
     rows: tuple[SpaceRow, ...]
     meta: SpaceMeta
     source: str
-    measured: int
-    reused: int
 
 
 def record_space(
@@ -112,8 +109,7 @@ def record_space(
         inputs=str(selection.inputs),
     )
     save(to, rows, meta)
-    tally = session.tally
-    return RecordedSpace(to, tuple(rows), meta, selection.source, tally.measured, tally.reused)
+    return RecordedSpace(tuple(rows), meta, selection.source)
 
 
 def _able(configs: Sequence[Config], machine: Machine) -> tuple[list[Config], int]:

@@ -107,11 +107,6 @@ class SpaceTable:
         """`sm80_wide`, how tables and messages name it."""
         return self.path.name.removesuffix(SUFFIX)
 
-    @property
-    def workloads(self) -> tuple[str, ...]:
-        """Workload keys in the order of the rows."""
-        return tuple(dict.fromkeys(row.workload for row in self.rows))
-
 
 @dataclass(frozen=True)
 class RecordedWorkload:

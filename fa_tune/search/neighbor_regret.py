@@ -25,7 +25,6 @@ class Neighbour:
     """One workload nearby.  `regrets` by subject: the share of time above its leader's there,
     0 for the leader; `unknown` is that of a subject it says nothing about."""
 
-    workload: str
     regrets: Mapping[str, float]
     unknown: float = math.inf
 
@@ -46,7 +45,7 @@ def neighbour(measurements: Sequence[Measurement]) -> Neighbour | None:
     level = levels(compared, base)
     fastest = min(level.values())
     regrets = {s: level[s] / fastest - 1.0 for s in compared}
-    return Neighbour(measurements[0].workload, regrets)
+    return Neighbour(regrets)
 
 
 def regret_bucket(subject: str, neighbours: Sequence[Neighbour]) -> int:

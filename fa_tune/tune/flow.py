@@ -243,7 +243,7 @@ def _neighbour_of_entry(entry: Entry) -> Neighbour:
     regrets = {key: time / fastest - 1.0 for key, time in times.items()}
     for tied in entry.tie_set:
         regrets.setdefault(tied.key, 0.0)
-    return Neighbour(entry.workload.key, regrets, unknown=max(regrets.values()))
+    return Neighbour(regrets, unknown=max(regrets.values()))
 
 
 def write_outputs(plan: SearchPlan, results: Sequence[WorkloadResult]) -> SearchResult:

@@ -186,7 +186,7 @@ def strategy_over(name: str, spaces: Sequence[Space], seed: int) -> Strategy:
     for strategy, space in zip(strategies, spaces, strict=True):
         if isinstance(strategy, InOrder):
             strategy.begin_with(space.start)
-    return strategies[0] if len(spaces) == 1 else RoundRobin(name, spaces, strategies)
+    return strategies[0] if len(spaces) == 1 else RoundRobin(spaces, strategies)
 
 
 def _observation(index: int, attempt: Attempt | None) -> Observation:

@@ -95,10 +95,6 @@ class Report:
             raise ValueError("a failure needs another outcome than ok")
         self._send(Event(EventKind.FAILED, self._known(item), text=reason, outcome=outcome))
 
-    def note(self, text: str) -> None:
-        """Something worth telling; also a sign of life."""
-        self._send(Event(EventKind.NOTE, text=text))
-
     def sticky_error(self, item: str, reason: str) -> NoReturn:
         """`item` caused a sticky CUDA error, which makes the context unusable.  It is recorded
         as crashed, and this process ends at once: no later result in it would mean anything."""

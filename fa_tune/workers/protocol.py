@@ -44,7 +44,6 @@ class EventKind(StrEnum):
     DONE = "done"  # item, value: final
     FAILED = "failed"  # item, outcome, text: final
     STICKY_ERROR = "sticky_error"  # item, text: final, and the worker leaves
-    NOTE = "note"  # text
     # the reader
     GARBLED = "garbled"  # a line that is no record; text shows its beginning
 

@@ -36,11 +36,11 @@ def test_regret_is_the_time_above_the_leaders() -> None:
     ],
 )
 def test_steps_are_coarse(regret: float, steps: int) -> None:
-    assert regret_bucket("a", [Neighbour("w", {"a": regret})]) == steps
+    assert regret_bucket("a", [Neighbour({"a": regret})]) == steps
 
 
 def test_the_worst_neighbour_counts_and_none_is_no_loss() -> None:
-    near = [Neighbour("v", {"a": 0.0, "b": 0.05}), Neighbour("w", {"a": 0.03}, unknown=0.1)]
+    near = [Neighbour({"a": 0.0, "b": 0.05}), Neighbour({"a": 0.03}, unknown=0.1)]
     assert regret_bucket("a", near) == 2
     assert regret_bucket("b", near) == 4
     assert regret_bucket("a", []) == 0

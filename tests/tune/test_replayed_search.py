@@ -216,7 +216,7 @@ def test_a_replay_decides_by_what_the_search_decided_by(
     folder = world.folder / "profiles"
     world.profiler = Wandering(ratios)
     both = [benchmark_workload(length, 128, DType.FP16) for length in (1024, 2048)]
-    world.tie_break = TieBreak({w: Neighbour(w.key, regrets) for w in both} if regrets else {})
+    world.tie_break = TieBreak({w: Neighbour(regrets) for w in both} if regrets else {})
     live = only(search(world, 1024, record=folder, profiler="events"))
     assert live.decision.chosen.subject == chosen
     replayed = replay(world, folder, monkeypatch)

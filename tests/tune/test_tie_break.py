@@ -29,7 +29,7 @@ FAR = benchmark_workload(256, 128, DType.FP16)
 
 def near(workload: Workload, **regrets: float) -> dict[Workload, Neighbour]:
     names = {"a": A, "b": B, "c": C}
-    return {workload: Neighbour(workload.key, {names[n]: r for n, r in regrets.items()})}
+    return {workload: Neighbour({names[n]: r for n, r in regrets.items()})}
 
 
 def recording(times: dict[Workload, dict[str, float]], name: str = "fast_events") -> Recording:

@@ -51,7 +51,7 @@ def test_what_is_no_record_is_shown_as_garbled(line: bytes) -> None:
 
 def test_an_unfinished_line_is_left_for_later(tmp_path: Path) -> None:
     path = tmp_path / "progress"
-    record = encode(Event(EventKind.NOTE, text="whole"))
+    record = encode(Event(EventKind.RAISED, text="whole"))
     path.write_bytes(record + record[:7])
     reader = ProgressReader(path)
     assert [event.text for event in reader.read()] == ["whole"]

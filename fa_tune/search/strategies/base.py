@@ -43,8 +43,6 @@ class Observation:
 class Strategy(Protocol):
     """The one interface of all strategies."""
 
-    name: str
-
     def propose(self, n: int) -> list[int]:
         """Up to `n` points not proposed before, in the order to measure them; fewer only when
         the space is exhausted."""
@@ -150,8 +148,6 @@ class StrategyMemory:
 
     def __init__(self, space: Space, seed: int, name: str) -> None:
         self.space = space
-        self.seed = seed
-        self.name = name
         self.proposed: dict[int, None] = {}
         self.seen: dict[int, float | None] = {}  # index → seconds, None: failed
         self.random = random.Random(f"{name}:{seed}")

@@ -18,8 +18,7 @@ class RoundRobin:
     point so far has three turns of four, and the others share the fourth.
     """
 
-    def __init__(self, name: str, spaces: Sequence[Space], strategies: Sequence[Strategy]) -> None:
-        self.name = name
+    def __init__(self, spaces: Sequence[Space], strategies: Sequence[Strategy]) -> None:
         self._strategies = list(strategies)
         self._ends = list(accumulate(map(len, spaces)))
         self._starts = [end - len(space) for end, space in zip(self._ends, spaces, strict=True)]

@@ -13,7 +13,7 @@ def several(name: str = "random", seed: int = 1) -> RoundRobin:
         Space(tuple(Point(f"{family}{i}", {family: i}) for i in range(n)))
         for family, n in zip("ab", SIZES, strict=True)
     ]
-    return RoundRobin(name, spaces, [create(name, s, seed) for s in spaces])
+    return RoundRobin(spaces, [create(name, s, seed) for s in spaces])
 
 
 def drive(strategy: RoundRobin, n: int, batch: int = 1) -> list[int]:
