@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.jobs import WARM_UP_MODULES
 from fa_tune.profile.ncu.profiler import EARLY, NcuProfiler
-from fa_tune.workers.child import worker_environment
 from fa_tune.workers.prefork import preforked_workers, warm_up
 
 # Other GPUs than one of this machine's have workers of their own.
@@ -29,7 +28,7 @@ def begun_early(words: Sequence[str]) -> Iterator[None]:
     # One worker verifies the kernels of a profile, or measures those of doctor by events, and
     # another is below ncu.
     by_ncu = words[0] in ("profile", "doctor") and not options.intersection(NOT_AS_USUAL)
-    with preforked_workers(WARM_UP_MODULES, worker_environment({}), only_one=by_ncu):
+    with preforked_workers(WARM_UP_MODULES, only_one=by_ncu):
         warm_up()
         if by_ncu:
             with contextlib.suppress(ToolMissing):  # the command will say what is missing

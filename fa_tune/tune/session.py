@@ -32,7 +32,6 @@ from fa_tune.store.recordings import Recording
 from fa_tune.tune.fleet.gpu import WorkerGpu, local_gpus
 from fa_tune.tune.fleet.pool import Pool, kept_lanes
 from fa_tune.tune.fleet.ray_cluster import ray_gpus
-from fa_tune.workers.child import worker_environment
 from fa_tune.workers.prefork import preforked_workers, warm_up
 
 JOURNAL = "journal.sqlite"
@@ -122,8 +121,7 @@ def ready_workers(options: MachineOptions) -> Iterator[None]:
         if options.ray is not None:  # the workers wait at the cluster's
             kept.enter_context(kept_lanes())
         elif len(gpus) == 1:
-            environment = worker_environment({})
-            kept.enter_context(preforked_workers(WARM_UP_MODULES, environment))
+            kept.enter_context(preforked_workers(WARM_UP_MODULES))
             warm_up()
         elif gpus:
             lanes = kept.enter_context(kept_lanes(WARM_UP_MODULES))

@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +22,13 @@ from typing import Any, Required, Self, TypedDict
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.model import Outcome
 from fa_tune.core.signals import signal_name
-from fa_tune.workers.prefork import PREFORK, WORKER, Waiting
+from fa_tune.workers.prefork import (
+    CHILD_ENVIRONMENT,
+    PREFORK,
+    WORKER,
+    WaitingBelow,
+    worker_environment,
+)
 from fa_tune.workers.protocol import (
     JOB,
     PROGRESS,
@@ -36,13 +41,6 @@ from fa_tune.workers.protocol import (
     ProgressReader,
 )
 
-CHILD_ENVIRONMENT = {
-    "LC_ALL": "C",  # decimal points and messages as our parsers expect them
-    # Loading all of torch's kernels at the start took a worker 6 s on an H200
-    # (benchmarks/worker_start_h200.txt).  What is timed has been launched before.
-    "CUDA_MODULE_LOADING": "LAZY",
-    "PYTHONUNBUFFERED": "1",  # a crash loses no output
-}
 POLL_S = 0.02
 TERM_GRACE_S = 2.0  # from SIGTERM to SIGKILL
 KILL_WAIT_S = 30.0  # a process inside the GPU driver may take its time to die
@@ -114,19 +112,9 @@ class ChildOptions(TypedDict, total=False):
     start_timeout_s: float  # START_TIMEOUT_S
     exit_timeout_s: float  # EXIT_TIMEOUT_S
     wrapper: Sequence[str]
-    waiting: Waiting | None
+    waiting: WaitingBelow | None
     env: Mapping[str, str] | None
     on_event: Callable[[Event], None] | None
-
-
-def worker_environment(given: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a worker: ours, `CHILD_ENVIRONMENT`, then what is given."""
-    merged = {**os.environ, **CHILD_ENVIRONMENT, **given}
-    # Run from a source tree, the package may be on our own path only.
-    root = str(Path(__file__).resolve().parents[2])
-    if root not in sysconfig.get_paths().values():
-        merged["PYTHONPATH"] = os.pathsep.join(filter(None, [root, merged.get("PYTHONPATH")]))
-    return merged
 
 
 class Child:

@@ -16,24 +16,35 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fa_tune.workers.protocol import STDERR, STDOUT
 
 # -P: a file named like a library in the user's working directory must not win.
 WORKER = (sys.executable, "-P", "-m", "fa_tune.workers.main")
+CHILD_ENVIRONMENT = {
+    "LC_ALL": "C",  # decimal points and messages as our parsers expect them
+    # Loading all of torch's kernels at the start took a worker 6 s on an H200
+    # (benchmarks/worker_start_h200.txt).  What is timed has been launched before.
+    "CUDA_MODULE_LOADING": "LAZY",
+    "PYTHONUNBUFFERED": "1",  # a crash loses no output
+}
 BELOW = "0"  # in place of the supervisor's id: the parent is the wrapper
 
 
-class Waiting(Protocol):
-    """A holder of a worker that may be waiting."""
-
-    def give(self, folder: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes] | None:
-        """See `Prefork.give`."""
+def worker_environment(given: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a worker: ours, `CHILD_ENVIRONMENT`, then what is given."""
+    merged = {**os.environ, **CHILD_ENVIRONMENT, **given}
+    # Run from a source tree, the package may be on our own path only.
+    root = str(Path(__file__).resolve().parents[2])
+    if root not in sysconfig.get_paths().values():
+        merged["PYTHONPATH"] = os.pathsep.join(filter(None, [root, merged.get("PYTHONPATH")]))
+    return merged
 
 
 class Prefork:
@@ -41,12 +52,9 @@ class Prefork:
     expected.  A child is tied to the thread that started it, so that one thread has to start, give
     and end all of them."""
 
-    def __init__(
-        self, modules: Sequence[str], environment: Mapping[str, str], *, only_one: bool = False
-    ) -> None:
+    def __init__(self, modules: Sequence[str], *, only_one: bool = False) -> None:
         self._modules = tuple(modules)
         self._only_one = only_one
-        self._environment = dict(environment)
         self._waiting: subprocess.Popen[bytes] | None = None
         self._at_end: list[Callable[[], None]] = []
 
@@ -63,7 +71,7 @@ class Prefork:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env=self._environment,
+            env=worker_environment({}),
             start_new_session=True,
         )
 
@@ -116,7 +124,7 @@ class WaitingBelow:
                 stdin=subprocess.PIPE,
                 stdout=stdout,
                 stderr=stderr,
-                env=dict(environment(self.folder)),
+                env=worker_environment(environment(self.folder)),
                 start_new_session=True,
             )
 
@@ -138,15 +146,13 @@ PREFORK: ContextVar[Prefork | None] = ContextVar("PREFORK", default=None)
 
 
 @contextlib.contextmanager
-def preforked_workers(
-    modules: Sequence[str], environment: Mapping[str, str], *, only_one: bool = False
-) -> Iterator[None]:
+def preforked_workers(modules: Sequence[str], *, only_one: bool = False) -> Iterator[None]:
     """Within it, workers of this thread are processes that wait with `modules` imported.  The
     first one is started by the first job, or by `warm_up`; with `only_one` no other follows."""
     if PREFORK.get() is not None:  # those outside serve as well
         yield
         return
-    prefork = Prefork(modules, environment, only_one=only_one)
+    prefork = Prefork(modules, only_one=only_one)
     token = PREFORK.set(prefork)
     try:
         yield

@@ -8,16 +8,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fa_tune.core.model import Outcome
-from fa_tune.workers.child import worker_environment
 from fa_tune.workers.prefork import PREFORK, get_ready, preforked_workers, warm_up
 from fa_tune.workers.protocol import ProcessRef
 from tests.workers.runs import TESTS, run, wait_until
 
 
-def environment() -> dict[str, str]:
+@pytest.fixture(autouse=True)
+def path(monkeypatch: pytest.MonkeyPatch) -> str:
     """What lets a waiting worker find the handlers of the tests."""
-    return worker_environment({"PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])})
+    found = os.pathsep.join([str(TESTS), str(TESTS.parent)])
+    monkeypatch.setenv("PYTHONPATH", found)
+    return found
 
 
 def values(items: dict[str, Any], **options: Any) -> dict[str, Any]:
@@ -32,7 +36,7 @@ def pids(items: int) -> list[int]:
 
 
 def test_every_job_has_a_process_of_its_own_and_the_next_one_waits() -> None:
-    with preforked_workers((), environment()):
+    with preforked_workers(()):
         warm_up()
         prefork = PREFORK.get()
         assert prefork is not None
@@ -48,7 +52,7 @@ def test_every_job_has_a_process_of_its_own_and_the_next_one_waits() -> None:
 
 
 def test_no_other_waits_where_one_is_enough() -> None:
-    with preforked_workers((), environment(), only_one=True):
+    with preforked_workers((), only_one=True):
         warm_up()
         prefork = PREFORK.get()
         assert prefork is not None
@@ -61,7 +65,7 @@ def test_no_other_waits_where_one_is_enough() -> None:
 
 
 def test_a_waiting_worker_that_died_costs_nothing() -> None:
-    with preforked_workers((), environment()):
+    with preforked_workers(()):
         warm_up()
         prefork = PREFORK.get()
         assert prefork is not None
@@ -72,14 +76,14 @@ def test_a_waiting_worker_that_died_costs_nothing() -> None:
 
 
 def test_the_environment_of_a_job_reaches_a_waiting_worker() -> None:
-    with preforked_workers((), environment()):
+    with preforked_workers(()):
         warm_up()
         found = values({"a": "visible"}, env={"CUDA_VISIBLE_DEVICES": "GPU-7"})
     assert found == {"a": "GPU-7"}
 
 
 def test_a_crash_fails_its_item_and_the_next_worker_takes_over() -> None:
-    with preforked_workers((), environment()):
+    with preforked_workers(()):
         warm_up()
         found = values({"a": "ok", "b": "segfault", "c": "ok"})
     assert found["b"] is Outcome.CRASHED
@@ -87,12 +91,14 @@ def test_a_crash_fails_its_item_and_the_next_worker_takes_over() -> None:
 
 
 def test_a_module_that_cannot_be_loaded_is_the_jobs_affair() -> None:
-    with preforked_workers(("no.such.module", "json"), environment()):
+    with preforked_workers(("no.such.module", "json")):
         warm_up()
         assert pids(1)
 
 
-def test_a_waiting_worker_prepares_while_it_imports(tmp_path: Path) -> None:
+def test_a_waiting_worker_prepares_while_it_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
     done = tmp_path / "done"
     (tmp_path / "late.py").write_text("import time\nwhile True: time.sleep(0.01)\n")
     (tmp_path / "own.py").write_text(
@@ -100,16 +106,15 @@ def test_a_waiting_worker_prepares_while_it_imports(tmp_path: Path) -> None:
         "def prepare(device):\n"
         "    pathlib.Path(os.environ['DONE']).write_text(str(device))\n"
     )
-    given = environment()
-    given["PYTHONPATH"] = os.pathsep.join([str(tmp_path), given["PYTHONPATH"]])
-    with preforked_workers(("late",), given):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), path]))
+    with preforked_workers(("late",)):
         get_ready("own:prepare", {"DONE": str(done)}, 3)
         wait_until(lambda: done.exists() and bool(done.read_text()))
     assert done.read_text() == "3"
 
 
 def test_what_cannot_be_prepared_is_the_jobs_affair() -> None:
-    with preforked_workers((), environment()):
+    with preforked_workers(()):
         get_ready("no.such.module:prepare", {}, 0)
         get_ready("json:loads", {}, 0)
         prefork = PREFORK.get()
@@ -122,15 +127,12 @@ def test_what_cannot_be_prepared_is_the_jobs_affair() -> None:
 def test_a_waiting_worker_dies_with_whom_it_waits_for() -> None:
     code = (
         "import os, signal\n"
-        "from fa_tune.workers.child import worker_environment\n"
         "from fa_tune.workers.prefork import PREFORK, preforked_workers, warm_up\n"
-        "with preforked_workers((), worker_environment({})):\n"
+        "with preforked_workers(()):\n"
         "    warm_up()\n"
         "    print(PREFORK.get()._waiting.pid, flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     pid = int(done.stdout)
     wait_until(lambda: ProcessRef.of(pid) is None)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fa_tune.core.jobs import BEGIN_PROFILING, ProfileJob
-from fa_tune.workers.child import worker_environment
 from fa_tune.workers.prefork import PREFORK, WaitingBelow
 
 MODULES = (ProfileJob.handler.partition(":")[0],)
@@ -44,9 +43,7 @@ class Ahead:
         if prefork is None or self._waiting is not None:
             return
         with contextlib.suppress(OSError):  # one that is started for its job will say
-            self._waiting = WaitingBelow(
-                self._command, MODULES, lambda folder: worker_environment(environment_in(folder))
-            )
+            self._waiting = WaitingBelow(self._command, MODULES, environment_in)
             prefork.at_end(self._end)
 
     def prepare(self, environment: Mapping[str, str], device: int) -> None:

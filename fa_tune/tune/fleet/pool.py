@@ -29,7 +29,6 @@ from typing import TypeVar, cast
 from fa_tune.core.errors import GpusLost
 from fa_tune.core.options import Progress
 from fa_tune.tune.fleet.gpu import Interrupted, NoGpu, WorkerGpu, is_working
-from fa_tune.workers.child import worker_environment
 from fa_tune.workers.prefork import PREFORK, Prefork
 from fa_tune.workers.supervisor import CALLED_OFF, CalledOff, WorkerUnusable
 
@@ -227,7 +226,7 @@ class Lane:
 
     def __init__(self, modules: Sequence[str]) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1)
-        self._prefork = Prefork(modules, worker_environment({}))
+        self._prefork = Prefork(modules)
 
     def submit(self, work: Callable[[], Result]) -> Future[Result]:
         """Have `work` done in the thread, after what it has to do already, in the caller's

@@ -27,7 +27,6 @@ from fa_tune.core.options import MeasureOptions
 from fa_tune.profile.base import Capabilities, MeasurePlan, Profiler
 from fa_tune.profile.events import of_regime
 from fa_tune.profile.ncu.profiler import ncu_profiler
-from fa_tune.workers.child import worker_environment
 from fa_tune.workers.prefork import PREFORK, Prefork
 from fa_tune.workers.supervisor import ItemResult, run_items
 
@@ -99,7 +98,7 @@ class RemoteGpu:
     modules: Sequence[str] = WARM_UP_MODULES
 
     def __init__(self) -> None:
-        self._prefork = Prefork(self.modules, worker_environment({}))
+        self._prefork = Prefork(self.modules)
         # The same one for the same options: a process may be waiting for its work.
         self._profiler = lru_cache(maxsize=1)(make_profiler)
 

@@ -14,7 +14,6 @@ import pytest
 from fa_tune.core.model import Outcome
 from fa_tune.profile.ncu import ahead
 from fa_tune.profile.ncu.profiler import EARLY, NcuProfiler, ncu_profiler
-from fa_tune.workers.child import worker_environment
 from fa_tune.workers.prefork import preforked_workers
 from fa_tune.workers.supervisor import WorkerUnusable
 from tests.profile.ncu.ncu_bench import FakeNcu, measure, outcomes, plan, samples_ns
@@ -28,7 +27,7 @@ def _cores(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def profiler(fake: FakeNcu) -> Iterator[NcuProfiler]:
     """Inside `preforked_workers`, whose workers load nothing."""
-    with preforked_workers((), worker_environment({})):
+    with preforked_workers(()):
         yield NcuProfiler(ncu=fake.path)
 
 
@@ -104,7 +103,7 @@ def test_the_first_launch_is_nobodys_sample(
 
 
 def test_one_that_was_made_early_is_the_one_that_measures(fake: FakeNcu) -> None:
-    with preforked_workers((), worker_environment({})):
+    with preforked_workers(()):
         early = NcuProfiler(ncu=fake.path)
         token = EARLY.set(early)
         try:
@@ -146,7 +145,7 @@ def test_other_metrics_need_another_process(profiler: NcuProfiler, fake: FakeNcu
 
 def test_nothing_is_left_waiting(fake: FakeNcu) -> None:
     profiler = NcuProfiler(ncu=fake.path)
-    with preforked_workers((), worker_environment({})):
+    with preforked_workers(()):
         profiler.warm_up()
         assert started(fake, 1)
         waiting = profiler._ahead._waiting
