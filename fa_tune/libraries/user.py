@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.errors import InvalidConfig, StorageError
 from fa_tune.core.streams import stream_of
 from fa_tune.libraries.base import CUPY, TORCH, find
 from fa_tune.operations.base import Launch, Problem, Tensors
@@ -107,7 +107,7 @@ class UserRunner:
 
 def locate(place: str) -> UserRunner:
     """The runner that a user states; nothing is imported.  Raises InvalidConfig where there is
-    none."""
+    none, StorageError for a file that does not exist."""
     where, colon, name = place.rpartition(":")
     if not colon:
         offered = {entry.name: entry for entry in entry_points(group=GROUP)}
@@ -125,7 +125,8 @@ def locate(place: str) -> UserRunner:
 
 
 def _files(place: str, where: str) -> tuple[Path, ...]:
-    """The files of a place; raises InvalidConfig for one that does not exist."""
+    """The files of a place; raises StorageError for one that does not exist, InvalidConfig for a
+    module."""
     path = Path(where)
     if path.suffix not in (".py", ".cu"):
         found = find(where, [str(Path.cwd()), *sys.path])
@@ -136,7 +137,7 @@ def _files(place: str, where: str) -> tuple[Path, ...]:
     for file in files:
         if not file.is_file():
             why = f", with {LAUNCHER}(problem, function) for the kernel" if file != path else ""
-            raise InvalidConfig(f"{place}: there is no file {file}{why}")
+            raise StorageError(f"{place}: there is no file {file}{why}")
     return files
 
 

@@ -212,8 +212,8 @@ WRONG: list[tuple[list[str], str, int]] = [
     (["verify", "--devices", "all"], "no GPU found: verify runs kernels on one", 3),
     (["verify", "--devices", "0,1"], "build compiles them without", 3),
     (["prove", "--", "no-such-program"], "no GPU found", 3),
-    (["judge", "no-file.cu:k"], "error: no-file.cu:k: there is no file", 2),
-    (["verify", "--with", "no-file.cu:k"], "--with': no-file.cu:k: there is no file", 2),
+    (["judge", "no-file.cu:k"], "error: no-file.cu:k: there is no file", 3),
+    (["verify", "--with", "no-file.cu:k"], "error: no-file.cu:k: there is no file", 3),
     (["capture", "--no-such", "--", "true"], "No such option '--no-such'", 2),
     (["export", "--to", "to"], "--arch names architectures", 4),
 ]

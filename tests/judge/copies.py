@@ -20,6 +20,7 @@ from pathlib import Path
 from fa_tune.workers.child import worker_environment
 from fa_tune.workers.main import main
 from fa_tune.workers.prefork import PREFORK, Prefork
+from fa_tune.workers.protocol import JOB, STDERR, STDOUT
 
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2): children of children that ended become its own
 
@@ -41,7 +42,7 @@ class Copies(Prefork):
     """Gives each job to a copy."""
 
     def __init__(self) -> None:
-        super().__init__((), {})
+        super().__init__(())
         self._original = subprocess.Popen(
             [sys.executable, "-P", __file__],
             stdin=subprocess.PIPE,
@@ -49,11 +50,9 @@ class Copies(Prefork):
             env=worker_environment({"OMP_NUM_THREADS": "1"}),
         )
 
-    def give(
-        self, job_path: Path, environment: Mapping[str, str], stdout_path: Path, stderr_path: Path
-    ) -> Copy:
+    def give(self, folder: Path, environment: Mapping[str, str]) -> Copy:
         """See `Prefork.give`."""
-        request = str(job_path), dict(environment), str(stdout_path), str(stderr_path)
+        request = str(folder), dict(environment)
         assert self._original.stdin is not None
         assert self._original.stdout is not None
         self._original.stdin.write(json.dumps(request).encode() + b"\n")
@@ -95,23 +94,21 @@ def _serve() -> None:
             _work(supervisor, *json.loads(line))
 
 
-def _work(
-    supervisor: int, job_path: str, environment: Mapping[str, str], stdout: str, stderr: str
-) -> None:
+def _work(supervisor: int, folder: str, environment: Mapping[str, str]) -> None:
     os.setsid()
     while os.getppid() != supervisor:
         time.sleep(0.001)
     os.write(1, b"%d\n" % os.getpid())
     for path, flags, descriptor in (
         (os.devnull, os.O_RDONLY, 0),
-        (stdout, os.O_WRONLY | os.O_APPEND, 1),
-        (stderr, os.O_WRONLY | os.O_APPEND, 2),
+        (f"{folder}/{STDOUT}", os.O_WRONLY | os.O_APPEND, 1),
+        (f"{folder}/{STDERR}", os.O_WRONLY | os.O_APPEND, 2),
     ):
         opened = os.open(path, flags)
         os.dup2(opened, descriptor)
         os.close(opened)
     os.environ.update(environment)
-    status = main([job_path])
+    status = main([f"{folder}/{JOB}"])
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

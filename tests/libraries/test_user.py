@@ -11,7 +11,7 @@ import pytest
 
 from fa_tune import libraries
 from fa_tune.build import nvrtc
-from fa_tune.core.errors import InvalidConfig
+from fa_tune.core.errors import FaTuneError, InvalidConfig, StorageError
 from fa_tune.core.workload import Workload
 from fa_tune.libraries import user
 from fa_tune.operations.base import CheckCase, Problem
@@ -75,14 +75,18 @@ def test_a_result_of_another_shape_type_or_name_is_refused(given: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "place",
+    ("place", "error"),
     [
-        *("mine", "no_such_module:f", "no_such.py:f", "no_such.cu:f", "examples.nothing:f"),
-        *(f"{EXAMPLE}_2", f"{CUDA}_2", "examples/llama.cu:main"),
+        *((place, InvalidConfig) for place in ("mine", "no_such_module:f", "examples.nothing:f")),
+        *((place, InvalidConfig) for place in (f"{EXAMPLE}_2", f"{CUDA}_2")),
+        *((f"{file}:f", StorageError) for file in ("no_such.py", "no_such.cu")),
+        ("examples/llama.cu:main", StorageError),
     ],
 )
-def test_what_is_not_there_is_told_before_anything_is_run(place: str) -> None:
-    with pytest.raises(InvalidConfig, match=rf"^{re.escape(place)}: [^\n]+$"):
+def test_what_is_not_there_is_told_before_anything_is_run(
+    place: str, error: type[FaTuneError]
+) -> None:
+    with pytest.raises(error, match=rf"^{re.escape(place)}: [^\n]+$"):
         libraries.require([f"user:{place}"])
 
 
