@@ -55,9 +55,10 @@ class Copies(Prefork):
         request = str(folder), dict(environment)
         assert self._original.stdin is not None
         assert self._original.stdout is not None
-        self._original.stdin.write(json.dumps(request).encode() + b"\n")
-        self._original.stdin.flush()
-        return Copy(int(self._original.stdout.readline()))
+        with _adopting():
+            self._original.stdin.write(json.dumps(request).encode() + b"\n")
+            self._original.stdin.flush()
+            return Copy(int(self._original.stdout.readline()))
 
     def end(self) -> None:
         """End the original; copies have ended."""
@@ -66,10 +67,20 @@ class Copies(Prefork):
 
 
 @contextmanager
-def copied_workers() -> Iterator[None]:
-    """Within it, workers of this thread are copies."""
+def _adopting() -> Iterator[None]:
+    """Within it, processes whose parent ended become this one's: no longer, since nobody here
+    waits for those that a target leaves behind."""
     prctl = ctypes.CDLL(None).prctl
     prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+@contextmanager
+def copied_workers() -> Iterator[None]:
+    """Within it, workers of this thread are copies."""
     copies = Copies()
     token = PREFORK.set(copies)
     try:
@@ -77,7 +88,6 @@ def copied_workers() -> Iterator[None]:
     finally:
         PREFORK.reset(token)
         copies.end()
-        prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 def _serve() -> None:
