@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <shared_mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "errors.h"
@@ -108,8 +110,21 @@ Key bucket_key(const fa_tune_problem& p, int device) {
     return key;
 }
 
-// Of one bucket.  A default may have tiles of several sizes, and the one is chosen whose tiles end
-// with the queries.
+// Short lengths of a bucket are apart by the blocks of 64 that they fill, since a default has the
+// tile that visits fewest of them; 0 of others.
+using Blocks = std::pair<std::int64_t, std::int64_t>;
+
+Blocks blocks_of(const fa_tune_problem& p) {
+    constexpr std::int64_t kShort = 1024, kBlock = 64;
+    const bool few = p.seq_len_q * (p.heads / p.kv_heads) <= fa_tune::core::kFewRows;
+    const auto blocks = [&](std::int64_t length) {
+        return p.packed != 0 || few || length > kShort ? 0 : (length + kBlock - 1) / kBlock;
+    };
+    return {blocks(p.seq_len_q), blocks(p.seq_len_kv)};
+}
+
+// Of one bucket, and blocks.  A default may have tiles of several sizes, and the one is chosen
+// whose tiles end with the queries.
 struct Kernels {
     std::vector<fa_tune_kernel*> whole;  // compiled for whole blocks; of queries that fill tiles
     fa_tune_kernel* partial = nullptr;   // the same of others
@@ -150,7 +165,7 @@ struct Kernels {
 struct Choices {
     std::shared_mutex mutex;
     std::unordered_map<Key, fa_tune_kernel*, Hash> exact;  // null: not chosen yet
-    std::unordered_map<Key, Kernels, Hash> buckets;
+    std::unordered_map<Key, std::map<Blocks, Kernels>, Hash> buckets;
 };
 
 Choices*& choices() {
@@ -186,8 +201,10 @@ fa_tune_kernel* chosen(const fa_tune_problem& problem, int device) {
     if (const auto found = all.exact.find(exact_key(settled, device)); found != all.exact.end()) {
         return found->second;
     }
-    const auto found = all.buckets.find(bucket_key(settled, device));
-    return found == all.buckets.end() ? nullptr : found->second.serving(problem);
+    const auto bucket = all.buckets.find(bucket_key(settled, device));
+    if (bucket == all.buckets.end()) return nullptr;
+    const auto found = bucket->second.find(blocks_of(settled));
+    return found == bucket->second.end() ? nullptr : found->second.serving(problem);
 }
 
 // Without the lock while Python chooses: it waits for other threads that may want it.
@@ -205,7 +222,7 @@ fa_tune_kernel* kernel_for(const fa_tune_problem& problem, int device) {
     if (const auto found = all.exact.find(exact_key(settled, device)); found != all.exact.end()) {
         found->second = kernel;
     } else {
-        all.buckets[bucket_key(settled, device)].add(kernel, problem);
+        all.buckets[bucket_key(settled, device)][blocks_of(settled)].add(kernel, problem);
     }
     return kernel;
 }

@@ -149,6 +149,7 @@ class Chooser:
             kernel_source_sha256=known,
             multiprocessors=self._limits.multiprocessors,
         )
+        like = _with_lengths_of(workload, like)
         found = serving(self._registry, here, like)
         for match in found:
             try:
@@ -159,18 +160,16 @@ class Chooser:
                 continue  # its kernels do not compute what is asked for
             yield config, "; ".join((match.explanation, *match.warnings)), match
         why = f"the default: the registry has nothing for {like.key} on {self.gpu}"
-        workload = _with_rows_of(workload, like)
-        for config in families.defaults_for(workload, self._limits):
+        for config in families.defaults_for(like, self._limits):
             yield config, why, None
 
 
-def _with_rows_of(workload: Workload, like: Workload) -> Workload:
-    """`like`, but with as many rows as the workload where they are many: of a bucket some fill
-    whole tiles and others do not, which decides a default; but not with a cache, where the first
-    of a bucket chooses for all."""
+def _with_lengths_of(workload: Workload, like: Workload) -> Workload:
+    """`like`, but with the workload's lengths where rows are many: they decide which tile a default
+    has; but not with a cache, where the first of a bucket chooses for all."""
     if workload.packed or workload.cached or min(workload.seq_len_q, like.seq_len_q) <= FEW_ROWS:
         return like
-    return replace(like, seq_len_q=workload.seq_len_q)
+    return replace(like, seq_len_q=workload.seq_len_q, seq_len_kv=workload.seq_len_kv)
 
 
 @contextmanager

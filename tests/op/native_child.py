@@ -340,6 +340,15 @@ def buckets(operators: Operators) -> str:
     for q in (wide, usual, wide, usual):
         api.attention(q, q, q)
     assert len(compiled) == before + 4
+    # And short lengths: each has its own default, whoever comes first.
+    for n in (257, 197, 257, 197):
+        q = draw(7, n, 16, 64)
+        api.attention(q, q, q)
+    assert len(compiled) == before + 6
+    for n, request in zip((257, 197), compiled[-2:], strict=True):
+        workload = Workload(8, 16, 16, n, n, 64, DType.FP16)
+        (default, *_) = families.defaults_for(workload, limits((9, 0)))
+        assert request.variant == families.variant(default)
     return "right"
 
 

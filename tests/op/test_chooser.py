@@ -184,6 +184,31 @@ def test_what_was_tuned_with_lengths_on_the_device_serves_calls_with_them(
     assert made.choose(replace(cache, batch=1)).from_registry
 
 
+@pytest.mark.parametrize(
+    ("op", "length", "near", "far"),
+    [("forward", 4096, 3000, 257), ("backward", 4096, 3000, 300), ("forward", 197, 250, 300)],
+)
+def test_an_entry_serves_lengths_that_the_same_kind_of_kernel_suits(
+    op: str,
+    length: int,
+    near: int,
+    far: int,
+    make_entry: MakeEntry,  # noqa: F811
+    built: None,
+    tmp_path: Path,
+) -> None:
+    d_head = 64 if op == "forward" else 128
+    tuned = Workload(64, 16, 16, length, length, d_head, DType.BF16, op=op)
+    family = families.get("sm90" if op == "forward" else "sm90_bwd")
+    chosen = families.variant(families.default_for(family, tuned))
+    entry = replace(make_entry(), workload=tuned, chosen=chosen, confirmation=None)
+    registry_file.save(tmp_path / "registry.json", Registry.of([entry]))
+    made = chooser_of(tmp_path / "registry.json", tmp_path)
+    for n, serves in ((near, True), (far, False)):
+        workload = replace(tuned, seq_len_q=n, seq_len_kv=n)
+        assert made.choose(workload, representative(workload)).from_registry == serves
+
+
 def test_a_damaged_registry_is_told_at_the_first_choice(tmp_path: Path) -> None:
     (tmp_path / "r.json").write_text("{")
     with pytest.raises(RegistryError):

@@ -45,6 +45,17 @@ class Sm90Family(TemplateFamily[Sm90Config]):
         """As `default_config`, but for some workloads with d_head 64 and 256."""
         return sets.default_for(workload)
 
+    def carries_over(
+        self,
+        config: Sm90Config,
+        measured: Workload,
+        requested: Workload,
+        limits: ArchLimits | None = None,
+    ) -> bool:
+        """Where defaults have the same tile."""
+        defaults = map(sets.default_for, (measured, requested))
+        return len({(c.B_r, c.B_c) for c in defaults}) == 1
+
     def plan(self, config: Sm90Config, traits: str, arch: str) -> CallPlan:
         launch = LaunchPlan(
             params="sm90_forward",

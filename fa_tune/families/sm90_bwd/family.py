@@ -67,6 +67,10 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
         return replace(found, turns=True, two_pass=True, dq_keys=dq_keys)
 
     def default_for(self, workload: Workload, limits: ArchLimits) -> Sm90BackwardConfig:
+        """See `_default_for`, which looks at no device."""
+        return self._default_for(workload)
+
+    def _default_for(self, workload: Workload) -> Sm90BackwardConfig:
         """With a mask, or short sequences at d_head 64, warpgroups that meet in each step.  Of
         short sequences at d_head 128 two passes: clearing sums and bringing them to dQ takes as
         long as products."""
@@ -79,6 +83,17 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
         if not masked and not (workload.d_head == 64 and workload.seq_len_q <= SHORT):
             return found
         return replace(found, q_stages=3 if workload.d_head == 64 else 2, same_step=True)
+
+    def carries_over(
+        self,
+        config: Sm90BackwardConfig,
+        measured: Workload,
+        requested: Workload,
+        limits: ArchLimits | None = None,
+    ) -> bool:
+        """Where defaults have as many passes."""
+        first, second = (self._default_for(w) for w in (measured, requested))
+        return first.two_pass == second.two_pass
 
     def configs(
         self,

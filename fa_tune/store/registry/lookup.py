@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import FIELDS, READING_ORDER, Effect, Workload, unusual_labels
+from fa_tune.families import carries_over
 from fa_tune.families.equal_sources import equal, kind_of
 from fa_tune.store.registry.between import Tuned, arch_of, between, default_of
 from fa_tune.store.registry.between import distance as of_decode_shapes
@@ -79,15 +80,19 @@ def find_match(registry: Registry, here: Target, workload: Workload) -> EntryMat
 
 
 def serving(registry: Registry, here: Target, workload: Workload) -> tuple[EntryMatch, ...]:
-    """`matches` but those that want other kernels, and before them what serves between them, where
-    few queries see many keys and none is of the very workload."""
+    """`matches` but those that want other kernels, or tell nothing of such sizes; before them what
+    serves between them, where few queries see many keys and none is of the very workload."""
     found = alike(matches(registry, here, workload), workload)
-    if not workload.decode_shape or not found or found[0].exact:
+    if not found or found[0].exact:
         return found
+    arch = arch_of(found[0].entry.gpu.compute_capability, here.gpu, here.multiprocessors)
+    if not workload.decode_shape:
+        return tuple(
+            m for m in found if carries_over(m.entry.chosen, m.entry.workload, workload, arch)
+        )
     tuned: dict[Workload, Tuned] = {}
     for match in found:  # a workload counts once, by the preferred method, whose entry is in front
         tuned.setdefault(match.entry.workload, Tuned.of(match.entry))
-    arch = arch_of(found[0].entry.gpu.compute_capability, here.gpu, here.multiprocessors)
     serves = between([*tuned.values()], workload, default_of(workload, arch), arch)
     if serves is None:
         return found
