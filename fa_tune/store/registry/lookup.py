@@ -263,6 +263,11 @@ def _why_none(registry: Registry, here: Target, workload: Workload) -> str:
             f"the registry has no results by {here.method} for {here.gpu}, only by "
             f"{', '.join(held)}"
         )
+    if alike(matches(registry, here, workload), workload):
+        return (
+            f"what the registry has for {_kind_text(workload)} on {here.gpu} tells nothing of "
+            f"{workload.key}, whose lengths suit other kernels; run a search for it"
+        )
     held = sorted({_kind_text(e.workload) for e in by_method})
     return (
         f"the registry has nothing for {_kind_text(workload)} on {here.gpu}, only for "
