@@ -137,7 +137,7 @@ def test_a_users_kernel_is_verified_too(console: Console, verify: Stub) -> None:
     place = str(ROOT / "examples/torch_attention.py:attention")
     assert console("verify", "--with", place).status == 0
     assert verify.named[0]["users"] == [place]
-    assert console("verify", "--with", "nothing.py:f").status == 2
+    assert console("verify", "--with", "nothing.py:f").status == 3
 
 
 def test_an_interruption_leaves_the_verdicts_that_are_finished(
