@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fa_tune import families
 from fa_tune.core.workload import DType, Workload, benchmark_workload
 from fa_tune.families.equal_sources import kind_of
 from fa_tune.store.registry import lookup
@@ -83,6 +84,21 @@ def test_else_the_nearest_and_it_says_which(
     assert match.entry.workload.seq_len_q == nearest
     assert match.explanation.startswith(f"no entry for {asked.key}; nearest is ")
     assert match.entry.workload.key in match.explanation
+
+
+def test_an_entry_tells_nothing_of_lengths_that_other_tiles_suit(make_entry: MakeEntry) -> None:
+    tuned = Workload(16, 16, 16, 4096, 4096, 64, DType.BF16)
+    chosen = families.variant(families.default_for(families.get("sm90"), tuned))
+    registry = Registry.of(
+        [dataclasses.replace(make_entry(), workload=tuned, chosen=chosen, confirmation=None)]
+    )
+    near, short = (
+        dataclasses.replace(tuned, seq_len_q=n, seq_len_kv=n, causal=False) for n in (3000, 300)
+    )
+    assert found(find_match(registry, H200, near)).entry.workload == tuned
+    told = refusal(find_match(registry, H200, short))
+    assert short.key in told
+    assert "BF16 d_head 64 full" in told
 
 
 def test_an_accuracy_has_entries_of_its_own(registry: Registry) -> None:
