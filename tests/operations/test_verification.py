@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
@@ -121,7 +122,7 @@ def test_correct_means_every_case() -> None:
     good, bad, worse = (judged(e, theirs=Figures(0.0, 0.0)) for e in (0.0, 0.5, math.nan))
     assert verdict([good, good]) == Verdict(True, (good, good))
     found = verdict([good, bad, worse])
-    assert not found.correct
+    assert found.correct is False
     assert found.cases == (good, bad, worse)
     assert found.reason == f"{W.key}: error 0.5 exceeds 0.000977", "the first that is wrong"
     assert "not written or are NaN" in verdict([worse]).reason
@@ -134,6 +135,16 @@ def test_the_reason_names_inputs_and_the_figure() -> None:
     assert verdict([case]).reason == f"{W.key} (sink_last): {why}"
     assert fault(case) == why
     assert fault(judged(0.0)) == ""
+
+
+def test_the_largest_error_at_its_limit_is_not_what_is_wrong() -> None:
+    """And where the root mean square is unknown, it is."""
+    case = judged(0.0)
+    of_rms = dataclasses.replace(case, max_abs_error=case.limit, rms_error=1.0, ok=False)
+    assert "root mean square" in fault(of_rms)
+    for missing in ("rms_error", "rms_limit"):
+        wrong = dataclasses.replace(of_rms, **{missing: None})
+        assert fault(wrong) == f"error {case.limit:.3g} exceeds {case.limit:.3g}"
 
 
 def test_nothing_tried_is_not_correct() -> None:

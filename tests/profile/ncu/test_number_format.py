@@ -71,6 +71,9 @@ def test_a_count_has_no_fraction() -> None:
         decide_style([NumberCell("1.000", whole=True), NumberCell("3.248")])
     # Evidence outranks it: a sum printed with a fraction is no contradiction.
     assert decide_style([NumberCell("12.50", whole=True)]).decimal == "."
+    # Once whole is whole, whatever else has the same text.
+    twice = [NumberCell("1.024", whole=True), NumberCell("3.248"), NumberCell("1.024")]
+    assert decide_style(twice) == style
 
 
 def test_a_known_decimal_mark_decides() -> None:
