@@ -19,7 +19,7 @@ from fa_tune.op.library import room_for_lse, room_for_out
 from fa_tune.op.native import translated
 from fa_tune.op.operands import note_written
 from fa_tune.op.precision import autocast
-from fa_tune.op.traits import EXACT_BY_DEFAULT, Traits, check_window, is_exact, of_heads
+from fa_tune.op.traits import Traits, check_window, of_heads, wants_exact
 
 _ops = torch.ops.fa_tune
 _PLAIN = (_ops.fwd.default, _ops.fwd_lse.default, _ops.fwd_out.default)
@@ -63,7 +63,8 @@ def attention(
     head, and the log-sum-exp.  `score_hook`: what `fa_tune.core.hooks.register` gives for a
     function of one's own that scores go through; for gradients it needs the function in torch.
     `accuracy`: fast, or exact for kernels whose largest weight is exactly 1 (docs/accuracy.md);
-    None: as FA_TUNE_ACCURACY says, else fast.
+    None: as FA_TUNE_ACCURACY says, else fast.  In fp16 `torch.use_deterministic_algorithms` makes
+    it exact.
 
     Raises InvalidConfig for tensors that make no such problem, for `out` or `lse` where a gradient
     is wanted, and for a problem that is new while a graph is captured (`prepare`);
@@ -79,7 +80,7 @@ def attention(
     traits: tuple[Any, ...] = (causal, bottom_right, softmax_scale)
     wants_grad = q.requires_grad or k.requires_grad or v.requires_grad
     operators = _PLAIN
-    exact = EXACT_BY_DEFAULT if accuracy is None else is_exact(accuracy)
+    exact = wants_exact(q, accuracy)
     changed = sink is not None or alibi_slopes is not None or softcap is not None
     if changed or exact or window != _EVERY:
         operators = _SCORED
@@ -190,7 +191,7 @@ def _workload(
     q, k, v = autocast(q, k, v)
     check_window("window", window, every=None)
     left, right = window
-    exact = EXACT_BY_DEFAULT if accuracy is None else is_exact(accuracy)
+    exact = wants_exact(q, accuracy)
     traits = Traits(window_left=left, window_right=right, exact=exact, **problem)
     if traits.score_hook is not None:
         hooks.hook_of(traits.score_hook)

@@ -24,7 +24,7 @@ from fa_tune.op.fallback_warning import tell
 from fa_tune.op.operands import Done, has_whole_rows
 from fa_tune.op.refusals import Asked, Refusals, why_not_ours
 from fa_tune.op.state import own_gradients
-from fa_tune.op.traits import Traits
+from fa_tune.op.traits import Traits, wants_exact
 
 NAME = "fa_tune"
 _NAME = "_scaled_dot_product_flash_attention"
@@ -88,7 +88,7 @@ class Override:
             out = torch.empty_like(query)
             lse = query.new_empty(query.shape[:3], dtype=torch.float32)
             four = [t.transpose(1, 2) for t in (query, key, value, out)]
-            traits = Traits(is_causal, scale=scale)
+            traits = Traits(is_causal, scale=scale, exact=wants_exact(query, None))
             ours = partial(_fwd_out, *four, lse, is_causal, False, scale)
             if traits.exact:
                 ours = partial(_scored_fwd_out, *four, lse, *traits.scored)

@@ -32,6 +32,14 @@ def is_exact(accuracy: object, name: str = "accuracy") -> bool:
 EXACT_BY_DEFAULT = is_exact(os.environ.get("FA_TUNE_ACCURACY") or FAST, "FA_TUNE_ACCURACY")
 
 
+def wants_exact(q: Tensor, accuracy: str | None) -> bool:
+    """Whether kernels have to be exact: as `accuracy` says, or FA_TUNE_ACCURACY for None.  In fp16
+    also where torch asks for the same bits always: a fast kernel may take the maxima of a tile by
+    what it found in the one before, and which that is hangs on time."""
+    exact = EXACT_BY_DEFAULT if accuracy is None else is_exact(accuracy)
+    return exact or (q.dtype == torch.float16 and torch.are_deterministic_algorithms_enabled())
+
+
 class Traits(NamedTuple):
     """How scores are masked, scaled and changed, see `attention`.
 
