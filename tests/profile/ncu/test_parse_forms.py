@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fa_tune.core.errors import ProfileFormatError
 from fa_tune.core.model import Quantity
-from fa_tune.profile.ncu.parse import parse_ncu_csv
+from fa_tune.profile.ncu.parse import parse_ncu_csv, read_profile
 from tests.profile.ncu.ncu_text import (
     CLOCK,
     DURATION,
@@ -182,3 +184,34 @@ def test_what_is_no_page_is_named(text: str | bytes, words: str) -> None:
     with pytest.raises(ProfileFormatError, match=words) as caught:
         parse_ncu_csv(text)
     assert "--page raw --csv" in str(caught.value) or "--csv --page raw" in str(caught.value)
+
+
+def test_raw_pages_of_several_processes_in_one_file_are_all_read() -> None:
+    columns = [(DURATION, "ns")]
+    pages = (raw(columns, (identity(0, process), [f"{process}00"])) for process in (7, 8))
+    launches = parse_ncu_csv("".join(pages)).launches
+    assert [one.process_id for one in launches] == [7, 8]
+    assert [one.metrics[DURATION] for one in launches] == [
+        Quantity(700e-9, "s"),
+        Quantity(800e-9, "s"),
+    ]
+    assert {one.host for one in launches} == {"127.0.0.1"}
+
+
+def test_a_whole_count_of_a_raw_page_decides_what_its_marks_mean() -> None:
+    """A duration in nanoseconds has no fraction, and neither has a number of registers."""
+    registers = "launch__registers_per_thread"
+    columns = [(DURATION, "ns"), ("sm__cycles_elapsed.avg.per_second", "cycle/second")]
+    text = raw(columns, (identity(0), ["1.024", "3.248"]), (identity(1), ["3.248", "3.248"]))
+    first, _ = parse_ncu_csv(text).launches
+    assert first.metrics[DURATION] == Quantity(1024e-9, "s")
+    named = raw([(registers, "register/thread")], (identity(0), ["1.024"]))
+    assert parse_ncu_csv(named).launches[0].metrics[registers] == Quantity(1024, "register/thread")
+
+
+@pytest.mark.parametrize(("decimal", "value"), [(",", 1.024e-6), (".", 1024e-6)])
+def test_a_mark_that_is_told_holds_for_a_file(tmp_path: Path, decimal: str, value: float) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(raw([(DURATION, "us")], (identity(0), ["1,024"])))
+    found = read_profile(path, decimal=decimal).launches[0].metrics[DURATION]
+    assert found == Quantity(pytest.approx(value), "s")  # type: ignore[arg-type]
