@@ -66,7 +66,8 @@ for inputs in ${INPUTS:-normal}; do
     registry=${inputs//[^A-Za-z0-9]/_} # what was chosen on other inputs stays out
     both=(--mask full,causal)
     # Both families in one type: the other one tells nothing new of sm80.
-    events grid "$of_heads" --family sm90,sm80 --seq-lens "$lengths" --d-head "$heads" --dtype fp16 "${both[@]}"
+    events grid "$of_heads" --family sm90,sm80 --seq-lens "$lengths" --d-head "$heads" \
+        --dtype fp16 "${both[@]}"
     events bf16 "_bf16$of_heads" --family sm90 --seq-lens "$lengths" --d-head "$heads" \
         --dtype bf16 "${both[@]}"
     events large _d192_d256 --seq-lens 1024,4096 --d-head 192,256 --dtype fp16 "${both[@]}"

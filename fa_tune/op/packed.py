@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from fa_tune.core.errors import NoUsableVariant
+from fa_tune.core.workload import EXACT, FAST
 from fa_tune.op import autograd, odd_heads, state  # noqa: F401  state has the implementation
 from fa_tune.op.native import translated
 from fa_tune.op.operands import Lengths
-from fa_tune.op.traits import Traits, of_heads
+from fa_tune.op.traits import Traits, of_heads, wants_exact
 
 _ops = torch.ops.fa_tune
 _SCORED = (_ops.packed_fwd.default, _ops.packed_fwd_lse.default)
@@ -29,6 +30,7 @@ def packed_attention(
     """Attention of q [total_q, heads, d_head] to k and v [total_kv, kv_heads, d_head] and, where it
     is wanted, its log-sum-exp, fp32 [heads, total_q].  Masks are aligned with the end of each
     sequence.  Gradients flow as from `attention`.  Raises as `attention`."""
+    traits = traits._replace(exact=wants_exact(q, EXACT if traits.exact else FAST))
     sink, slopes = traits.tensors
     if sink is not None:
         traits = traits._replace(sink=of_heads(sink, "sink"))
