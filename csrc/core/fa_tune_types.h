@@ -85,7 +85,7 @@ typedef enum fa_tune_tensor_role {
 // evenly.  A tile is rows of all query heads that share one of K and V.  With clusters there is
 // one for each tile.
 // TILES_ROWS: x, these tiles; y, the rows of one.
-// KEY_TILES: x, a CTA for each tile of keys of one head of K and V.
+// KEY_TILES: x, a CTA, or a cluster, for each tile of keys of one head of K and V.
 // PERSISTENT_KEYS: x, as many as are resident at a time, at most one for each of these.
 typedef enum fa_tune_grid {
     FA_TUNE_GRID_BLOCKS_HEADS_BATCH = 0,

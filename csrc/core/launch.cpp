@@ -30,6 +30,7 @@ void set_tile_grid(const fa_tune_launch_plan& plan, const Call& call, std::uint3
     std::int64_t tiles = of_keys ? tile_keys_of_head(plan, problem) * problem.kv_heads
                                  : tile_rows_of_head(plan, problem) * problem.heads;
     if (tiles <= kMaxTiles) tiles *= batch_of(problem);
+    if (plan.grid == FA_TUNE_GRID_KEY_TILES && tiles <= kMaxTiles) tiles *= plan.cluster_x;
     if (tiles > kMaxTiles) {
         fail(FA_TUNE_INVALID, "%s has more than %lld tiles, which a launch takes",
              key_of(problem).c_str(), wide(kMaxTiles));

@@ -79,7 +79,7 @@ class Grid(IntEnum):
     evenly.  A tile is rows of all query heads that share one of K and V.  With clusters there is
     one for each tile.
     TILES_ROWS: x, these tiles; y, the rows of one.
-    KEY_TILES: x, a CTA for each tile of keys of one head of K and V.
+    KEY_TILES: x, a CTA, or a cluster, for each tile of keys of one head of K and V.
     PERSISTENT_KEYS: x, as many as are resident at a time, at most one for each of these.
     """
 

@@ -15,6 +15,7 @@ from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.paths import kernels_dir
 from fa_tune.core.workload import BACKWARD, DType, Workload
+from fa_tune.families.sm90_bwd import clusters
 from fa_tune.families.sm90_bwd.config import KEYS as KEYS_OF_CTA
 from fa_tune.families.sm90_bwd.config import SMALL_BYTES, Sm90BackwardConfig
 from fa_tune.families.sm90_bwd.constraints import CONSTRAINTS, constraints
@@ -22,6 +23,7 @@ from tests.described import DEVICE, described
 from tests.families.contract import KernelFamilyContract
 from tests.gpu.score_hooks import HOOKS, WITH_DERIVATIVE
 from tests.kernels.emulated.backward import Params
+from tests.project_files import ROOT
 
 H200 = limits((9, 0))
 FAMILY: Any = families.get("sm90_bwd")
@@ -29,6 +31,8 @@ DEFAULT: Sm90BackwardConfig = FAMILY.default_config(128, DType.FP16)
 TWO_PASS = DEFAULT.repeatable()
 WIDE: Sm90BackwardConfig = FAMILY.default_config(192, DType.FP16)
 OTHER_V: Sm90BackwardConfig = FAMILY.default_config(192, DType.FP16, d_head_v=128)
+LIBRARIES = ("cudnn", "fa2")
+RECORDED = ROOT / "benchmarks" / "backward_few_tiles_h200.txt"
 HEADS = ((64, 0), (96, 0), (128, 0), (192, 0), (192, 128), (256, 0))  # of Q; of V
 
 
@@ -50,6 +54,9 @@ class TestSm90BackwardContract(KernelFamilyContract):
         replace(OTHER_V, dq_keys=112),
         replace(TWO_PASS, turns=False, same_step=True),
         replace(DEFAULT, turns=True, same_step=True),
+        replace(DEFAULT, dynamic=False, cluster=9),
+        replace(DEFAULT, cluster=2),
+        replace(WIDE, cluster=2),
     )
 
     def test_each_constraint_is_tried(self) -> None:
@@ -209,6 +216,52 @@ def test_groups_of_heads_are_of_one_size_and_fill_the_device(
     of_all, tiles = batch * kv_heads, -(-length // KEYS_OF_CTA)
     assert of_all % group == 0
     assert group == of_all or group * tiles >= DEVICE.multiprocessors * 9 // 10
+
+
+@pytest.mark.parametrize("cluster", [2, 3, 8])
+@pytest.mark.parametrize("config", [DEFAULT, TWO_PASS])
+def test_a_cluster_has_a_tile_of_keys(config: Sm90BackwardConfig, cluster: int) -> None:
+    """All other launches are as without."""
+    alone = replace(config, dynamic=False)
+    clustered = described(replace(alone, cluster=cluster), PROBLEM)
+    for one, other in zip(clustered, described(alone, PROBLEM), strict=True):
+        size = cluster if other.grid[0] == KEYS else 1
+        assert (one.grid[0], one.cluster[0]) == (size * other.grid[0], size)
+
+
+def test_a_recording_supports_the_choice_of_clusters() -> None:
+    """Defaults lose little beside the best that was measured, and nothing beside a library."""
+    lost = []
+    for line in RECORDED.read_text().splitlines():
+        if not line.startswith("backward_"):
+            continue
+        key, _, *pairs = line.split()
+        times = dict(zip(pairs[::2], map(float, pairs[1::2]), strict=True))
+        workload = Workload.from_key(key)
+        default = FAMILY.default_for(workload, H200)
+        alone = "many" if default.dynamic else "alone"
+        ours = times[f"cluster_{default.cluster}" if default.cluster > 1 else alone]
+        fastest = max(speed for name, speed in times.items() if name not in LIBRARIES)
+        lost.append(1 - ours / fastest)
+        assert ours > max(times[name] for name in LIBRARIES if name in times), key
+    assert len(lost) > 100
+    assert max(lost) < 0.15
+    assert sum(lost) / len(lost) < 0.02
+
+
+@pytest.mark.parametrize("mask", ["full", "causal", "causal_left700", "full_left300_right90"])
+@pytest.mark.parametrize("lengths", ["q1000_k1000", "q333_k2000", "q2000_k333", "q1_k4096"])
+@pytest.mark.parametrize("heads", ["h1_kv1", "h8_kv2", "h71_kv1", "h64_kv64"])
+def test_clusters_take_what_leaves_the_device_idle(mask: str, lengths: str, heads: str) -> None:
+    """Never of fewer steps than CTAs, in the longest tile; and none where tiles are many."""
+    for batch in (1, 3, 100):
+        w = Workload.from_key(f"backward_b{batch}_{heads}_{lengths}_d128_bf16_{mask}")
+        config = FAMILY.default_for(w, H200)
+        assert constraints(config, H200) is None
+        steps = -(-w.seq_len_q // config.B_r) * (w.heads // w.kv_heads)
+        assert config.cluster <= max(1, steps)
+        if clusters.tiles_of(w) > clusters.MANY * H200.multiprocessors:
+            assert config.cluster == 1
 
 
 def test_only_keys_that_fill_no_blocks_need_another_kernel() -> None:

@@ -52,6 +52,9 @@ class Sm90BackwardConfig(ConfigBase):
         "dQ in the step that makes its dS, for which the warpgroups meet",
         later=True,
     )
+    cluster: int = number_field(
+        "cluster", 1, "CTAs of a cluster, which divide the queries of a block of keys"
+    )
 
     def kernel_name(self) -> str:
         """The kernel template's name."""

@@ -10,6 +10,7 @@ from fa_tune.families.sm90_bwd.config import KEYS, Sm90BackwardConfig
 
 ROWS = {64: 128, 96: 64, 128: 64, 192: 64, 256: 64}  # query rows of a step, by head dimension
 OTHER_V = (192, 128)  # head dimensions of Q and V
+MAX_CLUSTER = 8  # CTAs, on every device
 REGISTERS = 224  # of a thread, for what dQ's pass accumulates and multiplies
 
 CONSTRAINTS: tuple[Rule[Sm90BackwardConfig], ...] = (
@@ -66,6 +67,16 @@ CONSTRAINTS: tuple[Rule[Sm90BackwardConfig], ...] = (
         "same_step_has_dq",
         "same_step has no dQ with two_pass",
         lambda c: not (c.same_step and c.two_pass),
+    ),
+    (
+        "cluster_in_range",
+        "cluster must be between 1 and 8",
+        lambda c: 1 <= c.cluster <= MAX_CLUSTER,
+    ),
+    (
+        "clusters_have_one_tile",
+        "a cluster has one block of keys: no dynamic, and d_head at most 128",
+        lambda c: c.cluster == 1 or not (c.dynamic or c.is_wide),
     ),
     (
         "same_step_meets",

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
 from fa_tune.core import hooks
-from fa_tune.core.arch import ArchLimits
+from fa_tune.core.arch import ArchLimits, limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import BACKWARD, DType, Workload
 from fa_tune.families import computed
 from fa_tune.families.axes import Axes, expand
 from fa_tune.families.plan import CallPlan, Grid, LaunchPlan
+from fa_tune.families.sm90_bwd import clusters
 from fa_tune.families.sm90_bwd.config import KEYS, PADDED_TO, Sm90BackwardConfig
 from fa_tune.families.sm90_bwd.constraints import OTHER_V, ROWS, constraints
 from fa_tune.families.template import TemplateFamily
@@ -23,6 +25,8 @@ BOX_ROWS = 64  # of what a warpgroup copies at a time
 THREADS = 384  # two warpgroups that compute and one that loads
 PREPARE_THREADS, FINISH_THREADS = 1024, 256  # of what is done to each row of O, and of dQ
 SHORT, SHORTEST = 768, 384  # queries; see default_for
+HOPPER = limits((9, 0))
+MOST_CLUSTERED = 2 * HOPPER.multiprocessors  # tiles, of what clusters are tried with
 _WIDE_DQ_KEYS = {192: (64, 80), 256: (48,)}  # by head dimension
 WHOLE_QUERIES = 1  # rows beyond the last have no weights: any number is a whole one
 
@@ -46,6 +50,10 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
     constraints = staticmethod(constraints)
 
     def suits(self, workload: Workload, config: Sm90BackwardConfig | None = None) -> bool:
+        """Clusters where tiles are few."""
+        clustered = config is not None and config.cluster > 1
+        if clustered and clusters.tiles_of(workload) > MOST_CLUSTERED:
+            return False
         return super().suits(workload, config) and not _lacking(workload)
 
     def traits(self, config: Sm90BackwardConfig, workload: Workload, *, lse: bool = False) -> str:
@@ -67,10 +75,10 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
         return replace(found, turns=True, two_pass=True, dq_keys=dq_keys)
 
     def default_for(self, workload: Workload, limits: ArchLimits) -> Sm90BackwardConfig:
-        """See `_default_for`, which looks at no device."""
-        return self._default_for(workload)
+        """With clusters where tiles are few for the device; see `clusters.clustered`."""
+        return clusters.clustered(self._of_many_tiles(workload), workload, limits)
 
-    def _default_for(self, workload: Workload) -> Sm90BackwardConfig:
+    def _of_many_tiles(self, workload: Workload) -> Sm90BackwardConfig:
         """With a mask, or short sequences at d_head 64, warpgroups that meet in each step.  Of
         short sequences at d_head 128 two passes: clearing sums and bringing them to dQ takes as
         long as products."""
@@ -91,9 +99,11 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
         requested: Workload,
         limits: ArchLimits | None = None,
     ) -> bool:
-        """Where defaults have as many passes."""
-        first, second = (self._default_for(w) for w in (measured, requested))
-        return first.two_pass == second.two_pass
+        """Where defaults have as many passes, and CTAs for a tile."""
+        arch = limits or HOPPER
+        first, second = (self.default_for(w, arch) for w in (measured, requested))
+        kinds = [(c.two_pass, c.dynamic, c.cluster) for c in (first, second)]
+        return kinds[0] == kinds[1]
 
     def configs(
         self,
@@ -133,7 +143,9 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
             one = {**one, "dynamic": (True,)}
             two = {**two, "q_stages": (3,), "dq_keys": (96,), "turns": (True,)}
         found = [c for axes in (one, two) for c in expand(Sm90BackwardConfig, axes)]
-        return [c for c in found if not (c.same_step and c.turns)]
+        of_few = (clusters.of_sizes(self.default_config(d_head, t)) for t in common["dtype"])
+        found += itertools.chain.from_iterable(of_few)
+        return [c for c in dict.fromkeys(found) if not (c.same_step and c.turns)]
 
     def plan(self, config: Sm90BackwardConfig, traits: str, arch: str) -> CallPlan:
         counters = COUNTER_BYTES if config.dynamic else 0
@@ -149,6 +161,7 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
             counter_bytes=counters,
             dependent=1,
             sum_rows=0 if config.two_pass else config.B_r,
+            cluster_x=config.cluster,
         )
         if config.two_pass:
             queries = LaunchPlan(

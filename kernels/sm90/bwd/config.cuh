@@ -36,6 +36,8 @@ struct Sm90BackwardConfig {
     int d_head_v = 0;
     // dQ in the step that makes its dS, for which the warpgroups meet
     bool same_step = false;
+    // CTAs of a cluster, which divide the queries of a block of keys
+    int cluster = 1;
 
     // Head dimension of V and O.
     FA_HOST_DEVICE constexpr int d_v() const { return d_head_v != 0 ? d_head_v : d_head; }
@@ -72,7 +74,10 @@ struct Sm90BackwardConfig {
         if (d_head_v != other.d_head_v) {
             return d_head_v < other.d_head_v;
         }
-        return same_step < other.same_step;
+        if (same_step != other.same_step) {
+            return same_step < other.same_step;
+        }
+        return cluster < other.cluster;
     }
 };
 

@@ -31,6 +31,9 @@ struct Constraints {
                   "dQ, S and dP of dq_keys keys need more registers than a thread has");
     static_assert(!CFG.same_step || !CFG.two_pass, "same_step has no dQ with two_pass");
     static_assert(!CFG.same_step || !CFG.turns, "warpgroups meet in same_step and take no turns");
+    static_assert(CFG.cluster >= 1 && CFG.cluster <= 8, "cluster must be between 1 and 8");
+    static_assert(CFG.cluster == 1 || (!CFG.dynamic && CFG.d_head <= 128),
+                  "a cluster has one block of keys: no dynamic, and d_head at most 128");
     static_assert(!TRAITS.hook || !TRAITS.alibi, "no hook comes after the bias of ALiBi");
 };
 

@@ -49,6 +49,7 @@
 #include "ptx/red_v4.cuh"
 #include "ptx/shared_pairs.cuh"
 #include "ptx/stmatrix_trans.cuh"
+#include "sm90/bwd/cluster_share.cuh"
 #include "sm90/bwd/gradients.cuh"
 #include "sm90/bwd/key_rows.cuh"
 #include "sm90/bwd/named_barriers.cuh"
@@ -143,19 +144,22 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
         }
         first_key = key + 64 * warpgroup;
         const Range blocks = query_blocks();
-        const int steps = blocks.count() * p.heads_per_kv;
+        const StepShare share = share_of_cta<CFG.cluster>(blocks.count() * p.heads_per_kv);
+        const int steps = share.count, passed = share.first / p.heads_per_kv;
+        const Step first{done, starting_block(p, blocks) + step_direction(p) * passed,
+                         share.first - passed * p.heads_per_kv};
 #pragma unroll
         for (int i = 0; i < kGradients; ++i) dk[i] = dv[i] = 0.f;
         if (steps > 0) {
             if constexpr (kHasDq) {
                 const QueryRows<TRAITS.packed> rows{p, sequence, tile.batch,
-                                                    tile.head * p.heads_per_kv};
-                dq_tile = static_cast<int>(rows.padded(0) / CFG.B_r) + starting_block(p, blocks);
+                                                    tile.head * p.heads_per_kv + first.head};
+                dq_tile = static_cast<int>(rows.padded(0) / CFG.B_r) + first.block;
             }
             if constexpr (CFG.same_step) {
-                accumulate_in_step(steps, done, starting_block(p, blocks), kv_parity);
+                accumulate_in_step(steps, first, kv_parity);
             } else {
-                accumulate(steps, done, starting_block(p, blocks), kv_parity);
+                accumulate(steps, first, kv_parity);
             }
             if constexpr (CFG.dynamic) arrive(smem.k_empty());
         }
@@ -165,26 +169,24 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
 
   private:
     // dK and dV of a tile of one step or more.
-    __device__ __forceinline__ void accumulate(int steps, int done, int first_block,
-                                               unsigned kv_parity) {
-        Step step{done, first_block, 0};
-        const int last = done + steps - 1;
-        const bool is_skipped = skips(steps, first_block);
+    __device__ __forceinline__ void accumulate(int steps, Step step, unsigned kv_parity) {
+        const int last = step.number + steps - 1;
+        const bool is_skipped = skips(steps, step.block);
         ptx::mbarrier_wait(smem.k_full(), kv_parity);
         {
-            const int n = is_skipped ? done + 1 : done;
+            const int n = is_skipped ? step.number + 1 : step.number;
             ptx::mbarrier_wait(smem.q_full(q_stage(n)), q_parity(n));
             multiply_scores(s, k_rows(), smem.q(q_stage(n)));
             ptx::wgmma_wait_group<0>();
             keep_registers(s);
-            weigh<kMasks>(q_stage(n), {n, is_skipped ? first_block + 1 : first_block, 0});
+            weigh<kMasks>(q_stage(n), {n, is_skipped ? step.block + 1 : step.block, step.head});
         }
         ptx::mbarrier_wait(smem.v_full(), kv_parity);
         if (steps == 1) {
             make_step<true, true>(step);
         } else {
             if (is_skipped) {
-                skip_step(done);
+                skip_step(step.number);
             } else {
                 make_step<true, false>(step);
             }
@@ -266,14 +268,12 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
     }
 
     // The same with `same_step`.
-    __device__ __forceinline__ void accumulate_in_step(int steps, int done, int first_block,
-                                                       unsigned kv_parity) {
-        Step step{done, first_block, 0};
-        const int last = done + steps - 1;
+    __device__ __forceinline__ void accumulate_in_step(int steps, Step step, unsigned kv_parity) {
+        const int last = step.number + steps - 1;
         ptx::mbarrier_wait(smem.k_full(), kv_parity);
         ptx::mbarrier_wait(smem.v_full(), kv_parity);
         if constexpr (CFG.dynamic) wait_for_copies();
-        if (skips(steps, first_block)) {
+        if (skips(steps, step.block)) {
             skip_step(step.number);
             add_dq_of(step);
             step = next(step);
@@ -518,7 +518,7 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
         return static_cast<int>(NamedBarrier::GRADIENTS) + warpgroup;
     }
 
-    __device__ __forceinline__ void store(const Tile& tile) const {
+    __device__ __forceinline__ void store(const Tile& tile) {
         // Both warpgroups are done with what was in the gradients' place: K and V, or dS.
         if constexpr (kHasDq || !CFG.dynamic) {
             constexpr int kBarrier = static_cast<int>(NamedBarrier::CONSUMERS);
@@ -528,16 +528,35 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
                 ptx::barrier_sync(kBarrier, kAllThreads);  // each has code of its own
             }
         }
+        bool has_dk = true, has_dv = true;
+        if constexpr (CFG.cluster > 1) {
+            using Sum = ClusterSum<CFG.cluster, kGradients>;
+            static_assert(Sum::kBytes <=
+                          2 * KvTile::kBytes + (CFG.q_stages + Layout::kDoStages) * QTile::kBytes);
+            const Sum of_dk = Sum::of(smem.base, 0, warpgroup);
+            const Sum of_dv = Sum::of(smem.base, 1, warpgroup);
+            of_dk.hand_over(dk);
+            of_dv.hand_over(dv);
+            meet_cluster();
+            of_dk.add_up(dk);
+            of_dv.add_up(dv);
+            ptx::fence_proxy_async_shared();
+            meet_cluster();
+            has_dk = of_dk.is_owner;
+            has_dv = of_dv.is_owner;
+        }
         if constexpr (CFG.dynamic) wait_for_copies();
         const unsigned dk_place = smem.dk(warpgroup), dv_place = smem.dv(warpgroup);
-        stage_gradient<KvTile, CFG.dtype>(dk, gradient_scale<TRAITS>(p), dk_place, warp, lane);
-        stage_gradient<KvTile, CFG.dtype>(dv, 1.f, dv_place, warp, lane);
+        if (has_dk) {
+            stage_gradient<KvTile, CFG.dtype>(dk, gradient_scale<TRAITS>(p), dk_place, warp, lane);
+        }
+        if (has_dv) stage_gradient<KvTile, CFG.dtype>(dv, 1.f, dv_place, warp, lane);
         ptx::fence_proxy_async_shared();
         ptx::bar_sync(own_barrier(), kThreads);
         if (warp == 0 && ptx::elect_sync()) {
             const BoxPlace place = sequence.template kv_box<64>(first_key, tile.batch);
-            send_gradient<KvTile, TRAITS.packed>(dk_map, dk_place, tile.head, place);
-            send_gradient<KvTile, TRAITS.packed>(dv_map, dv_place, tile.head, place);
+            if (has_dk) send_gradient<KvTile, TRAITS.packed>(dk_map, dk_place, tile.head, place);
+            if (has_dv) send_gradient<KvTile, TRAITS.packed>(dv_map, dv_place, tile.head, place);
             ptx::cp_async_bulk_commit_group();
         }
     }

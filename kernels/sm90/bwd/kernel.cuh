@@ -3,6 +3,8 @@
 //     warpgroup 0       producer.cuh   one thread loads
 //     warpgroups 1, 2   consumer.cuh   64 keys of a tile each
 //
+// With clusters the grid has one for each tile (cluster_share.cuh).
+//
 // One pass is three launches: prepare.cuh, this, finish.cuh.  Two passes are two: dq_kernel.cuh,
 // this.
 #pragma once
@@ -58,7 +60,8 @@ __global__ void __launch_bounds__(384, 1)
     // Broadcast, so that the compiler knows it to be the same in all lanes.
     const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0);
     if (threadIdx.x == 0) initialise_barriers<CFG>(smem);
-    const auto first = TileOrder<TRAITS.packed>::of_keys(params, CFG.B_c).decode(blockIdx.x);
+    const auto first =
+        TileOrder<TRAITS.packed>::of_keys(params, CFG.B_c).decode(blockIdx.x / CFG.cluster);
     ptx::griddepcontrol_launch_dependents();
     ptx::griddepcontrol_wait();
     if (!CFG.dynamic && first.is_empty()) return;
@@ -67,6 +70,10 @@ __global__ void __launch_bounds__(384, 1)
         ptx::setmaxnreg_dec<kProducerRegisters>();
         if (warp == 0 && ptx::elect_sync()) {
             Producer<CFG, TRAITS>{params, q_map, k_map, v_map, do_map, smem}.run(first);
+        }
+        if constexpr (CFG.cluster > 1) {
+            meet_cluster();
+            meet_cluster();
         }
     } else {
         ptx::setmaxnreg_inc<kConsumerRegisters>();

@@ -210,11 +210,12 @@ def _step(
         **dict.fromkeys(("prepare", "finish", "dq"), q_blocks * w.heads),
     }[name] * batch
     resident = name in ("kernel", "wide", "dq")
-    ctas = min(tiles, problem.ctas) if kernel.dynamic and resident else tiles
+    cluster = kernel.cluster if name == "kernel" else 1
+    ctas = min(tiles, problem.ctas) if kernel.dynamic and resident else tiles * cluster
     shared = _shared_bytes(library, name) if resident else 0
     map_of = _packed_map if packed else _map
     maps = [map_bytes(map_of(tensors[t], box)) for t, box in MAPS[name](kernel).items()]
-    return Shape((ctas, 1, 1), (THREADS[name], 1, 1), shared, CLUSTERS), maps
+    return Shape((ctas, 1, 1), (THREADS[name], 1, 1), shared, CLUSTERS, cluster), maps
 
 
 def _packed_map(tensor: Bits, box_rows: int) -> abi.TensorMap:

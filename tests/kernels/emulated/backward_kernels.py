@@ -33,6 +33,7 @@ class Kernel:
     dq_keys: int = 96
     d_head_v: int = 0
     same_step: bool = False
+    cluster: int = 1
     traits: str = ""
 
     @property
@@ -69,7 +70,7 @@ class Kernel:
         fields = (
             *(f"DType::{self.dtype.name}", self.d_head, self.B_r, self.B_c, self.q_stages),
             *(self.turns, self.two_pass, self.dynamic, self.dq_keys, self.d_head_v),
-            self.same_step,
+            *(self.same_step, self.cluster),
         )
         config = f"Sm90BackwardConfig{{{', '.join(map(_literal, fields))}}}"
         traits = f"WorkloadTraits{{{', '.join(_literal(self.has(name)) for name in TRAITS)}}}"

@@ -25,11 +25,23 @@ FP16, BF16 = DType.FP16, DType.BF16
 
 
 def _meeting(
-    dtype: DType, d_head: int, q_stages: int = 2, *, dynamic: bool = True, traits: str
+    dtype: DType,
+    d_head: int,
+    q_stages: int = 2,
+    *,
+    dynamic: bool = True,
+    cluster: int = 1,
+    traits: str,
 ) -> Kernel:
     """Warpgroups that meet in each step."""
-    more = {"dynamic": dynamic, "same_step": True, "traits": traits}
-    return Kernel(dtype, d_head, q_stages, turns=False, **more)
+    return Kernel(
+        *(dtype, d_head, q_stages),
+        turns=False,
+        dynamic=dynamic,
+        same_step=True,
+        cluster=cluster,
+        traits=traits,
+    )
 
 
 # Together: one pass and two, each of all head dimensions, one tile and several a CTA, rings of two
@@ -59,6 +71,11 @@ KERNELS = (
     _meeting(BF16, 128, 3, dynamic=False, traits="causal+ragged+lse+alibi"),
     Kernel(FP16, 128, q_stages=3, dynamic=True, turns=False, traits="causal+window+ragged"),
     _meeting(FP16, 96, traits="causal+ragged+lse+softcap"),
+    Kernel(BF16, 128, 3, cluster=2, traits="causal+ragged"),
+    _meeting(FP16, 64, 3, dynamic=False, cluster=4, traits="causal+window+ragged+packed"),
+    _meeting(BF16, 128, dynamic=False, cluster=4, traits="causal+ragged+hook"),
+    Kernel(FP16, 96, 3, turns=False, cluster=8, traits="causal+ragged+lse+alibi"),
+    Kernel(FP16, 128, two_pass=True, cluster=2, traits="window+ragged+packed"),
 )
 ONE, TWO, WIDE = KERNELS[0], KERNELS[2], next(k for k in KERNELS if k.d_head == 256)
 

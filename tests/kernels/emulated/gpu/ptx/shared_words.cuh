@@ -3,7 +3,8 @@
 
 namespace fa_tune::ptx {
 
-inline void st_shared_v4(unsigned address, const int (&words)[4]) {
+template <class Word>
+inline void st_shared_v4(unsigned address, const Word (&words)[4]) {
     emulator::point();
     emulator::wrote(address, 16);
     std::memcpy(emulator::ordinary(address, 16), words, 16);
