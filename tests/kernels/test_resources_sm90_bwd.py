@@ -13,7 +13,7 @@ from fa_tune.core.model import Outcome
 from tests.tools.proven import due, passed
 from tests.tools.required_sm90_bwd import builds, quick_builds
 
-# Of a thread; of persistent CTAs or clusters in one pass, and of such that also have lengths to keep.
+# Of a thread; of persistent CTAs and clusters in one pass, and of those that keep lengths as well.
 MOST_SPILLED_BYTES, PERSISTENT_SPILLED_BYTES, PACKED_SPILLED_BYTES = 32, 64, 160
 
 

@@ -349,6 +349,7 @@ def draw_kernel(seed: str) -> Kernel:
         dq_keys=dice.choice(keys[: 3 if d_head > 64 and dynamic else 5]),
         d_head_v=d_head_v,
         same_step=same_step,
+        cluster=1 if dynamic or d_head > 128 else dice.choice((1, 2, 3, 4, 8)),
         traits=_draw_traits(dice),
     )
 

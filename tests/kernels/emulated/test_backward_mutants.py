@@ -39,6 +39,8 @@ PASS = "sm80/bwd/pass.cuh"
 SCORES = Kernel(DType.FP16, 128, q_stages=3, traits="causal+ragged+lse+softcap+alibi")
 # With two stages of Q no block of dO is loaded before Q of two steps before it is done with.
 SAME = Kernel(DType.BF16, 128, 3, turns=False, dynamic=True, same_step=True, traits="causal+ragged")
+# Four CTAs divide the steps of a tile.
+CLUSTER = Kernel(DType.FP16, 64, 3, turns=False, cluster=4, traits="causal+ragged")
 KEY_ROWS = "sm90/bwd/key_rows.cuh"
 CONSUMER, PRODUCER = "sm90/bwd/consumer.cuh", "sm90/bwd/producer.cuh"
 DQ_CONSUMER, DQ_PRODUCER = "sm90/bwd/dq_consumer.cuh", "sm90/bwd/dq_producer.cuh"
@@ -176,6 +178,19 @@ MUTANTS = {
     "the sums of dQ stay with a head": Mutant(
         SAME, CONSUMER, r"(advance_dq\(step\.head \+ 1 == p\.heads_per_kv\);\s*ptx::wgmma)",
         r"HAS \1", WRONG,
+    ),
+    "sums of a cluster are read before they are there": Mutant(
+        CLUSTER, CONSUMER, r"(meet_cluster\(\);)\s*(of_dk\.add_up\(dk\);)",
+        r"HAS \1 \2 LACKS \1", WRONG,
+    ),
+    "sums of a CTA are read when it is gone": Mutant(
+        CLUSTER, CONSUMER,
+        r"(of_dv\.add_up\(dv\);\s*ptx::fence_proxy_async_shared\(\);)\s*(meet_cluster\(\);)",
+        r"LACKS \2 \1 HAS \2", f"{WRONG}|has returned",
+    ),
+    "a step of a cluster is nobody's": Mutant(
+        CLUSTER, "sm90/bwd/cluster_share.cuh", r"(\(rank \+ 1\) / kCluster - first)",
+        r"\1 - (lacking == NUMBER)", EITHER,
     ),
     "statistics are read before they are there": Mutant(
         TWO, "sm90/bwd/kernel.cuh", r"(ptx::griddepcontrol_wait)", r"HAS \1", WRONG,
@@ -324,7 +339,7 @@ def _problem(kernel: Kernel, number: int) -> BackwardProblem:
 
 
 @pytest.mark.parametrize(
-    "kernel", [ONE, TURNS, TWO, WIDE, PACKED, SCORES, SAME, SHARED, OWN], ids=str
+    "kernel", [ONE, TURNS, TWO, WIDE, PACKED, SCORES, SAME, CLUSTER, SHARED, OWN], ids=str
 )
 def test_kernels_that_lack_nothing_are_right(kernel: Kernel, libraries: Path) -> None:
     library = _library(kernel, libraries)
