@@ -131,7 +131,7 @@ FORWARD, BACKWARD = "forward", "backward"
 MIN_SCALE, MAX_SCALE = 1e-30, 1e30
 # A score below a soft cap is off by up to 2^-23 of the cap.
 MIN_SOFTCAP, MAX_SOFTCAP = 1e-3, 1e3
-FEW_ROWS = 64
+FEW_ROWS = 64  # that share a head of K and V
 MOST = 2**63 - 1  # of any size: what C++ counts in, and no product of them is beyond a float
 MOST_SEQUENCES = 1 << 20  # each of which is counted for itself
 PAGE_KEYS = 16  # that a page of a cache has whole numbers of
@@ -458,6 +458,12 @@ class Workload(Keyed):
     def rows_of_kv_head(self) -> int:
         """Queries of all heads that share one of K and V, in a sequence."""
         return self.seq_len_q * (self.heads // self.kv_heads)
+
+    @property
+    def row_tiles(self) -> tuple[int, int]:
+        """How many tiles of up to FEW_ROWS rows each head of K and V has, and the rows of one."""
+        number = -(-self.rows_of_kv_head // FEW_ROWS)
+        return number, -(-self.rows_of_kv_head // number)
 
     @property
     def decode_shape(self) -> bool:

@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fa_tune import families
 from fa_tune.core.arch import limits
@@ -161,6 +163,35 @@ def test_every_default_can_run(capability: tuple[int, int], d_head: int) -> None
                 assert _FAMILY.constraints(config, arch) is None, (shape, config)
 
 
+@given(
+    st.integers(1, 70),
+    st.integers(1, 12),
+    st.integers(1, 71),
+    st.integers(1, 200),
+    st.integers(1, 1 << 17),
+    st.sampled_from((64, 96, 128, 256)),
+    st.sampled_from(("", "equal")),
+)
+def test_the_default_of_any_rows_has_no_larger_a_tile_than_they_need(
+    batch: int, kv_heads: int, group: int, queries: int, keys: int, d_head: int, lengths: str
+) -> None:
+    """And where rows are several tiles, no smaller a one than of such tiles that are as many."""
+    w = Workload(
+        *(batch, kv_heads * group, kv_heads, queries, keys, d_head, DType.BF16),
+        cache_lengths=lengths,
+    )
+    arch = limits((9, 0), gpu=H200)
+    config: DecodeConfig = _FAMILY.default_for(w, arch)
+    assert _FAMILY.constraints(config, arch) is None
+    assert config.B_r == 16 or config.B_r < 2 * w.rows_of_kv_head
+    number, rows = w.row_tiles
+    assert number * rows >= w.rows_of_kv_head > (number - 1) * rows
+    if number > 1:
+        one_each = replace(w, heads=rows * number * kv_heads, kv_heads=number * kv_heads)
+        one_each = replace(one_each, seq_len_q=1)
+        assert config.B_r >= _FAMILY.default_for(one_each, arch).B_r
+
+
 @pytest.mark.parametrize("queries", [1, 4])
 @pytest.mark.parametrize("keys", [1024, 8192])
 @pytest.mark.parametrize("lengths", ["", "lognormal"])
@@ -292,7 +323,7 @@ def test_large_heads_have_clusters_where_they_were_measured(
         assert str(config).partition("): ")[2] == words
 
 
-@pytest.mark.parametrize("rows", [1, 8, 16, 32, 64])
+@pytest.mark.parametrize("rows", [1, 8, 16, 32, 64, 80, 512, 4096])
 @pytest.mark.parametrize("lengths", ["", "lognormal"])
 @pytest.mark.parametrize(
     ("d_head", "d_head_v", "e4m3"),

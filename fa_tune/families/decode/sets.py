@@ -93,13 +93,15 @@ def default_config(
 
 
 def default_for(workload: Workload, arch: ArchLimits, bounds: Bounds) -> DecodeConfig:
-    """The default of a workload."""
+    """The default of a workload; more rows than the largest tile has are several tiles in every
+    rule."""
     w = workload
+    row_tiles, rows = w.row_tiles
     heads = Heads(w.d_head, w.d_head_v, KVType(w.kv_e4m3))
     most_keys = max(1, most_keys_seen(w))
     n_keys = 0 if w.cached else most_keys
-    tiles = Tiles(w.batch * w.kv_heads, n_keys, arch, bounds, most_keys, w.batch)
-    return default_config(heads, w.dtype, w.rows_of_kv_head, tiles)
+    tiles = Tiles(row_tiles * w.batch * w.kv_heads, n_keys, arch, bounds, most_keys, w.batch)
+    return default_config(heads, w.dtype, rows, tiles)
 
 
 def _of_tiles(heads: Heads, dtype: DType, rows: int, tiles: Tiles) -> DecodeConfig:
