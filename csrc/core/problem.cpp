@@ -266,6 +266,16 @@ fa_tune_problem settled(const fa_tune_problem& problem) {
     return found;
 }
 
+bool is_decode_shape(const fa_tune_problem& problem) {
+    constexpr std::int64_t kFewQueries = 16, kFewRowsInAll = 2560, kKeysOfQuery = 4;
+    if (problem.operation != FA_TUNE_OPERATION_FORWARD || problem.packed != 0) return false;
+    const std::int64_t queries = problem.seq_len_q, heads = problem.batch * problem.heads;
+    // The product of three sizes may be beyond 64 bits.
+    const bool few_in_all = heads <= kFewRowsInAll && heads * queries <= kFewRowsInAll;
+    return rows_of_kv_head(problem) <= kFewRows || queries <= kFewQueries ||
+           (few_in_all && problem.seq_len_kv >= kKeysOfQuery * queries);
+}
+
 bool is_bottom_right(const fa_tune_problem& problem) {
     if (problem.cached != 0) return is_causal(problem) || problem.window != 0 || problem.alibi != 0;
     if (problem.packed != 0 || problem.seq_len_q == problem.seq_len_kv) return false;

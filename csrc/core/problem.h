@@ -73,8 +73,14 @@ inline bool is_causal(const fa_tune_problem& problem) {
     return problem.mask != FA_TUNE_MASK_FULL && problem.mask != FA_TUNE_MASK_FULL_DIAGONAL;
 }
 
-// Rows that share a head of K and V: of so many at most reading these takes the time.
+// Rows that share a head of K and V, of which more are several tiles.
 constexpr std::int64_t kFewRows = 64;
+inline std::int64_t rows_of_kv_head(const fa_tune_problem& p) {
+    return p.seq_len_q * (p.heads / p.kv_heads);
+}
+
+// Whether reading K and V takes the time; fa_tune/core/workload.py has the same rule, and says why.
+bool is_decode_shape(const fa_tune_problem& problem);
 
 // Head dimension of V and O.
 inline std::int32_t d_v_of(const fa_tune_problem& problem) {

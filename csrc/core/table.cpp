@@ -28,17 +28,18 @@ Sizes sizes_of(const fa_tune_problem& problem) {
     const auto log2 = [](std::int64_t size) { return std::log2(static_cast<double>(size)); };
     const std::int64_t rows = problem.packed != 0 ? problem.total_q : problem.batch;
     const std::int64_t group = problem.heads / problem.kv_heads;
-    const std::int64_t shared = problem.seq_len_q * group;
+    const std::int64_t shared = rows_of_kv_head(problem);
+    const std::int64_t row_tiles = (shared + kFewRows - 1) / kFewRows;
     Sizes found{};
     found.seq_len_q = log2(problem.seq_len_q);
     found.seq_len_kv = log2(problem.seq_len_kv);
     found.work = log2(rows * problem.heads);
     found.group = log2(group);
-    found.tiles = log2(rows * problem.kv_heads);
+    found.tiles =
+        std::log2(static_cast<double>(rows * problem.kv_heads) * static_cast<double>(row_tiles));
     found.keys = log2(std::max(keys_seen_of(problem), std::int64_t{1}));
-    found.rows = log2(std::max(kTileRows, shared));
-    const bool is_dense = problem.operation == FA_TUNE_OPERATION_FORWARD && problem.packed == 0;
-    found.decode_shape = is_dense && shared <= kFewRows;
+    found.rows = log2(std::max(kTileRows, (shared + row_tiles - 1) / row_tiles));
+    found.decode_shape = is_decode_shape(problem);
     return found;
 }
 
@@ -156,12 +157,12 @@ bool better(const fa_tune_plan& a, const fa_tune_plan& b) {
     return merit(a) > merit(b);
 }
 
-// Whether a default is for such a problem.  Kernels for few rows are for no more, and by no larger
-// a tile than these need, as `suits` of their family has it.
+// Whether a default is for such a problem.  Kernels for few rows are for no other, and by no larger
+// a tile than rows need, as `suits` of their family has it.
 bool suits(const fa_tune_kernel& kernel, const fa_tune_problem& problem) {
     if (kernel.plan().decode_shape == 0) return true;
-    const std::int64_t rows = problem.seq_len_q * (problem.heads / problem.kv_heads);
-    return rows <= kFewRows && (kernel.tile_rows() <= kTileRows || kernel.tile_rows() < 2 * rows);
+    const std::int64_t rows = kernel.tile_rows();
+    return is_decode_shape(problem) && (rows <= kTileRows || rows < 2 * rows_of_kv_head(problem));
 }
 
 }  // namespace

@@ -21,10 +21,10 @@ struct Sizes {
     double seq_len_kv;
     double work;        // batch times heads
     double group;       // heads that share a kv head
-    double tiles;       // batch times kv heads
+    double tiles;       // of at most 64 rows that share a head of K and V
     double keys;        // that some query sees
-    double rows;        // that share a head of K and V, 16 at least
-    bool decode_shape;  // so few that reading K and V takes the time
+    double rows;        // of a tile, 16 at least
+    bool decode_shape;  // see is_decode_shape
 };
 
 }  // namespace fa_tune::core

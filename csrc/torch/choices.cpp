@@ -75,27 +75,18 @@ int nearest_log2_of_product(std::int64_t one, std::int64_t other) {
     return nearest_log2(std::min(one * other, kMaxSize));
 }
 
-// The exponent of what counts as its queries, where rows are many: these stay many, since few want
-// other kernels.
-int nearest_log2_of_queries(const fa_tune_problem& p) {
-    const int nearest = nearest_log2(p.seq_len_q);
-    const std::int64_t group = p.heads / p.kv_heads;
-    const bool counts_as_few = p.packed == 0 && (group << nearest) <= fa_tune::core::kFewRows;
-    return counts_as_few ? nearest + 1 : nearest;
-}
-
 // Of a problem whose mask is settled; of few rows, tiles and queries are those of all of a bucket.
 // In the place of what only a packed batch has stands -1, or -2 with few rows, where an exact key
 // has a size.
 Key bucket_key(const fa_tune_problem& p, int device) {
     const std::int64_t group = p.heads / p.kv_heads;
-    const bool few = p.packed == 0 && p.seq_len_q * group <= fa_tune::core::kFewRows;
+    const bool few = fa_tune::core::is_decode_shape(p);
     Key key = {kind_of(p, device),
                p.d_head_v,
                group,
                few ? std::min(p.batch * p.kv_heads, kMaxSize)
                    : nearest_log2_of_product(p.batch, p.packed != 0 ? 1 : p.heads),
-               few ? p.seq_len_q : nearest_log2_of_queries(p),
+               few ? p.seq_len_q : nearest_log2(p.seq_len_q),
                nearest_log2(p.seq_len_kv),
                few ? -2 : -1,
                p.window_left,
@@ -116,7 +107,7 @@ using Blocks = std::pair<std::int64_t, std::int64_t>;
 
 Blocks blocks_of(const fa_tune_problem& p) {
     constexpr std::int64_t kShort = 1024, kBlock = 64;
-    const bool few = p.seq_len_q * (p.heads / p.kv_heads) <= fa_tune::core::kFewRows;
+    const bool few = fa_tune::core::is_decode_shape(p);
     const auto blocks = [&](std::int64_t length) {
         return p.packed != 0 || few || length > kShort ? 0 : (length + kBlock - 1) / kBlock;
     };

@@ -2,8 +2,8 @@
 //
 // A choice serves all problems of a bucket: of one dtype, head dimension, mask, log-sum-exp, group
 // size and changes of scores, whose batch * heads and lengths have the same nearest powers of two;
-// with few rows for each head of K and V as many of them, and as many queries.  So growing lengths
-// need a choice per doubling, and per 64 up to 1024, if rows are many and not of a packed batch.
+// of decode shapes with as many heads of K and V, and as many queries.  So growing lengths need a
+// choice per doubling, and of others that are not packed per 64 up to 1024.
 // Problems that were tuned by themselves are no part of it.
 #pragma once
 

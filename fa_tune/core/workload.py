@@ -131,7 +131,10 @@ FORWARD, BACKWARD = "forward", "backward"
 MIN_SCALE, MAX_SCALE = 1e-30, 1e30
 # A score below a soft cap is off by up to 2^-23 of the cap.
 MIN_SOFTCAP, MAX_SOFTCAP = 1e-3, 1e3
+# See `Workload.decode_shape`.
 FEW_ROWS = 64  # that share a head of K and V
+FEW_QUERIES = 16
+FEW_ROWS_IN_ALL, KEYS_OF_QUERY = 2560, 4  # about 20 rows for each multiprocessor of an H200
 MOST = 2**63 - 1  # of any size: what C++ counts in, and no product of them is beyond a float
 MOST_SEQUENCES = 1 << 20  # each of which is counted for itself
 PAGE_KEYS = 16  # that a page of a cache has whole numbers of
@@ -467,9 +470,18 @@ class Workload(Keyed):
 
     @property
     def decode_shape(self) -> bool:
-        """Whether so few rows share each head of K and V that reading these takes the time."""
-        is_dense = self.op == FORWARD and not self.packed
-        return is_dense and self.rows_of_kv_head <= FEW_ROWS
+        """Whether reading K and V takes the time, so that kernels are fastest which read them once
+        for all heads that share them, and divide the keys of a tile among multiprocessors.
+
+        So it is with few rows for each head of K and V; with few queries, which fill no tile of a
+        head; and with few rows in all, which make fewer tiles than there are multiprocessors, but
+        not of a short prompt, whose tiles have few keys to divide."""
+        if self.op != FORWARD or self.packed:
+            return False
+        few = self.rows_of_kv_head <= FEW_ROWS or self.seq_len_q <= FEW_QUERIES
+        rows_in_all = self.batch * self.heads * self.seq_len_q
+        long_keys = self.seq_len_kv >= KEYS_OF_QUERY * self.seq_len_q
+        return few or (rows_in_all <= FEW_ROWS_IN_ALL and long_keys)
 
     @property
     def members(self) -> Lengths:

@@ -17,8 +17,8 @@ from fa_tune.families.base import Config
 from fa_tune.store.registry.between import distance
 from fa_tune.store.registry.lookup import same_kind
 
-ROWS = (16, 32, 64)  # that share a head of K and V
-TILES = tuple(2**n for n in range(13))  # heads of K and V of all sequences
+ROWS = (16, 32, 64)  # of a tile
+TILES = tuple(2**n for n in range(13))  # of all heads of K and V
 KEYS = tuple(2**n for n in range(8, 18))
 QUERIES = 2  # with a causal mask: it hides nothing from a single one
 
@@ -66,7 +66,7 @@ def _rank(default: SizedDefault, workload: Workload) -> tuple[int, int, float]:
 
 def _rows(workload: Workload) -> int:
     """As tiles have them."""
-    return max(ROWS[0], workload.rows_of_kv_head)
+    return max(ROWS[0], workload.row_tiles[1])
 
 
 def sized_defaults(like: Workload, arch: ArchLimits) -> Iterator[SizedDefault]:

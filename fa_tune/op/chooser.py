@@ -19,7 +19,7 @@ from fa_tune.build.compile import BuildRequest, build, kernel_source_sha256
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.model import Artifact, Variant, reference_subject
-from fa_tune.core.workload import FEW_ROWS, Workload
+from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config
 from fa_tune.libraries.base import Attend
 from fa_tune.op.fallback_warning import tell
@@ -165,11 +165,13 @@ class Chooser:
 
 
 def _with_lengths_of(workload: Workload, like: Workload) -> Workload:
-    """`like`, but with the workload's lengths where rows are many: they decide which tile a default
-    has; but not with a cache, where the first of a bucket chooses for all."""
-    if workload.packed or workload.cached or min(workload.seq_len_q, like.seq_len_q) <= FEW_ROWS:
+    """`like`, but with the workload's lengths where rows are many, and still are with these: they
+    decide which tile a default has; but not with a cache, where the first of a bucket chooses for
+    all."""
+    if workload.packed or workload.cached or workload.decode_shape:
         return like
-    return replace(like, seq_len_q=workload.seq_len_q, seq_len_kv=workload.seq_len_kv)
+    found = replace(like, seq_len_q=workload.seq_len_q, seq_len_kv=workload.seq_len_kv)
+    return like if found.decode_shape else found
 
 
 @contextmanager

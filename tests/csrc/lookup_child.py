@@ -21,7 +21,7 @@ from typing import Any
 from fa_tune.build.native.core import Core, KernelImage
 from fa_tune.core.errors import NoUsableVariant
 from fa_tune.core.model import Variant
-from fa_tune.core.workload import FEW_ROWS, DType, Workload
+from fa_tune.core.workload import DType, Workload
 from fa_tune.families.decode.config import KVType
 from fa_tune.families.plan import CallPlan, Grid, LaunchPlan
 from fa_tune.operations.forward.spec import seen_from, seen_to
@@ -36,7 +36,7 @@ GPUS = ("NVIDIA H200", "NVIDIA H100 80GB HBM3")  # the first is the stub's
 DEFAULT = "default"
 FEW = {f"few {rows}": rows for rows in (64, 16)}  # defaults for few rows, and the rows of a tile
 LENGTHS = (512, 1000, 1024, 2048, 3000, 4096, 16384)
-QUERIES = (1, 1, 4, *LENGTHS)
+QUERIES = (1, 1, 4, 16, 17, 100, 200, *LENGTHS)
 ARCHS = {"sm_90": True, "sm_90a": True, "compute_80": True, "sm_80": False}  # runs on the stub
 PROBLEMS = 60  # for each registry
 
@@ -68,7 +68,7 @@ def some_workload(dice: random.Random) -> Workload:
     aligned = causal or bool({"window_left", "window_right", "alibi"} & more.keys())
     return Workload(
         dice.choice((1, 2, 4, 16)),
-        kv_heads * dice.choice((1, 2, 4)),
+        kv_heads * dice.choice((1, 2, 4, 71)),
         kv_heads,
         dice.choice(QUERIES),
         dice.choice(LENGTHS),
@@ -220,7 +220,7 @@ def default_of(w: Workload) -> str:
         return ""
     rows = w.rows_of_kv_head
     few = (name for name, tile in FEW.items() if tile <= 16 or tile < 2 * rows)
-    return next(few) if rows <= FEW_ROWS else DEFAULT
+    return next(few) if w.decode_shape else DEFAULT
 
 
 def expected(

@@ -31,7 +31,7 @@ RUNS = {"sm_90": True, "sm_80": False}
 
 def some_workload(dice: random.Random) -> Workload:
     kv_heads, keys = dice.choice((1, 2, 3, 8, 40)), dice.choice((1, 99, 1000, 4096, 70_000))
-    group, queries = dice.choice((1, 3, 8, 16)), dice.choice((1, 2, 4, 9))
+    group, queries = dice.choice((1, 3, 8, 16, 71)), dice.choice((1, 2, 4, 9, 17, 100))
     found = Workload(
         *(dice.choice((1, 2, 5, 64)), kv_heads * group, kv_heads, queries, keys, 64),
         dice.choice(list(DType)),

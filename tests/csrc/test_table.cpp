@@ -107,6 +107,18 @@ void a_default_for_few_rows_is_for_no_more() {
     CHECK(chosen(33) == "few 64");
     CHECK(chosen(64) == "few 64");
     CHECK(chosen(65) == "many");
+    const auto of_group = [&](int batch, int heads, int queries, int keys) {
+        fa_tune_problem p = problem(batch, heads, queries);
+        p.kv_heads = 1;
+        p.seq_len_kv = keys;
+        return config_of(table.find(p));
+    };
+    CHECK(of_group(900, 71, 16, 16) == "few 64");  // queries
+    CHECK(of_group(900, 71, 17, 8192) == "many");
+    CHECK(of_group(2, 64, 20, 80) == "few 64");  // rows in all, and four times as many keys
+    CHECK(of_group(2, 64, 20, 79) == "many");
+    CHECK(of_group(1, 122, 21, 8192) == "many");
+    CHECK(of_group(1 << 30, 1 << 30, 1 << 30, 8192) == "many");
 }
 
 void sized_defaults_come_between_near_entries_and_defaults() {

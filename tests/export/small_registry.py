@@ -104,13 +104,13 @@ def some_workload(dice: random.Random) -> Workload:
     kv_heads = dice.choice((1, 3, 8, 16))
     causal = dice.random() < 0.4
     lengths = [dice.choice((dice.randint(1, 20_000), 128 * dice.randint(1, 64))) for _ in range(2)]
-    if dice.random() < 0.2:
-        lengths[0] = dice.randint(1, 32)
+    if dice.random() < 0.4:
+        lengths[0] = dice.randint(1, dice.choice((32, 200)))
     op = BACKWARD if dice.random() < 0.2 else FORWARD
     cached = op == FORWARD and lengths[0] <= 32 and dice.random() < 0.5
     return Workload(
         dice.randint(1, 32),
-        kv_heads * dice.choice((1, 2, 4)),
+        kv_heads * dice.choice((1, 2, 4, 71)),
         kv_heads,
         *lengths,
         D_HEAD,

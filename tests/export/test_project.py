@@ -160,7 +160,7 @@ def by_python(gpu: str, capability: tuple[int, int], workload: Workload) -> str:
     able = limits((9, 0) if capability == (9, 0) else (8, 6))
     if workload.decode_shape and (gpu, capability) != UNTUNED:
         # An export has one for each tile.
-        rows = min(n for n in ROWS if n >= workload.rows_of_kv_head)
+        rows = min(n for n in ROWS if n >= workload.row_tiles[1])
         one = dataclasses.replace(
             workload,
             batch=2,

@@ -67,10 +67,16 @@ def test_many_rows_other_kinds_and_earlier_gpus_have_none(
     number = 10 * capability[0] + capability[1]
     few = Workload(4, 64, 8, 1, 5000, 128, DType.BF16)
     assert nearest(sized, few, number)
-    assert not nearest(sized, dataclasses.replace(few, seq_len_q=9), number), "72 rows"
+    assert not nearest(sized, dataclasses.replace(few, seq_len_q=17), number), "136 rows"
     assert not nearest(sized, dataclasses.replace(few, dtype=DType.FP16), number)
     assert not nearest(sized, dataclasses.replace(few, kv_e4m3=True), number)
     assert not nearest(sized, few, number - 5)
+
+
+def test_more_rows_than_a_tile_has_count_as_several(sized: list[SizedDefault]) -> None:
+    several = Workload(2, 64, 4, 11, 5000, 128, DType.BF16)  # 3 tiles of 59 rows for each head
+    one_each = dataclasses.replace(several, heads=59 * 12, kv_heads=12, seq_len_q=1)
+    assert nearest(sized, several, 90) == nearest(sized, one_each, 90)
 
 
 def test_what_is_of_the_latest_gpu_comes_first(sized: list[SizedDefault]) -> None:

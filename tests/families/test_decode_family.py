@@ -205,8 +205,10 @@ def test_kernels_divide_by_what_the_launch_is_given() -> None:
 
 
 def test_it_is_for_few_rows_alone() -> None:
-    def suits(queries: int, group: int, rows: int = 16) -> bool:
-        workload = Workload(2, 2 * group, 2, queries, 4096, 128, DType.FP16)
+    def suits(
+        queries: int, group: int, rows: int = 16, *, batch: int = 80, keys: int = 4096
+    ) -> bool:
+        workload = Workload(batch, 2 * group, 2, queries, keys, 128, DType.FP16)
         return _FAMILY.suits(workload, replace(_DEFAULT, B_r=rows))
 
     assert suits(1, 1)
@@ -216,6 +218,25 @@ def test_it_is_for_few_rows_alone() -> None:
     assert not suits(1, 16, rows=32)
     assert suits(3, 8, rows=32)
     assert not suits(4096, 8)
+    # Few queries.
+    assert suits(16, 71, rows=64)
+    assert suits(16, 71, keys=16)
+    assert not suits(17, 71)
+    # Few rows in all, and no short prompt.
+    assert suits(160, 8, batch=1)
+    assert not suits(161, 8, batch=1)
+    assert suits(80, 1, batch=16, keys=320)
+    assert not suits(80, 1, batch=16, keys=319)
+
+
+def test_a_tile_carries_over_to_more_rows_than_it_has_if_both_fill_it() -> None:
+    one, several, few = (replace(_ONE_QUERY, seq_len_q=n) for n in (8, 16, 1))
+    for rows, filled in ((16, False), (32, False), (64, True), (128, False)):
+        config = replace(_DEFAULT, B_r=rows, row_warps=rows // 16, n_warps=8)
+        for a, b in ((one, several), (several, one)):
+            assert _FAMILY.carries_over(config, a, b) == filled
+            assert not _FAMILY.carries_over(config, few, several)
+            assert _FAMILY.carries_over(config, a, a)
 
 
 def test_short_forms_read_back() -> None:

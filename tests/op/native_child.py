@@ -353,14 +353,15 @@ def buckets(operators: Operators) -> str:
 
 
 def partition(operators: Operators) -> str:
-    """C++ has the buckets of `fa_tune.store.registry.buckets.representative`."""
+    """A bucket of C++ is part of one of `fa_tune.store.registry.buckets.representative`."""
     assert operators.native is not None
-    dice, stands = random.Random(2), set()
+    dice, stands = random.Random(2), dict[object, Workload]()
     for _ in range(300):
         kv_heads = dice.choice((1, 2, 3))
         heads, batch = kv_heads * dice.choice((1, 2, 3)), dice.choice((1, 2, 3, 5))
         n_q, n_kv = (
-            dice.choice((1, 2, 3, 21, 22, 45, 46, 64, 90, 91, 181, 182, 362)) for _ in range(2)
+            dice.choice((1, 2, 3, 16, 17, 21, 22, 45, 46, 64, 90, 91, 181, 182, 362))
+            for _ in range(2)
         )
         causal = dice.random() < 0.5
         bottom_right = causal and dice.random() < 0.5
@@ -371,19 +372,21 @@ def partition(operators: Operators) -> str:
             causal=causal,
             bottom_right=bottom_right,
         )
-        # What it counts as need not tell how the mask is aligned; the bucket does.
-        stands.add((workload.bottom_right, key_of(workload)))
+        found = representative(workload)
+        assert stands.setdefault(key_of(workload), found) == found
     assert operators.native.choices() == len(stands) + len(OneTuned.tuned)
     return "right"
 
 
 def key_of(workload: Workload) -> tuple[object, ...]:
-    found = representative(workload)
-    work = ((workload.batch * workload.heads) ** 2).bit_length() // 2
-    tiles = workload.batch * workload.kv_heads
-    lengths = (found.seq_len_q, found.seq_len_kv)
-    counted = (tiles if workload.decode_shape else work, workload.decode_shape)
-    return *counted, found.heads, *lengths, found.causal
+    def nearest(n: int) -> int:
+        return (n * n).bit_length() // 2
+
+    w, few = workload, workload.decode_shape
+    sizes = (w.batch * w.kv_heads, w.seq_len_q)
+    if not few:
+        sizes = (nearest(w.batch * w.heads), nearest(w.seq_len_q))
+    return few, *sizes, w.heads // w.kv_heads, nearest(w.seq_len_kv), w.causal, w.bottom_right
 
 
 def threads(operators: Operators) -> str:

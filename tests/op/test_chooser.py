@@ -32,8 +32,8 @@ WORKLOADS = st.builds(
     ),
     st.integers(1, 300),
     st.integers(1, 64),
-    st.sampled_from((1, 2, 3, 4, 7, 8)),
-    SIZES,
+    st.sampled_from((1, 2, 3, 4, 7, 8, 16, 71)),
+    st.integers(1, 200) | SIZES,
     SIZES,
     st.booleans(),
     st.booleans(),
@@ -57,22 +57,27 @@ def test_a_representative_is_near_and_stands_for_itself(workload: Workload) -> N
 
 
 @pytest.mark.parametrize(
-    ("queries", "group", "stands"),
+    ("heads", "kv_heads", "queries", "keys", "stands"),
     [
-        (5, 16, 8),
-        (6, 10, 6),
-        (6, 11, 8),
-        (22, 3, 32),
-        (21, 3, 21),
-        (45, 2, 64),
-        (1, 64, 1),
-        (1, 65, 1),
+        (3200, 800, 16, 8192, (16, 8192)),
+        (3200, 800, 17, 8192, (32, 8192)),
+        (2400, 800, 22, 8192, (32, 8192)),
+        (2400, 800, 21, 8192, (21, 8192)),
+        (1600, 800, 45, 8192, (64, 8192)),
+        (71, 1, 1, 8192, (1, 8192)),
+        (71, 1, 36, 8192, (36, 8192)),
+        (71, 1, 37, 8192, (64, 8192)),  # 2627 rows, which would count as 2272
+        (22, 22, 117, 8192, (256, 8192)),  # 2574 rows, which would count as 2048
+        (2, 2, 91, 363, (256, 512)),  # which would count as a quarter as many queries as keys
+        (2, 2, 90, 361, (90, 512)),  # which would count as 256
     ],
 )
-def test_few_rows_count_as_few_and_many_as_many(queries: int, group: int, stands: int) -> None:
-    workload = Workload(4, 2 * group, 2, queries, 8192, 128, DType.FP16)
+def test_few_rows_count_as_few_and_many_as_many(
+    heads: int, kv_heads: int, queries: int, keys: int, stands: tuple[int, int]
+) -> None:
+    workload = Workload(1, heads, kv_heads, queries, keys, 128, DType.FP16)
     found = representative(workload)
-    assert found.seq_len_q == stands
+    assert (found.seq_len_q, found.seq_len_kv) == stands
     asked, counted = (families.defaults_for(w, limits((9, 0)))[0] for w in (workload, found))
     assert families.of(asked) is families.of(counted)
 
@@ -83,6 +88,12 @@ def test_growing_lengths_need_a_choice_per_doubling(n: int) -> None:
         representative(Workload(1, 8, 8, 1, m, 128, DType.FP16)).seq_len_kv for m in (n, n + 1)
     ]
     assert stands[0] <= stands[1] <= 2 * stands[0]
+
+
+@given(WORKLOADS)
+def test_lengths_of_their_own_leave_few_rows_few_and_many_many(workload: Workload) -> None:
+    found = chooser._with_lengths_of(workload, representative(workload))
+    assert found.decode_shape == workload.decode_shape
 
 
 @pytest.fixture
@@ -218,8 +229,8 @@ def test_a_damaged_registry_is_told_at_the_first_choice(tmp_path: Path) -> None:
 @given(
     st.integers(1, 300),
     st.integers(1, 32),
-    st.sampled_from((1, 2, 3, 4, 5, 7, 8, 10, 16)),
-    st.integers(1, 4),
+    st.sampled_from((1, 2, 3, 4, 5, 7, 8, 10, 16, 71)),
+    st.integers(1, 200),
     st.integers(0, 17),
     st.booleans(),
 )
@@ -241,7 +252,7 @@ def test_a_bucket_of_few_rows_has_the_default_of_its_problems(
 
 
 def test_whoever_comes_first_a_bucket_of_caches_has_one_default(made: Chooser) -> None:
-    like = Workload(8, 1, 1, 256, 4096, 128, DType.BF16, cache_lengths="equal")
+    like = Workload(64, 1, 1, 256, 4096, 128, DType.BF16, cache_lengths="equal")
     queries = range(182, 363)
     found = {
         made.choose(w, representative(w)).variant

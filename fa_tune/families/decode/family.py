@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from fa_tune.core.arch import ArchLimits
-from fa_tune.core.workload import FORWARD, DType, Workload
+from fa_tune.core.workload import FEW_ROWS, FORWARD, DType, Workload
 from fa_tune.families import computed
 from fa_tune.families.decode import clusters, sets
 from fa_tune.families.decode import constraints as rules
@@ -37,8 +37,8 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
     constraints = staticmethod(rules.constraints)
 
     def suits(self, workload: Workload, config: DecodeConfig | None = None) -> bool:
-        """Few rows for each head of K and V, and any with a cache, which no other family
-        takes; by no larger a tile than they need, and by one that counts for keys only where it
+        """Where reading K and V takes the time, and any with a cache, which no other family
+        takes; by no larger a tile than rows need, and by one that counts for keys only where it
         does."""
         suits = super().suits(workload) and (workload.cached or workload.decode_shape)
         if not suits or config is None:
@@ -53,7 +53,11 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         requested: Workload,
         limits: ArchLimits | None = None,
     ) -> bool:
-        """Not from clusters that all run at a time to more than can."""
+        """Not from clusters that all run at a time to more than can, nor between rows of one tile
+        and of several but with a tile that both fill."""
+        (one, _), (other, _) = measured.row_tiles, requested.row_tiles
+        if (one == 1) != (other == 1) and not _is_full(config, measured, requested):
+            return False
         if config.cluster == 1:
             return True
         arch = limits or sets.H200
@@ -156,6 +160,12 @@ def counter_bytes(config: DecodeConfig) -> int:
     combine together know that or have gone (kernels/decode/together.cuh)."""
     counts = config.combine is not Combine.KERNEL and config.cluster == 1
     return MAX_CTAS * COUNTER_BYTES if counts else 0
+
+
+def _is_full(config: DecodeConfig, *workloads: Workload) -> bool:
+    """Whether a tile is as large as several of them are, and not too large for any of them."""
+    least = min(w.rows_of_kv_head for w in workloads)
+    return FEW_ROWS <= config.B_r < 2 * least
 
 
 def _tiles_of(workload: Workload, rows: int) -> int:

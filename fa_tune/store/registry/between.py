@@ -84,7 +84,7 @@ class Between:
 
 def distance(a: Workload, b: Workload) -> float:
     """How far apart two problems of few rows are, in doublings: of the tiles, of the keys of each
-    that some query sees, and of the rows.  csrc/core/table.cpp has the same rule."""
+    that some query sees, and of the rows of one.  csrc/core/table.cpp has the same rule."""
     return sum(abs(x - y) for x, y in zip(_place(a), _place(b), strict=True))
 
 
@@ -184,7 +184,8 @@ def filled(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _place(workload: Workload) -> tuple[float, float, float]:
-    """Tiles, keys that are read and rows, as logarithms."""
+    """Tiles, keys that are read and rows of a tile, as logarithms."""
     keys = keys_seen(workload) / workload.batch
-    rows = max(TILE_ROWS, workload.rows_of_kv_head)
-    return math.log2(workload.batch * workload.kv_heads), math.log2(max(1, keys)), math.log2(rows)
+    number, rows = workload.row_tiles
+    sizes = (number * workload.batch * workload.kv_heads, max(1, keys), max(TILE_ROWS, rows))
+    return math.log2(sizes[0]), math.log2(sizes[1]), math.log2(sizes[2])

@@ -12,9 +12,10 @@ def representative(workload: Workload) -> Workload:
     powers of two in doublings, the heads one group.  So growing lengths need a choice per
     doubling.  Of few rows the keys alone are counted so: which kernel is fast hangs on how many
     tiles there are for each multiprocessor, and a cluster for each tile that all run at a time may
-    wait for one another with a few tiles more.  Many rows stay many, since few want other kernels,
-    and one sequence with a cache stays one and several several, since the length of one is that of
-    all its heads.  csrc/torch/choices.cpp has the same buckets, and no caches."""
+    wait for one another with a few tiles more.  Few rows stay few and many many, since these want
+    other kernels, and one sequence with a cache stays one and several several, since the length of
+    one is that of all its heads.  A bucket of csrc/torch/choices.cpp is part of one of these; there
+    are no caches."""
     group = workload.heads // workload.kv_heads
     if workload.packed:
         return _representative_packed(workload, group)
@@ -36,7 +37,10 @@ def representative(workload: Workload) -> Workload:
         seq_len_kv=1 << _nearest_log2(workload.seq_len_kv),
         softmax_scale=None,
     )
-    return found if found.decode_shape == workload.decode_shape else replace(found, seq_len_q=2 * q)
+    while found.decode_shape != workload.decode_shape:
+        grows = "seq_len_kv" if workload.decode_shape else "seq_len_q"
+        found = replace(found, **{grows: 2 * getattr(found, grows)})
+    return found
 
 
 def _representative_packed(workload: Workload, group: int) -> Workload:

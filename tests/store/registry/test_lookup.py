@@ -251,8 +251,12 @@ def far(a: Workload, b: Workload) -> tuple[float, float]:
     """The distance of two workloads, and that of their lengths."""
     lengths = (factor(a.seq_len_q, b.seq_len_q) + factor(a.seq_len_kv, b.seq_len_kv)) / 2
     if a.decode_shape and b.decode_shape:
+        parts = [math.ceil(w.rows_of_kv_head / 64) for w in (a, b)]
         tiles, keys, rows = zip(
-            *((w.batch * w.kv_heads, w.seq_len_kv, max(16, w.rows_of_kv_head)) for w in (a, b)),
+            *(
+                (n * w.batch * w.kv_heads, w.seq_len_kv, max(16, -(-w.rows_of_kv_head // n)))
+                for n, w in zip(parts, (a, b), strict=True)
+            ),
             strict=True,
         )
         return factor(*tiles) + factor(*keys) + factor(*rows), lengths
