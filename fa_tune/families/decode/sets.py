@@ -33,6 +33,8 @@ SMALL_RING_BYTES = 64 << 10
 MANY_ROWS = 32  # of a tile of which a multiprocessor has several
 ROWS = (16, 32, 64)  # of tiles
 KEYS = 128  # of blocks
+PAIRED_KEYS = 64  # of those of a CTA of two for a multiprocessor
+SHORT_D_HEAD = 64
 # Where those of a key are no more than these a block has twice the keys, if a tile has no more rows
 # than these: others have no registers for it.
 WIDE_KEYS, WIDE_KEY_BYTES, WIDE_ROWS = 256, 256, 32
@@ -184,7 +186,7 @@ def _of_many_tiles(heads: Heads, dtype: DType, rows: int, tiles: Tiles) -> Itera
     least = tiles.bounds.few_small if few_bytes else tiles.bounds.two
     if rows > MANY_ROWS or tiles.density < least:
         return
-    if tiles.keys and tiles.density >= tiles.bounds.many:
+    if tiles.keys and tiles.density >= tiles.bounds.many and not _has_short_keys(heads):
         yield of_four(heads, dtype, rows)
     yield two
 
@@ -196,7 +198,14 @@ def of_two(heads: Heads, dtype: DType, rows: int) -> DecodeConfig:
 
 def deeper_two(heads: Heads, dtype: DType, rows: int) -> DecodeConfig:
     """That tile with as large a ring as has room."""
-    return tile_of(heads, dtype, rows, 96 << 10, keys=64, ctas=2)
+    keys = PAIRED_KEYS * (2 if _has_short_keys(heads) else 1)
+    return tile_of(heads, dtype, rows, 96 << 10, keys=keys, ctas=2)
+
+
+def _has_short_keys(heads: Heads) -> bool:
+    """Whether K and V of a key have half as many 16-bit numbers as usual: then the same bytes are
+    under way with blocks of twice the keys."""
+    return heads.kv_type is KVType.SAME and max(heads.d_head, heads.d_head_v) <= SHORT_D_HEAD
 
 
 def _of_ring(tile: DecodeConfig, ring_bytes: int) -> DecodeConfig:
