@@ -192,6 +192,62 @@ def test_the_default_of_any_rows_has_no_larger_a_tile_than_they_need(
         assert config.B_r >= _FAMILY.default_for(one_each, arch).B_r
 
 
+@given(
+    st.integers(1, 128),
+    st.integers(1, 8),
+    st.integers(1, 71),
+    st.integers(1, 16),
+    st.sampled_from((64, 128, 256)),
+    st.sampled_from(("", "equal")),
+    st.booleans(),
+    st.sampled_from((H100, H200, "another")),
+)
+def test_the_largest_tile_is_full_and_one_for_each_multiprocessor(
+    batch: int,
+    kv_heads: int,
+    group: int,
+    queries: int,
+    d_head: int,
+    lengths: str,
+    e4m3: bool,
+    gpu: str,
+) -> None:
+    w = Workload(
+        *(batch, kv_heads * group, kv_heads, queries, 8192, d_head, DType.BF16),
+        cache_lengths=lengths,
+        kv_e4m3=e4m3,
+    )
+    config: DecodeConfig = _FAMILY.default_for(w, limits((9, 0), gpu=gpu))
+    if config.B_r > 64:
+        assert not w.cached
+        assert (config.d_head, config.d_v, config.kv_bytes) == (128, 128, 2)
+        tiles = -(-w.rows_of_kv_head // config.B_r)
+        assert batch * kv_heads * tiles >= 0.95 * 132
+        assert w.rows_of_kv_head > tiles * 112
+
+
+@pytest.mark.parametrize(
+    ("batch", "kv_heads", "group", "queries", "rows"),
+    [
+        (64, 2, 16, 8, 128),
+        (64, 8, 8, 16, 128),
+        (64, 8, 15, 16, 128),  # 240 rows
+        (64, 8, 8, 14, 64),
+        (64, 8, 8, 15, 128),
+        (8, 8, 8, 16, 64),  # 64 tiles
+        (8, 8, 16, 16, 128),
+    ],
+)
+def test_full_tiles_read_keys_half_as_often(
+    batch: int, kv_heads: int, group: int, queries: int, rows: int
+) -> None:
+    w = Workload(batch, group * kv_heads, kv_heads, queries, 8192, 128, DType.BF16)
+    assert _FAMILY.default_for(w, limits((9, 0))).B_r == rows
+    assert _FAMILY.default_for(w, limits((8, 0))).B_r < 128, "not measured"
+    fast = _FAMILY.configs("fast", dtypes=(DType.BF16,))
+    assert _FAMILY.default_for(w, limits((9, 0))) in fast
+
+
 @pytest.mark.parametrize("queries", [1, 4])
 @pytest.mark.parametrize("keys", [1024, 8192])
 @pytest.mark.parametrize("lengths", ["", "lognormal"])

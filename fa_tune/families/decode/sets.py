@@ -32,6 +32,7 @@ RING_BYTES = 128 << 10
 SMALL_RING_BYTES = 64 << 10
 MANY_ROWS = 32  # of a tile of which a multiprocessor has several
 ROWS = (16, 32, 64)  # of tiles
+FULL_ROWS, LEAST_FULL = 128, 7 / 8  # of tiles that so many of their rows fill at least
 KEYS = 128  # of blocks
 PAIRED_KEYS = 64  # of those of a CTA of two for a multiprocessor
 SHORT_D_HEAD = 64
@@ -98,12 +99,31 @@ def default_for(workload: Workload, arch: ArchLimits, bounds: Bounds) -> DecodeC
     """The default of a workload; more rows than the largest tile has are several tiles in every
     rule."""
     w = workload
-    row_tiles, rows = w.row_tiles
     heads = Heads(w.d_head, w.d_head_v, KVType(w.kv_e4m3))
     most_keys = max(1, most_keys_seen(w))
     n_keys = 0 if w.cached else most_keys
-    tiles = Tiles(row_tiles * w.batch * w.kv_heads, n_keys, arch, bounds, most_keys, w.batch)
-    return default_config(heads, w.dtype, rows, tiles)
+    tiles = Tiles(w.batch * w.kv_heads, n_keys, arch, bounds, most_keys, w.batch)
+    if (full := _of_full_tiles(heads, w.dtype, w.rows_of_kv_head, tiles)) is not None:
+        return full
+    number, rows = w.row_tiles
+    return default_config(heads, w.dtype, rows, tiles.split(number))
+
+
+def full_tile(heads: Heads, dtype: DType) -> DecodeConfig:
+    """The largest tile, whose warps all divide the rows."""
+    return replace(tile_of(heads, dtype, FULL_ROWS), aligned=True, dependent=True)
+
+
+def _of_full_tiles(heads: Heads, dtype: DType, rows: int, tiles: Tiles) -> DecodeConfig | None:
+    """Tiles that read K and V half as often, where rows fill nearly one for each multiprocessor;
+    `tiles` have all of a head's rows."""
+    parts = ceil(rows / FULL_ROWS)
+    filled = ceil(rows / parts) > LEAST_FULL * FULL_ROWS
+    enough = tiles.split(parts).density >= tiles.bounds.full
+    if heads != HEADS or not tiles.keys or not tiles.bounds.measured or not (filled and enough):
+        return None
+    found = full_tile(heads, dtype)
+    return found if constraints(found, tiles.arch) is None else None
 
 
 def _of_tiles(heads: Heads, dtype: DType, rows: int, tiles: Tiles) -> DecodeConfig:
@@ -278,6 +298,8 @@ def _fast(heads: Heads, dtype: DType) -> Iterator[DecodeConfig]:
         if rows <= WIDE_ROWS:
             yield replace(of_two(heads, dtype, rows), stages=2, cluster=2)
             yield from _of_clusters(wide, deeper if rows == MMA_M and wide == best else None)
+    if heads == HEADS:
+        yield full_tile(heads, dtype)
 
 
 def _of_shares(
