@@ -1,5 +1,5 @@
 // CTAs of a cluster: who one is, where all meet, and what lies in the others' shared memory.
-// PTX ISA: barrier.cluster, mapa, ld.shared::cluster, st.async, %cluster_ctarank.  Minimum: sm_90.
+// PTX ISA: barrier.cluster, mapa, st.async, %cluster_ctarank.  Minimum: sm_90.
 #pragma once
 
 namespace fa_tune::ptx {
@@ -16,11 +16,6 @@ __device__ __forceinline__ void cluster_arrive_relaxed() {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 
-// The same, and what it has written is there for those who wait.
-__device__ __forceinline__ void cluster_arrive() {
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-
 // Until all threads of the cluster have arrived.
 __device__ __forceinline__ void cluster_wait() {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -31,14 +26,6 @@ __device__ __forceinline__ unsigned address_in_cta(unsigned address, int rank) {
     unsigned found;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(found) : "r"(address), "r"(rank));
     return found;
-}
-
-// Words at an address in a CTA of the cluster.
-__device__ __forceinline__ void ld_cluster_v4(float (&words)[4], unsigned address) {
-    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(words[0]), "=f"(words[1]), "=f"(words[2]), "=f"(words[3])
-                 : "r"(address)
-                 : "memory");
 }
 
 // Words to an address in a CTA of the cluster; their bytes arrive at `barrier`, in the same CTA.

@@ -10,12 +10,6 @@ __device__ __forceinline__ void st_shared_v4(unsigned address, const int (&words
                  : "memory");
 }
 
-__device__ __forceinline__ void st_shared_v4(unsigned address, const float (&words)[4]) {
-    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(words[0]),
-                 "f"(words[1]), "f"(words[2]), "f"(words[3])
-                 : "memory");
-}
-
 __device__ __forceinline__ void ld_shared_v4(int (&words)[4], unsigned address) {
     asm volatile("ld.shared.v4.s32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])

@@ -202,7 +202,7 @@ def test_the_default_of_any_rows_has_no_larger_a_tile_than_they_need(
     st.booleans(),
     st.sampled_from((H100, H200, "another")),
 )
-def test_the_largest_tile_is_full_and_one_for_each_multiprocessor(
+def test_the_largest_tile_takes_the_place_of_two_on_a_busy_device(
     batch: int,
     kv_heads: int,
     group: int,
@@ -219,11 +219,10 @@ def test_the_largest_tile_is_full_and_one_for_each_multiprocessor(
     )
     config: DecodeConfig = _FAMILY.default_for(w, limits((9, 0), gpu=gpu))
     if config.B_r > 64:
-        assert not w.cached
         assert (config.d_head, config.d_v, config.kv_bytes) == (128, 128, 2)
-        tiles = -(-w.rows_of_kv_head // config.B_r)
-        assert batch * kv_heads * tiles >= 0.95 * 132
-        assert w.rows_of_kv_head > tiles * 112
+        tiles, usual = (-(-w.rows_of_kv_head // rows) for rows in (config.B_r, 64))
+        assert batch * kv_heads * tiles >= 0.8 * 132
+        assert usual > 1.7 * tiles
 
 
 @pytest.mark.parametrize(
@@ -232,13 +231,14 @@ def test_the_largest_tile_is_full_and_one_for_each_multiprocessor(
         (64, 2, 16, 8, 128),
         (64, 8, 8, 16, 128),
         (64, 8, 15, 16, 128),  # 240 rows
-        (64, 8, 8, 14, 64),
-        (64, 8, 8, 15, 128),
+        (64, 8, 8, 8, 64),
+        (64, 8, 9, 8, 128),  # 72 rows
+        (64, 8, 10, 13, 64),  # 130
         (8, 8, 8, 16, 64),  # 64 tiles
         (8, 8, 16, 16, 128),
     ],
 )
-def test_full_tiles_read_keys_half_as_often(
+def test_large_tiles_read_keys_half_as_often(
     batch: int, kv_heads: int, group: int, queries: int, rows: int
 ) -> None:
     w = Workload(batch, group * kv_heads, kv_heads, queries, 8192, 128, DType.BF16)

@@ -15,7 +15,7 @@ from fa_tune.core.workload import DType
 from fa_tune.families.decode.bounds import bounds_of
 from fa_tune.families.decode.config import KVType
 from fa_tune.families.decode.reading import Tiles
-from fa_tune.families.decode.sets import HEADS, ROWS, Heads, default_config, full_tile
+from fa_tune.families.decode.sets import ROWS, Heads, default_config, double_tile
 from tests.tools.proven import due, passed
 
 TRAITS = "causal+ragged+lse"  # the most that a kernel does
@@ -37,7 +37,7 @@ def test_defaults_do_not_spill(capability: tuple[int, int], artifacts: ArtifactS
         if capability >= (8, 9) or heads.kv_type is KVType.SAME
     ]
     if capability >= (9, 0):
-        configs += [full_tile(HEADS, dtype) for dtype in DType]
+        configs += [double_tile(dtype) for dtype in DType]
     requests = [BuildRequest(families.variant(c), TRAITS, arch.arch) for c in configs]
     note = f"decode defaults, {arch.arch}"
     for result in build(due(note, requests, requests[:: len(ROWS)]), artifacts):

@@ -26,6 +26,7 @@ import kernel_tables
 import ladder
 import recorded_decode
 import recorded_grid
+import recorded_models
 import speed_plot
 from fa_tune.families.decode.config import DecodeConfig
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
@@ -45,8 +46,10 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/results.md": {
         "sm90 h200": lambda: recorded_grid.section(H200, "sm90"),
         "decoding": lambda: recorded_decode.section(H200),
+        "models": recorded_models.summary,
         "sm90 h100": lambda: recorded_grid.short_section(H100),
     },
+    "benchmarks/models_h200.md": {"models": recorded_models.by_model},
     "docs/ladder.md": ladder.TABLES,
     "docs/kernel-sm80.md": {"fields": lambda: kernel_tables.fields(FlashForwardKernelConfig)},
     "docs/kernel-sm90.md": {

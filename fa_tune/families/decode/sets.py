@@ -32,7 +32,9 @@ RING_BYTES = 128 << 10
 SMALL_RING_BYTES = 64 << 10
 MANY_ROWS = 32  # of a tile of which a multiprocessor has several
 ROWS = (16, 32, 64)  # of tiles
-FULL_ROWS, LEAST_FULL = 128, 7 / 8  # of tiles that so many of their rows fill at least
+# A tile of twice as many rows as the largest usual one reads K and V half as often; it takes so
+# many times as long, where there are so many for a multiprocessor.
+DOUBLE_ROWS, DOUBLE_KEYS, DOUBLE_TIMES, DOUBLE_DENSITY = 128, 64, 1.75, 0.8
 KEYS = 128  # of blocks
 PAIRED_KEYS = 64  # of those of a CTA of two for a multiprocessor
 SHORT_D_HEAD = 64
@@ -103,26 +105,26 @@ def default_for(workload: Workload, arch: ArchLimits, bounds: Bounds) -> DecodeC
     most_keys = max(1, most_keys_seen(w))
     n_keys = 0 if w.cached else most_keys
     tiles = Tiles(w.batch * w.kv_heads, n_keys, arch, bounds, most_keys, w.batch)
-    if (full := _of_full_tiles(heads, w.dtype, w.rows_of_kv_head, tiles)) is not None:
-        return full
+    if (double := _of_double_tiles(heads, w.dtype, w.rows_of_kv_head, tiles)) is not None:
+        return double
     number, rows = w.row_tiles
     return default_config(heads, w.dtype, rows, tiles.split(number))
 
 
-def full_tile(heads: Heads, dtype: DType) -> DecodeConfig:
+def double_tile(dtype: DType) -> DecodeConfig:
     """The largest tile, whose warps all divide the rows."""
-    return replace(tile_of(heads, dtype, FULL_ROWS), aligned=True, dependent=True)
+    whole = tile_of(HEADS, dtype, DOUBLE_ROWS, keys=DOUBLE_KEYS)
+    return _with_end(replace(whole, aligned=True, dependent=True))
 
 
-def _of_full_tiles(heads: Heads, dtype: DType, rows: int, tiles: Tiles) -> DecodeConfig | None:
-    """Tiles that read K and V half as often, where rows fill nearly one for each multiprocessor;
-    `tiles` have all of a head's rows."""
-    parts = ceil(rows / FULL_ROWS)
-    filled = ceil(rows / parts) > LEAST_FULL * FULL_ROWS
-    enough = tiles.split(parts).density >= tiles.bounds.full
-    if heads != HEADS or not tiles.keys or not tiles.bounds.measured or not (filled and enough):
+def _of_double_tiles(heads: Heads, dtype: DType, rows: int, tiles: Tiles) -> DecodeConfig | None:
+    """Such tiles, where they are faster; `tiles` have all of a head's rows."""
+    parts = ceil(rows / DOUBLE_ROWS)
+    faster = DOUBLE_TIMES * parts <= ceil(rows / ROWS[-1])
+    enough = tiles.split(parts).density >= DOUBLE_DENSITY
+    if heads != HEADS or not tiles.bounds.measured or not (faster and enough):
         return None
-    found = full_tile(heads, dtype)
+    found = double_tile(dtype) if tiles.keys else counting(double_tile(dtype))
     return found if constraints(found, tiles.arch) is None else None
 
 
@@ -149,7 +151,7 @@ def _of_small_tiles(half: DecodeConfig, rows: int, tiles: Tiles) -> tuple[int, T
         return rows, tiles
     halves, sms = tiles.split(2), tiles.arch.multiprocessors
     n_bytes = halves.number * halves.keys * half.key_bytes
-    few = 2 * halves.number <= sms and n_bytes <= tiles.bounds.small_tile_bytes * sms
+    few = 2 * halves.number <= 3 * sms and n_bytes <= tiles.bounds.small_tile_bytes * sms
     return (MANY_ROWS, halves) if few else (rows, tiles)
 
 
@@ -299,7 +301,7 @@ def _fast(heads: Heads, dtype: DType) -> Iterator[DecodeConfig]:
             yield replace(of_two(heads, dtype, rows), stages=2, cluster=2)
             yield from _of_clusters(wide, deeper if rows == MMA_M and wide == best else None)
     if heads == HEADS:
-        yield full_tile(heads, dtype)
+        yield double_tile(dtype)
 
 
 def _of_shares(

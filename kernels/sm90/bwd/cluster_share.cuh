@@ -10,8 +10,7 @@
 #pragma once
 
 #include "ptx/cluster.cuh"
-#include "ptx/cp_async_bulk.cuh"
-#include "ptx/shared_words.cuh"
+#include "ptx/cluster_words.cuh"
 
 namespace fa_tune::sm90::backward {
 

@@ -8,16 +8,10 @@ namespace fa_tune::ptx {
 inline int cluster_rank() { return static_cast<int>(emulator::current->cta->rank); }
 
 inline void cluster_arrive_relaxed() { emulator::cluster_arrive(); }
-inline void cluster_arrive() { emulator::cluster_arrive(); }
 inline void cluster_wait() { emulator::cluster_wait(); }
 
 inline unsigned address_in_cta(unsigned address, int rank) {
     return emulator::in_cta(address, static_cast<unsigned>(rank));
-}
-
-inline void ld_cluster_v4(float (&words)[4], unsigned address) {
-    emulator::point();
-    std::memcpy(words, emulator::ordinary(address, 16), 16);
 }
 
 // NaN while they are under way.

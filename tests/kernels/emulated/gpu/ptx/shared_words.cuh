@@ -3,8 +3,7 @@
 
 namespace fa_tune::ptx {
 
-template <class Word>
-inline void st_shared_v4(unsigned address, const Word (&words)[4]) {
+inline void st_shared_v4(unsigned address, const int (&words)[4]) {
     emulator::point();
     emulator::wrote(address, 16);
     std::memcpy(emulator::ordinary(address, 16), words, 16);
