@@ -42,7 +42,7 @@ class Sm90Family(TemplateFamily[Sm90Config]):
         return f"{limits.arch}a"
 
     def default_for(self, workload: Workload, limits: ArchLimits) -> Sm90Config:
-        """As `default_config`, but for some workloads with d_head 64 and 256."""
+        """As `default_config`, with another tile or maxima where that is faster."""
         return sets.default_for(workload)
 
     def carries_over(

@@ -27,15 +27,15 @@ LONG, SHORT, FEW = 64, 16, 2  # steps of a tile; with few tiles for each multipr
 def clustered(
     config: Sm90BackwardConfig, workload: Workload, limits: ArchLimits
 ) -> Sm90BackwardConfig:
-    """`config`, or where tiles are few one of clusters: with a mask, and not at d_head 64, of
-    warpgroups that meet in each step.  At d_head 64 without a mask also one of CTAs for a tile."""
+    """`config`, or where tiles are few one of clusters: with a mask or at d_head 96, but not at 64,
+    of warpgroups that meet in each step.  At 64 without a mask also one of CTAs for a tile."""
     cluster = cluster_of(config, workload, limits)
     apart, meeting = _forms(config)
     masked = workload.causal or workload.windowed
     if cluster == 1:
         small = config.d_head == 64 and not masked
         return apart if small and _are_long(config, workload, limits) else config
-    meets = config.d_head != 64 and masked
+    meets = config.d_head != 64 and (masked or config.same_step)
     return replace(meeting if meets else apart, cluster=cluster)
 
 
