@@ -36,7 +36,7 @@ _FAMILIES: dict[str, KernelFamily] = {
     )
 }
 
-USUAL_LENGTH = 4096
+USUAL_HEADS, USUAL_LENGTH = (16, 16, 16), 4096  # batch, and heads of Q and of K and V
 NOT_STATED = 0  # in place of a head dimension that a short form leaves out
 
 
@@ -108,9 +108,9 @@ def constraints(config: Config, limits: ArchLimits) -> Rejected | None:
 def defaults(
     d_head: int, dtype: DType, limits: ArchLimits, operation: str = FORWARD, *, d_head_v: int = 0
 ) -> list[Config]:
-    """Default configs for workloads with many queries and keys, in training with a causal mask; see
-    `defaults_for`.  `d_head_v` 0: as `d_head`."""
-    sizes = (1, 1, 1, USUAL_LENGTH, USUAL_LENGTH, d_head, dtype)
+    """Default configs for workloads of many heads, queries and keys, training with a causal mask;
+    see `defaults_for`.  `d_head_v` 0: as `d_head`."""
+    sizes = (*USUAL_HEADS, USUAL_LENGTH, USUAL_LENGTH, d_head, dtype)
     workload = Workload(*sizes, causal=operation == BACKWARD, op=operation, d_head_v=d_head_v)
     return defaults_for(workload, limits)
 

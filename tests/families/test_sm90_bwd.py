@@ -229,6 +229,13 @@ def test_a_cluster_has_a_tile_of_keys(config: Sm90BackwardConfig, cluster: int) 
         assert (one.grid[0], one.cluster[0]) == (size * other.grid[0], size)
 
 
+@pytest.mark.parametrize("d_head", [64, 96, 128])
+def test_what_serves_all_sizes_has_a_cta_for_each_tile(d_head: int) -> None:
+    """As exported libraries have it."""
+    first, *_ = families.defaults(d_head, DType.BF16, H200, BACKWARD)
+    assert first.cluster == 1
+
+
 def test_a_recording_supports_the_choice_of_clusters() -> None:
     """Defaults lose little beside the best that was measured, and nothing beside a library."""
     lost = []

@@ -47,7 +47,7 @@ def sm90_example() -> str:
 def sm90_bwd_example() -> str:
     """The default configs at d_head 128, without a mask and with one."""
     family, hopper = families.get("sm90_bwd"), limits((9, 0))
-    size = (1, 1, 1, 4096, 4096, 128, DType.FP16)
+    size = (16, 16, 16, 4096, 4096, 128, DType.FP16)
     usual, masked = (
         family.default_for(Workload(*size, causal=causal, op=BACKWARD), hopper)
         for causal in (False, True)
