@@ -57,8 +57,6 @@ __global__ void __launch_bounds__(kFinishThreads)
     for (int part = threadIdx.x / 128; part < kParts; part += kFinishThreads / 128) {
         const int down_64 = part / kAcross * 64, column_64 = part % kAcross * 64;
         const int columns = column_64 + 64 > CFG.d_head ? kLastColumns : 64;
-        const int first_row = block.first_row + down_64 + 16 * warp;
-        if (first_row >= queries) continue;  // the warp's rows are there for whole blocks alone
         const float* const from =
             sums + down_64 * CFG.d_head + 64 * column_64 + 16 * columns * warp;
         // Columns 8j + 2 (lane % 4) and + 1 of two rows.
@@ -79,7 +77,7 @@ __global__ void __launch_bounds__(kFinishThreads)
             }
             // Eight columns of a row each.
             transpose_in_quad(words, lane);
-            const int row = first_row + lane / 4 + 8 * down;
+            const int row = block.first_row + down_64 + 16 * warp + lane / 4 + 8 * down;
             const int column = column_64 + 32 * half + 8 * (lane % 4);
             if (row >= queries) continue;
             unsigned short* const to = rows.place(p.dq, p.dq_strides, row) + column;

@@ -41,39 +41,55 @@ struct Producer {
             const int key = tile.block * CFG.B_c;
             const Range blocks = queries_of_keys<TRAITS>(p, tile.sequence, {key, key + CFG.B_c})
                                      .template blocks<CFG.B_r>();
-            const StepShare share = share_of_cta<CFG.cluster>(blocks.count() * p.heads_per_kv);
-            int left = share.count;  // steps
-            if (left == 0) tiles.fetch_next();
             bool first_step = true;
-            const int passed = share.first / p.heads_per_kv;
-            int block = starting_block(p, blocks) + step_direction(p) * passed;
-            int of_group = share.first - passed * p.heads_per_kv;
+            if constexpr (CFG.cluster == 1) {
+                int left = blocks.count() * p.heads_per_kv;  // steps
+                if (left == 0) tiles.fetch_next();
+                const int direction = step_direction(p);
 #pragma unroll 1
-            while (left > 0) {
-                const int head = tile.head * p.heads_per_kv + of_group;
-                const long long stats =
-                    QueryRows<TRAITS.packed>{p, tile.sequence, tile.batch, head}.padded(0);
-                // As late as its number is there in time: with the longest tiles first a CTA
-                // that asked at the beginning of a long one would get another long one.
-                if (--left == 0) tiles.fetch_next();
-                const int row = block * CFG.B_r;
-                if (!CFG.dynamic && first_step) load_k(tile);
-                load_q(row, head, tile, p.lse2 + stats + row);
-                if (!CFG.dynamic && first_step) load_v(tile);
-                load_do(row, head, tile, p.delta + stats + row);
-                if (CFG.dynamic && first_step) {
-                    load_v(tile);
-                    load_k(tile);
+                for (int block = starting_block(p, blocks); left > 0; block += direction) {
+#pragma unroll 1
+                    for (int of_group = 0; of_group < p.heads_per_kv; ++of_group) {
+                        // As late as its number is there in time: with the longest tiles first a
+                        // CTA that asked at the beginning of a long one would get another long one.
+                        if (--left == 0) tiles.fetch_next();
+                        load_step(tile, block, of_group, first_step);
+                    }
                 }
-                if (first_step) kv_ring.advance();
-                first_step = false;
-                if (++of_group == p.heads_per_kv) {
-                    of_group = 0;
-                    block += step_direction(p);
+            } else {
+                const StepShare share = share_of_cta<CFG.cluster>(blocks.count() * p.heads_per_kv);
+                const int passed = share.first / p.heads_per_kv;
+                int block = starting_block(p, blocks) + step_direction(p) * passed;
+                int of_group = share.first - passed * p.heads_per_kv;
+#pragma unroll 1
+                for (int left = share.count; left > 0; --left) {
+                    load_step(tile, block, of_group, first_step);
+                    if (++of_group == p.heads_per_kv) {
+                        of_group = 0;
+                        block += step_direction(p);
+                    }
                 }
             }
         }
         tiles.release_counters();
+    }
+
+    // Q and dO of a block of queries of a head of the group, with the first also K and V.
+    __device__ __forceinline__ void load_step(const Tile& tile, int block, int of_group,
+                                              bool& first_step) {
+        const int head = tile.head * p.heads_per_kv + of_group, row = block * CFG.B_r;
+        const long long stats =
+            QueryRows<TRAITS.packed>{p, tile.sequence, tile.batch, head}.padded(0);
+        if (!CFG.dynamic && first_step) load_k(tile);
+        load_q(row, head, tile, p.lse2 + stats + row);
+        if (!CFG.dynamic && first_step) load_v(tile);
+        load_do(row, head, tile, p.delta + stats + row);
+        if (CFG.dynamic && first_step) {
+            load_v(tile);
+            load_k(tile);
+        }
+        if (first_step) kv_ring.advance();
+        first_step = false;
     }
 
     __device__ __forceinline__ void load_q(int row, int head, const Tile& tile, const float* lse2) {
