@@ -42,6 +42,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "kinds": lambda: recorded_grid.kinds_table(H200),
         "picture": lambda: recorded_grid.pictured(H200),
         "decoding": lambda: recorded_decode.summary(H200),
+        "models": recorded_models.sentence,
     },
     "docs/results.md": {
         "sm90 h200": lambda: recorded_grid.section(H200, "sm90"),

@@ -67,6 +67,19 @@ def summary() -> str:
     return "\n\n".join([table(head, rows), f"Below {BEHIND}:", said])
 
 
+def sentence() -> str:
+    """All in one."""
+    compared = [p for p in recorded() if p.times]
+    models = {name for p in compared for name in p.models}
+    behind = sum(p.nearest < BEHIND for p in compared)
+    return (
+        f"Untuned, on {len(compared)} problems of {len(models)} [public models]"
+        "(docs/results.md#public-models), forward and backward, default configs are "
+        f"{statistics.median(p.nearest for p in compared):.2f} times as fast as the faster of "
+        f"FlashAttention 2 and cuDNN in the median; {behind} are below {BEHIND}."
+    )
+
+
 def by_model() -> str:
     """A row for each model: the slowest and the median of each use."""
     rows = []
