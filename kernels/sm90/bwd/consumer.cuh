@@ -145,17 +145,20 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
         first_key = key + 64 * warpgroup;
         const Range blocks = query_blocks();
         const StepShare share = share_of_cta<CFG.cluster>(blocks.count() * p.heads_per_kv);
-        const int steps = share.count, passed = share.first / p.heads_per_kv;
-        const Step first{done, starting_block(p, blocks) + step_direction(p) * passed,
-                         share.first - passed * p.heads_per_kv};
+        const int steps = share.count;
 #pragma unroll
         for (int i = 0; i < kGradients; ++i) dk[i] = dv[i] = 0.f;
         if (steps > 0) {
+            const int passed = share.first / p.heads_per_kv;
+            const int first_head = share.first - passed * p.heads_per_kv;
             if constexpr (kHasDq) {
                 const QueryRows<TRAITS.packed> rows{p, sequence, tile.batch,
-                                                    tile.head * p.heads_per_kv + first.head};
-                dq_tile = static_cast<int>(rows.padded(0) / CFG.B_r) + first.block;
+                                                    tile.head * p.heads_per_kv + first_head};
+                dq_tile = static_cast<int>(rows.padded(0) / CFG.B_r) + starting_block(p, blocks) +
+                          step_direction(p) * passed;
             }
+            const Step first{done, starting_block(p, blocks) + step_direction(p) * passed,
+                             first_head};
             if constexpr (CFG.same_step) {
                 accumulate_in_step(steps, first, kv_parity);
             } else {
@@ -531,8 +534,9 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
         bool has_dk = true, has_dv = true;
         if constexpr (CFG.cluster > 1) {
             using Sum = ClusterSum<CFG.cluster, kGradients>;
-            static_assert(Sum::kBytes <=
-                          2 * KvTile::kBytes + (CFG.q_stages + Layout::kDoStages) * QTile::kBytes);
+            static_assert(Sum::kBytes <= 2 * KvTile::kBytes +
+                                             (CFG.q_stages + Layout::kDoStages) * QTile::kBytes,
+                          "sums of a cluster need more room than K, V, Q and dO have");
             const Sum of_dk = Sum::of(smem.base, 0, warpgroup);
             const Sum of_dv = Sum::of(smem.base, 1, warpgroup);
             of_dk.hand_over(dk);
