@@ -29,7 +29,7 @@ from tests.tune.two_families.conftest import search
 
 NAME = Sm90BackwardFamily.name
 HOOK = "__device__ float score_hook(float s, int, int, int, int) { return -s; }"
-SEARCHED = backward_of(Workload(1, 1, 1, 1024, 1024, 128, DType.FP16))
+SEARCHED = backward_of(Workload(16, 16, 16, 1024, 1024, 128, DType.FP16))
 BACKWARD = {"kernels": "fast", "common": {"op": "backward"}, "dtypes": (DType.FP16,)}
 
 
