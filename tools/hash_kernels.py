@@ -15,7 +15,7 @@ import json
 import re
 import struct
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,12 @@ from cuda.bindings import nvrtc
 
 from fa_tune import families
 from fa_tune.build.compile import kernel_source_sha256
+from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig
 
 HEAD_DIMS = (64, 128, 192, 256)
 RECORDED = "recorded"
+HOPPER = limits((9, 0))
 OPTIONS = ("-std=c++20", "--use_fast_math")
 GONE = "gone"  # the tree cannot write this config
 
@@ -88,13 +90,13 @@ def compiled(kernel: Mapping[str, str], ptx_only: bool) -> dict[str, str]:
         config = family.parse(kernel["config"])
     except Exception as error:
         return {GONE: str(error)}
-    arch = "sm_90a" if family.name == "sm90" else "sm_90"
+    arch = family.compile_arch(HOPPER)
     target = arch.replace("sm", "compute") if ptx_only else arch
     options = [f"--gpu-architecture={target}", *OPTIONS]
-    expression = family.name_expression(config, kernel["traits"])
+    expressions = family.name_expressions(config, kernel["traits"])
     source = family.entry_source(config, kernel["traits"])
     try:
-        ptx, cubin = _nvrtc(source, family.source_files(), options, expression, ptx_only)
+        ptx, cubin = _nvrtc(source, family.source_files(), options, expressions, ptx_only)
     except ValueError as error:
         return {GONE: f"does not compile: {error}"}
     version = re.search(r"Cuda compilation tools.*, V([\d.]+)", ptx)
@@ -110,7 +112,11 @@ def compiled(kernel: Mapping[str, str], ptx_only: bool) -> dict[str, str]:
 
 
 def _nvrtc(
-    source: str, headers: Mapping[str, str], options: list[str], expression: str, ptx_only: bool
+    source: str,
+    headers: Mapping[str, str],
+    options: list[str],
+    expressions: Sequence[str],
+    ptx_only: bool,
 ) -> tuple[str, bytes]:
     def checked(result: Any) -> Any:
         if result[0].value != 0:
@@ -127,7 +133,8 @@ def _nvrtc(
         )
     )
     try:
-        checked(nvrtc.nvrtcAddNameExpression(program, expression.encode()))
+        for expression in dict.fromkeys(expressions):
+            checked(nvrtc.nvrtcAddNameExpression(program, expression.encode()))
         status = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])[0]
         if status.value != 0:
             log = bytearray(checked(nvrtc.nvrtcGetProgramLogSize(program)))
