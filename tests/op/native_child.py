@@ -1,13 +1,9 @@
-"""The operators in C++ on CPU tensors, with a stub in place of the driver: run by test_native.
-
-Arguments: the stub's folder, one for compiled libraries, checks by their names.  Prints `True`.
-"""
+"""Checks of the operators in C++ on CPU tensors, with a stub in place of the driver."""
 
 from __future__ import annotations
 
 import os
 import random
-import sys
 import threading
 import time
 import warnings
@@ -147,7 +143,7 @@ def same_launch(
     return shares
 
 
-def views(operators: Operators) -> str:
+def views(operators: Operators) -> None:
     """Grid and parameters are those of the core with the same tensors and traits."""
     stub, dice, shared = Stub(), random.Random(1), 0
     for number in range(300):
@@ -179,10 +175,9 @@ def views(operators: Operators) -> str:
         )
         shared += same_launch(operators, workload, args, found, same_params=settled)
     assert 10 < shared < 290
-    return "right"
 
 
-def packed(operators: Operators) -> str:
+def packed(operators: Operators) -> None:
     """The same of packed batches, into new tensors and into those that are given."""
     stub, dice, ops = Stub(), random.Random(3), torch.ops.fa_tune
     for number in range(100):
@@ -227,10 +222,9 @@ def packed(operators: Operators) -> str:
         window = (workload.window_left, workload.window_right)
         settled = window == (traits.window_left, traits.window_right)
         same_launch(operators, workload, tensors_of(more), found, same_params=settled)
-    return "right"
 
 
-def results(operators: Operators) -> str:
+def results(operators: Operators) -> None:
     """Fresh tensors: contiguous, of the right shapes, and where the kernel writes."""
     q, k = draw(2, 100, 6).transpose(1, 2).contiguous().transpose(1, 2), draw(2, 50, 3)
     out, lse = api.attention(q, k, k, return_lse=True)
@@ -257,10 +251,9 @@ def results(operators: Operators) -> str:
                 assert tensor.data_ptr().to_bytes(8, "little") not in found.params
                 assert k.data_ptr().to_bytes(8, "little") in found.params
     assert [one.category for one in told] == [FallbackWarning]
-    return "right"
 
 
-def refused(operators: Operators) -> str:
+def refused(operators: Operators) -> None:
     """By the same exceptions as Python's, each in one line; and a call after each."""
     q, k = draw(1, 64, 4), draw(1, 64, 2)
     moved = torch.zeros(q.numel() + 8, dtype=q.dtype)[4 : 4 + q.numel()].view(q.shape)
@@ -314,10 +307,9 @@ def refused(operators: Operators) -> str:
     with pytest.raises(RuntimeError, match="NoUsableVariant: no kernel runs"):
         torch.ops.fa_tune.fwd(odd, odd, odd)
     assert api.attention(odd, odd, odd).shape == odd.shape  # with columns of zeros
-    return "right"
 
 
-def buckets(operators: Operators) -> str:
+def buckets(operators: Operators) -> None:
     """Growing lengths cost a choice per doubling; a tuned workload has one of its own."""
     assert operators.native is not None
     q = draw(2, 1, 8)
@@ -349,10 +341,9 @@ def buckets(operators: Operators) -> str:
         workload = Workload(8, 16, 16, n, n, 64, DType.FP16)
         (default, *_) = families.defaults_for(workload, limits((9, 0)))
         assert request.variant == families.variant(default)
-    return "right"
 
 
-def partition(operators: Operators) -> str:
+def partition(operators: Operators) -> None:
     """A bucket of C++ is part of one of `fa_tune.store.registry.buckets.representative`."""
     assert operators.native is not None
     dice, stands = random.Random(2), dict[object, Workload]()
@@ -375,7 +366,6 @@ def partition(operators: Operators) -> str:
         found = representative(workload)
         assert stands.setdefault(key_of(workload), found) == found
     assert operators.native.choices() == len(stands) + len(OneTuned.tuned)
-    return "right"
 
 
 def key_of(workload: Workload) -> tuple[object, ...]:
@@ -389,7 +379,7 @@ def key_of(workload: Workload) -> tuple[object, ...]:
     return few, *sizes, w.heads // w.kv_heads, nearest(w.seq_len_kv), w.causal, w.bottom_right
 
 
-def threads(operators: Operators) -> str:
+def threads(operators: Operators) -> None:
     """Eight at once on the same new problems: no deadlock, and every launch is made."""
     stub, failed = Stub(), []
     lengths = [2**i + j for i in range(12) for j in (0, 1)]
@@ -411,10 +401,9 @@ def threads(operators: Operators) -> str:
     assert not any(thread.is_alive() for thread in running), "deadlock"
     assert not failed, failed
     assert len(stub.launched()) == 8 * len(lengths)
-    return "right"
 
 
-def fork(operators: Operators) -> str:
+def fork(operators: Operators) -> None:
     """A child of a process that has only imported and set up goes on by itself, also where a thread
     of the parent held the locks."""
     os.register_at_fork(after_in_child=operators.forget)
@@ -440,10 +429,9 @@ def fork(operators: Operators) -> str:
         os._exit("\n" in str(caught.value) or bool(Stub().launched()))
     assert os.wait()[1] == 0
     api.attention(q, q, q)
-    return "right"
 
 
-def accuracies(operators: Operators) -> str:
+def accuracies(operators: Operators) -> None:
     """What calls ask for where FA_TUNE_ACCURACY is exact: those that say nothing, one that says
     otherwise, one with a gradient, one of a packed batch, and torch's own."""
     asked, choice = [], operators.plans.choice
@@ -477,15 +465,3 @@ def accuracies(operators: Operators) -> str:
     packed_attention(long, long, long, Lengths(ends, ends, 3000, 3000), Traits(exact=False))
     torch.use_deterministic_algorithms(False)
     assert [word for word, _ in asked] == ["exact", "fast", "exact"], asked
-    return "right"
-
-
-CHECKS = {
-    one.__name__: one
-    for one in (views, packed, results, refused, buckets, partition, threads, fork, accuracies)
-}
-
-
-if __name__ == "__main__":
-    started_ones = started(sys.argv[2])
-    print({CHECKS[name](started_ones) for name in sys.argv[3:]} == {"right"})

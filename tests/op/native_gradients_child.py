@@ -1,12 +1,15 @@
-"""The operators of backward passes in C++, as `native_child` has the others: run by test_native.
+"""All checks of the operators in C++, those of backward passes among them: run by test_native.
 
-Arguments: the stub's folder and one for compiled libraries.  Prints `True`.
+Arguments: the stub's folder, one for compiled libraries.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import sys
+import traceback
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -17,13 +20,16 @@ from fa_tune.core.workload import DType, Workload
 from fa_tune.op.state import Operators
 from fa_tune.op.traits import Traits
 from tests.csrc.stub import Stub
-from tests.op.native_child import ROOM, draw, given_ones, started
+from tests.op import native_child
+from tests.op.native_child import ROOM, draw, given_ones
+
+Check = Callable[[Operators], None]
 
 # Bytes of parameters that may differ: addresses in the workspace, strides of single rows and heads.
 FREE = 3 * 8 + 10 * 2
 
 
-def own_gradients(operators: Operators) -> str:
+def own_gradients(operators: Operators) -> None:
     """All launches of a backward pass are those of the core with the same tensors; what shares a
     place is copied, and another head dimension is refused."""
     stub, dice, own_bwd = Stub(), random.Random(2), torch.ops.fa_tune.own_bwd
@@ -70,10 +76,9 @@ def own_gradients(operators: Operators) -> str:
         own_bwd(draw(1, 64, 1), *(draw(1, 128, 1) for _ in range(4)), rows, None)
     with pytest.raises(RuntimeError, match=r"^InvalidConfig: grad_lse must be"):
         own_bwd(*(draw(1, 128, 1) for _ in range(5)), rows, rows.half())
-    return "right"
 
 
-def own_packed_gradients(operators: Operators) -> str:
+def own_packed_gradients(operators: Operators) -> None:
     """The same of packed batches; what no kernel writes is 0."""
     stub, dice, own_bwd = Stub(), random.Random(4), torch.ops.fa_tune.packed_own_bwd
     for number in range(20):
@@ -115,9 +120,36 @@ def own_packed_gradients(operators: Operators) -> str:
             assert replace(one, params=b"") == replace(other, params=b"")
             same = sum(a == b for a, b in zip(one.params, other.params, strict=True))
             assert number % 4 == 0 or len(one.params) - same <= FREE
-    return "right"
+
+
+# Each in a process of its own: some count choices.
+APART: dict[str, tuple[tuple[Check, ...], ...]] = {
+    "fast": (
+        (native_child.views, native_child.packed, native_child.results, native_child.refused),
+        (native_child.buckets,),
+        (native_child.partition,),
+        (native_child.threads,),
+        (native_child.fork,),
+        (own_gradients, own_packed_gradients),
+    ),
+    "exact": ((native_child.accuracies,),),
+}
+
+
+def passes(checks: tuple[Check, ...], folder: str) -> bool:
+    child = os.fork()
+    if child == 0:
+        try:
+            operators = native_child.started(folder)
+            for check in checks:
+                check(operators)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(child, 0)[1] == 0
 
 
 if __name__ == "__main__":
-    started_ones = started(sys.argv[2])
-    print({check(started_ones) for check in (own_gradients, own_packed_gradients)} == {"right"})
+    apart = APART[os.environ["FA_TUNE_ACCURACY"]]
+    sys.exit(not all(passes(checks, sys.argv[2]) for checks in apart))

@@ -111,7 +111,7 @@ def test_keys_that_the_mask_does_not_reach_are_hidden(kind: str) -> None:
 def test_layers_compiled_one_by_one(kind: str) -> None:
     """The mask is made outside of what is compiled."""
     torch.compiler.reset()
-    model = tiny_models.make(kind)
+    model = tiny_models.make(kind, num_hidden_layers=1, decoder_layers=1, encoder_layers=1)
     given = tiny_models.prompts("cpu", padded=False)
     if kind == "nllb":
         given["decoder_input_ids"] = given["input_ids"]
@@ -162,7 +162,7 @@ def test_no_graph_breaks(padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     known.attempt(refuse, Asked(*(torch.ones(1, 1, 1, 8),) * 3, Traits(), lse=False))
     monkeypatch.setattr(transformers_attention, "_refusals", known)
     torch.compiler.reset()
-    model = tiny_models.make("llama")
+    model = tiny_models.make("llama", num_hidden_layers=1)
     given = tiny_models.prompts("cpu", padded=padded)
     if not padded:
         del given["attention_mask"]

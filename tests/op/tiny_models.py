@@ -40,10 +40,12 @@ NEW_TOKENS = 12
 WINDOW = 6
 
 
-def make(kind: str) -> Any:
+def make(kind: str, **changes: int) -> Any:
     torch.manual_seed(0)
     of = AutoModelForSeq2SeqLM if kind == "nllb" else AutoModelForCausalLM
-    return of.from_config(_config(kind)).eval()
+    config = _config(kind)
+    config.update(changes)
+    return of.from_config(config).eval()
 
 
 def _config(kind: str) -> PretrainedConfig:
