@@ -46,6 +46,9 @@ def test_the_table_has_random_search_and_every_strategy(console: Console, folder
     for name in ("random (calculated)", "learned"):
         assert f"| {name}" in first
     assert "of 3 runs" in done.out
+    arguments = ["bench-search", str(folder), "--seeds", "1", "--strategy", "none", "-j", "1"]
+    assert "the default" in console(*arguments).out
+    assert "the default" not in console(*arguments, "--default", "hidden").out
 
 
 def test_csv_and_json_hold_the_same_numbers(console: Console, folder: Path, tmp_path: Path) -> None:
@@ -61,12 +64,6 @@ def test_csv_and_json_hold_the_same_numbers(console: Console, folder: Path, tmp_
         for level in ("95%", "98%", "99%"):
             assert int(row[f"{level} median"]) == one["needed"][level]["median"]
             assert int(row[f"{level} p90"]) == one["needed"][level]["p90"]
-
-
-def test_hidden_hides_the_default(console: Console, folder: Path) -> None:
-    arguments = ["bench-search", str(folder), "--seeds", "1", "--strategy", "none", "-j", "1"]
-    assert "the default" in console(*arguments).out
-    assert "the default" not in console(*arguments, "--default", "hidden").out
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png"])

@@ -191,6 +191,7 @@ WRONG: list[tuple[list[str], str, int]] = [
     (["search", "--record", "to"], "--record", 3),
     # 2048 is 952 from 3000, and further in doublings than 4096 is.
     (["search", "--seq-lens", "3000"], "--seq-lens 4096", 4),
+    (["search", "--kv-heads", "4", "--dtype", "fp16"], "--kv-heads 16", 4),
     (["search", "--strategy", "magic"], "magic", 2),
     (["search", "--strategy", "optuna-ga"], "'optuna-ga' is gone; take 'learned'", 2),
     (["search", "--budget", "9" * 5000], "--budget", 2),

@@ -91,6 +91,10 @@ def test_two_configs(console: Console) -> None:
     assert 0.9 < float(most[1]) / float(most[2]) <= 1
     assert "Rank correlation with time over these 8 configs" in done.out
     assert "ladder_explain.json" in done.out.splitlines()[-1]
+    document = console("explain", PLAIN, SWIZZLED, "--json").json
+    (one,) = document["explanations"]
+    assert one["findings"][0]["cause"] == "bank conflicts in shared memory"
+    assert one["time_ratio"] == pytest.approx(ratio(PLAIN, SWIZZLED), abs=0.01)
 
 
 def test_one_config_is_compared_with_the_fastest_and_that_with_the_next(
@@ -161,13 +165,6 @@ def test_on_a_gpu_one_alone_is_compared_with_the_default(
     assert "as long as cuDNN" in out
     assert "as long as FA2" in out
     assert gpu.calls == [([PLAIN, SWIZZLED], ()), ([SWIZZLED], ("fa2", "cudnn"))]
-
-
-def test_json_has_the_findings(console: Console) -> None:
-    document = console("explain", PLAIN, SWIZZLED, "--json").json
-    (one,) = document["explanations"]
-    assert one["findings"][0]["cause"] == "bank conflicts in shared memory"
-    assert one["time_ratio"] == pytest.approx(ratio(PLAIN, SWIZZLED), abs=0.01)
 
 
 def test_recorded_counters_say_whose_and_when(console: Console, tmp_path: Path) -> None:

@@ -31,7 +31,9 @@ def exporting(stub: Put) -> Stub:
     return stub("fa_tune.commands.export.export", made)
 
 
-def test_options_arrive(console: Console, exporting: Stub, tmp_path: Path) -> None:
+def test_options_arrive_and_what_there_is_is_said(
+    console: Console, exporting: Stub, tmp_path: Path
+) -> None:
     registry = str(tmp_path / "registry.json")
     given = ("--registry", registry, "--arch", "sm_90a, 8.0", "--workloads", KEY, "--lse", "--ptx")
     more = words("--kernels prog --d-head 64,96 --dtype bf16 --few-queries-by-size --kv-e4m3")
@@ -51,9 +53,6 @@ def test_options_arrive(console: Console, exporting: Stub, tmp_path: Path) -> No
             kv_e4m3=True,
         )
     ]
-
-
-def test_it_says_what_there_is(console: Console, exporting: Stub, tmp_path: Path) -> None:
     done = console("export", "--to", str(tmp_path / "to"))
     assert done.status == 0
     assert "1.0 MiB" in done.out

@@ -48,16 +48,13 @@ def test_families_are_chosen_by_name(console: Console, names: str, kept: int) ->
     assert len(space(console, "--family", names, *asked)["kept"]) == kept
 
 
-def test_a_family_without_the_default_set_is_left_out_or_says_so(console: Console) -> None:
+def test_a_family_without_the_set_or_that_cannot_run_says_so(console: Console) -> None:
     listed = space(console, "--arch", "sm_90", "--dtype", "fp16")
     assert len(listed["kept"]) == 10
     assert not any(config.startswith("wave(") for config in listed["kept"])
     done = console("space", "--family", "wave", "--arch", "sm_90")
     assert done.status == 2
     assert done.err.startswith("error: unknown kernel set 'fast'; allowed: tune")
-
-
-def test_a_family_that_cannot_run_is_status_4_with_its_reason(console: Console) -> None:
     done = console("space", *words("--family wave --arch sm_86 --kernels tune"))
     assert done.status == 4
     assert "compute_capability: needs sm_90, the device is sm_86" in done.lines[-1]
@@ -84,9 +81,6 @@ def test_axes_are_of_the_families_that_have_them(console: Console) -> None:
     assert len(theirs["kept"]) == 2
     both = space(console, *words("--axis d_head=64,128 --dtype fp16 --arch sm_90"))
     assert [config.partition("(")[0] for config in both["kept"]] == ["wave", "wave", "", ""]
-
-
-def test_an_axis_is_looked_for_in_all_families(console: Console) -> None:
     done = console("space", *words("--axis ping-pong=on"))
     assert done.status == 2
     assert "did you mean pingpong" in done.err, "wave's, and not the preferred family's nearest"
@@ -135,11 +129,6 @@ def test_the_summary_tells_the_winner_and_each_familys_best(
     assert "wave:wave" not in out
     (row,) = (line for line in out.splitlines() if line.startswith("|") and "*" in line)
     assert [cell.strip() for cell in row.split("|")][1:4] == ["*", WAVE, "wave"]
-
-
-def test_a_default_of_another_family_is_named(
-    console: Console, searched: Callable[..., None]
-) -> None:
     searched(wave=10.0)
     w = console("search", "--json").json["workloads"][0]
     assert [f["family"] for f in w["families"]] == ["wave", "sm80"]

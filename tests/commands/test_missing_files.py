@@ -83,18 +83,6 @@ JSON_READS = [arguments for arguments in READS if "FILE.json" in arguments]
 JSON_READS.append(("bench-search", "--strategy", "none", "--add", "FILE.json"))
 
 
-@pytest.mark.parametrize("arguments", JSON_READS, ids=lambda a: " ".join(a[:2]))
-@pytest.mark.parametrize("text", ["[" * 100_000, "1" * 5_000], ids=["deep", "a long number"])
-def test_json_that_python_does_not_read_is_5(
-    console: Console, tmp_path: Path, arguments: tuple[str, ...], text: str
-) -> None:
-    (tmp_path / "FILE.json").write_text(text)
-    done = console(*arguments)
-    assert done.status == 5, done.err
-    assert "FILE.json" in done.err
-    assert len(done.lines) == 1
-
-
 @pytest.mark.parametrize(
     "arguments", [*JSON_READS, ("report", "FILE.json")], ids=lambda a: " ".join(a[:2])
 )

@@ -13,7 +13,7 @@ from fa_tune.core.errors import StorageError
 from tests.store.full_disk import refused_with_room
 
 
-def test_a_table_that_does_not_fit_leaves_the_one_before(tmp_path: Path) -> None:
+def test_a_table_that_does_not_fit_or_is_interrupted_leaves_the_one_before(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text("as it was\n")
     rows = [["x" * 100]] * 1000
@@ -21,16 +21,14 @@ def test_a_table_that_does_not_fit_leaves_the_one_before(tmp_path: Path) -> None
     assert path.read_text() == "as it was\n"
     assert list(tmp_path.iterdir()) == [path]
 
-
-def test_an_interrupted_table_leaves_the_one_before(tmp_path: Path) -> None:
-    def rows():  # type: ignore[no-untyped-def]
+    def interrupted():  # type: ignore[no-untyped-def]
         yield ["one"]
         raise KeyboardInterrupt
 
     path = tmp_path / "table.csv"
     path.write_text("as it was\n")
     with pytest.raises(KeyboardInterrupt):
-        write_table_csv(["name"], rows(), path)
+        write_table_csv(["name"], interrupted(), path)
     assert path.read_text() == "as it was\n"
 
 

@@ -27,25 +27,26 @@ def page_document(path: Path) -> dict[str, Any]:
     return document
 
 
-def test_the_page_has_the_rows_of_the_report(console: Console, tmp_path: Path) -> None:
+def test_the_page_has_the_rows_and_the_provenance_of_the_report(
+    console: Console, tmp_path: Path
+) -> None:
+    """Against itself nothing differs."""
     page = tmp_path / "page.html"
-    done = console("report", str(RECORDED), "--html", str(page), "-f", "json")
+    both = ("--against", str(RECORDED), "-f", "json")
+    done = console("report", str(RECORDED), "--html", str(page), *both)
     assert done.status == 0
     rows = done.json["rows"]
-    shown = page_document(page)["sections"]["results"]
+    sections = page_document(page)["sections"]
+    shown = sections["results"]
     assert [r["kernel"] for r in shown] == [row["kernel"] for row in rows]
     assert [r["median_ms"] for r in shown] == pytest.approx([1e3 * r["median_s"] for r in rows])
     fastest = [r for r in shown if r["chosen"]]
     assert len(fastest) == len({r["workload"] for r in shown})
-
-
-def test_against_itself_nothing_differs(console: Console, tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    done = console("report", str(RECORDED), "--html", str(page), "--against", str(RECORDED))
-    assert done.status == 0
-    compared = page_document(page)["sections"]["differences"]
-    assert compared
-    assert {r["ratio"] for r in compared} == {1.0}
+    assert {r["ratio"] for r in sections["differences"]} == {1.0}
+    meta = json.loads(RECORDED.with_suffix(".meta.json").read_text())["provenance"]
+    text = page.read_text()
+    assert meta["recorded_at"][:16].replace("T", " ") in text
+    assert meta["kernel_source_sha256"] in text
 
 
 def test_counters_explain_the_runner_up(console: Console, tmp_path: Path) -> None:
@@ -56,15 +57,6 @@ def test_counters_explain_the_runner_up(console: Console, tmp_path: Path) -> Non
     assert told
     assert all(r["winner"] != r["runner_up"] for r in told)
     assert told[0]["sentences"]
-
-
-def test_provenance_is_told(console: Console, tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    console("report", str(RECORDED), "--html", str(page))
-    meta = json.loads(RECORDED.with_suffix(".meta.json").read_text())["provenance"]
-    text = page.read_text()
-    assert meta["recorded_at"][:16].replace("T", " ") in text
-    assert meta["kernel_source_sha256"] in text
 
 
 def test_names_cannot_break_out_of_the_page(console: Console, tmp_path: Path) -> None:

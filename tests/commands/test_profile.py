@@ -72,21 +72,18 @@ def test_counters_stand_side_by_side(console: Console, profile: Stub) -> None:
     assert [line for line in legend.splitlines() if line.startswith(("  #1 ", "  #2 "))]
 
 
-def test_json_has_samples_and_counters(console: Console, profile: Stub) -> None:
+def test_csv_and_json_have_samples_and_counters(
+    console: Console, profile: Stub, tmp_path: Path
+) -> None:
+    done = console("profile", fakes.FAST, "--csv", "t.csv", "--wide")
+    assert "Dur (ms)" in done.out
+    assert len((tmp_path / "t.csv").read_text().splitlines()) == 4
     done = console("profile", fakes.FAST, "--json")
     document: dict[str, Any] = done.json
     first = document["measurements"][0]
     assert first["samples_s"] == [0.005]
     assert first["counters"][TENSOR_PIPE] == {"value": 61.26, "unit": "%"}
     assert [row["kernel"] for row in document["rows"]] == ["FA2", fakes.FAST, fakes.SLOW]
-
-
-def test_csv_goes_to_a_file_beside_the_table(
-    console: Console, profile: Stub, tmp_path: Path
-) -> None:
-    done = console("profile", fakes.FAST, "--csv", "t.csv", "--wide")
-    assert "Dur (ms)" in done.out
-    assert len((tmp_path / "t.csv").read_text().splitlines()) == 4
 
 
 def test_same_label_of_two_metrics_is_told_apart(console: Console, profile: Stub) -> None:

@@ -35,20 +35,16 @@ def _on_a_terminal(
     return on_a_terminal(["-c", work, *arguments], tmp_path, TERM=term, COLUMNS="140")
 
 
-def test_a_terminal_gets_a_bar_with_time_left_and_leader(tmp_path: Path) -> None:
-    seen, out, status = _on_a_terminal(tmp_path)
-    assert status == 0
-    assert out == "the result\nBarProgress\n"  # results are untouched by the bar
+def test_a_terminal_gets_a_bar_with_time_left_and_leader_and_its_cursor_back(
+    tmp_path: Path,
+) -> None:
+    seen, out, status = _on_a_terminal(tmp_path, "--raise")
+    assert (status, out) == (7, "the result\n")  # results are untouched by the bar
     for word in ("compile", "3/4", "left", "[red]three", "measure", "1/3"):
         assert word in seen
     assert "best so far: (FP16, 128) [fast] 5.0 ms" in seen
     assert "a [bold]note[/bold] of more than one line" in seen
     assert "warning: mind the clock" in seen
-
-
-def test_the_cursor_comes_back_after_an_error(tmp_path: Path) -> None:
-    seen, _, status = _on_a_terminal(tmp_path, "--raise")
-    assert status == 7
     assert seen.rindex("\x1b[?25h") > seen.rindex("\x1b[?25l")
 
 
@@ -64,16 +60,13 @@ def test_quiet_or_a_plain_terminal_gets_lines(
     ]
 
 
-def test_no_terminal_gets_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_terminal_gets_lines_and_none_twice(capsys: pytest.CaptureFixture[str]) -> None:
     with watching(quiet=False) as progress:
         progress.stage("compile", 2)
         progress.advance("one")
         progress.leader("one")
         progress.note("a\nnote")
     assert capsys.readouterr().err == "a note\n"
-
-
-def test_what_was_said_is_not_said_again(capsys: pytest.CaptureFixture[str]) -> None:
     progress = PlainProgress()
     progress.warn("mind the clock")
     progress.tell("the clock", ["mind the clock"])

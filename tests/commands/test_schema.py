@@ -43,14 +43,7 @@ def test_schemas_are_schemas_and_can_refuse(name: str) -> None:
             found.validate(document)
 
 
-def test_a_field_that_nobody_declared_is_refused() -> None:
-    doctor = {"schema": "fa-tune-doctor-1", "ok": True, "checks": []}
-    validator("fa-tune-doctor-1").validate(doctor)
-    with pytest.raises(ValidationError, match="colour"):
-        validator("fa-tune-doctor-1").validate(doctor | {"colour": "red"})
-
-
-def test_a_schema_is_printed_by_its_name(console: Console) -> None:
+def test_a_schema_is_printed_by_its_name_and_refuses_other_fields(console: Console) -> None:
     for name in ("fa-tune-doctor-1", "doctor"):
         printed = console("schema", name)
         assert printed.status == 0
@@ -61,3 +54,7 @@ def test_a_schema_is_printed_by_its_name(console: Console) -> None:
     refused = console("schema", "fa-tune-nothing-1")
     assert (refused.status, refused.out) == (2, "")
     assert "fa-tune-search-1" in refused.err
+    doctor = {"schema": "fa-tune-doctor-1", "ok": True, "checks": []}
+    validator("fa-tune-doctor-1").validate(doctor)
+    with pytest.raises(ValidationError, match="colour"):
+        validator("fa-tune-doctor-1").validate(doctor | {"colour": "red"})

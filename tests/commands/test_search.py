@@ -121,15 +121,6 @@ def test_json_is_all_that_stdout_gets(console: Console, search: Stub) -> None:
     assert done.lines[-1] == f"Measurements: {fakes.WHOSE}."
 
 
-def test_csv_on_stdout_is_all_that_stdout_gets(console: Console, search: Stub) -> None:
-    done = console("search", "--csv", "-")
-    rows = done.rows
-    assert len(rows) == 5
-    assert {r["Kernel Name"] for r in rows} >= {"FA2", "cuDNN", fakes.FAST}
-    assert search.options[0].csv is None
-    assert fakes.WHOSE in done.lines[-1]
-
-
 def test_warnings_appear_once(console: Console, search: Stub) -> None:
     warnings = (fakes.WHOSE, "the clock moved", "another", "the clock moved")
     search.result = replace(fakes.search_result(), warnings=warnings)
@@ -146,9 +137,6 @@ def test_a_workload_without_a_choice_warns_and_the_others_count(
     assert done.status == 0
     assert f"warning: {fakes.workload(512).key}: no recording holds it" in done.lines
     assert f"{fakes.workload(512).key}: nothing chosen: no recording holds it." in done.out
-
-
-def test_no_choice_at_all_is_status_4(console: Console, search: Stub) -> None:
     lost = WorkloadResult(fakes.workload(512), (), None, "no recording holds it")
     search.result = fakes.search_result([lost])
     done = console("search")

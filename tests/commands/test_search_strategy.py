@@ -43,16 +43,13 @@ def test_strategy_budget_and_audit_reach_the_search(console: Console, search: St
     assert (search.options[1].explores, search.calls[1][2]) == (False, None), "all is measured"
 
 
-def test_the_summary_tells_what_was_skipped(console: Console, search: Stub) -> None:
+def test_the_summary_and_json_tell_what_was_skipped(console: Console, search: Stub) -> None:
     out = console("search", "--wide").out
     assert (
         "Learned measured 10 of 40 configs; audit of 2 of 30 skipped configs: the fastest of "
         "them, x, takes 10.00 % less time than the fastest that the strategy found; at 95 % "
         "confidence at most" in out
     )
-
-
-def test_json_has_the_exploration(console: Console, search: Stub) -> None:
     document = console("search", "--json").json
     found = document["workloads"][0]["exploration"]
     assert (found["strategy"], found["scouted"], found["audit"]["faster"]) == ("learned", 10, 1)

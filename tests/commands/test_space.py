@@ -54,7 +54,7 @@ def test_explain_says_what_the_tune_rules_leave_out(console: Console) -> None:
     assert "register_pressure_at_128_rows" in counts
 
 
-def test_axes_expand_around_the_default_config(console: Console) -> None:
+def test_axes_expand_around_the_default_or_a_named_config(console: Console) -> None:
     document = space(
         console,
         *words("--axis B_r=64,128 --axis n_warps=4,8 --dtype fp16 --arch sm_90"),
@@ -65,6 +65,13 @@ def test_axes_expand_around_the_default_config(console: Console) -> None:
     assert [(c.B_r, c.n_warps) for c in rejected] == [(64, 8)]
     assert document["rejected"][0]["name"] == "warps_own_whole_mma_tiles"
     assert len({(c.B_c, c.swizzled, c.dtype, c.d_head) for c in configs}) == 1
+    document = space(
+        console, "--kernels", fakes.SLOW, "--axis", "swizzled=off,on", "--axis", "dtype=bf16"
+    )
+    configs = [parse_short_form(text) for text in document["kept"]]
+    base = parse_short_form(fakes.SLOW)
+    assert [(c.swizzled, c.dtype.name) for c in configs] == [(False, "BF16"), (True, "BF16")]
+    assert {c.K_mma_load_K_tiles for c in configs} == {base.K_mma_load_K_tiles}
 
 
 def test_an_explanation_fits_in_80_columns_in_a_file(
@@ -79,26 +86,13 @@ def test_an_explanation_fits_in_80_columns_in_a_file(
     assert all("".join(config.split()) in "".join(done.out.split()) for config in kept)
 
 
-def test_axes_expand_around_a_named_config(console: Console) -> None:
-    document = space(
-        console, "--kernels", fakes.SLOW, "--axis", "swizzled=off,on", "--axis", "dtype=bf16"
-    )
-    configs = [parse_short_form(text) for text in document["kept"]]
-    base = parse_short_form(fakes.SLOW)
-    assert [(c.swizzled, c.dtype.name) for c in configs] == [(False, "BF16"), (True, "BF16")]
-    assert {c.K_mma_load_K_tiles for c in configs} == {base.K_mma_load_K_tiles}
-
-
-def test_small_devices_reject_by_shared_memory(console: Console) -> None:
-    document = space(console, "--axis", "B_c=64,256", "--arch", "sm_86", "--dtype", "fp16")
-    assert document["counts"]["rejected"] == {"smem_fits": 1}
-    assert "sm_86 allows 99 KiB" in document["rejected"][0]["reason"]
-
-
-def test_nothing_left_is_status_4_with_the_first_reason(console: Console) -> None:
+def test_what_cannot_run_is_told_with_its_reason(console: Console) -> None:
     done = console("space", "--axis", "n_warps=64", "--dtype", "fp16")
     assert done.status == 4
     assert "n_warps_fit_a_cta" in done.lines[-1]
+    document = space(console, "--axis", "B_c=64,256", "--arch", "sm_86", "--dtype", "fp16")
+    assert document["counts"]["rejected"] == {"smem_fits": 1}
+    assert "sm_86 allows 99 KiB" in document["rejected"][0]["reason"]
 
 
 def test_values_of_another_head_dimension(console: Console) -> None:

@@ -52,9 +52,6 @@ def test_bench_for_programs(console: Console, bench: Stub) -> None:
     assert crashed["mean_s"] is None
     rows = console("bench", "--csv", "-").rows
     assert len(rows) == 5
-
-
-def test_one_sample_has_no_deviation(console: Console, bench: Stub) -> None:
     found = fakes.attempt(fakes.key(fakes.FAST), (5.0,)), fakes.attempt("ref:fa2", (5.0, 7.0))
     bench.result = fakes.profile_result(found)
     assert _cells(console("bench", "--wide").out, fakes.FAST)[5] == ""
@@ -75,6 +72,10 @@ def test_run_verifies_then_times(console: Console, run: Stub) -> None:
     assert (config, n, options.workloads.seq_lens) == (fakes.FAST, 7, (512,))
     assert options.kernels == fakes.FAST
     assert done.out.index("1 of 1 right.") < done.out.index("mean (ms)")
+    document = console("run", fakes.FAST, "--json").json
+    assert document["schema"] == "fa-tune-run-1"
+    assert document["verdicts"][0]["correct"]
+    assert len(document["timings"]) == 5
 
 
 def test_run_of_a_wrong_config_is_status_4_without_times(console: Console, run: Stub) -> None:
@@ -85,13 +86,6 @@ def test_run_of_a_wrong_config_is_status_4_without_times(console: Console, run: 
     assert "✗" in done.out
     assert "mean (ms)" not in done.out
     assert done.lines == ["error: 0 of 1 right, 1 wrong"]
-
-
-def test_run_as_json_is_one_document(console: Console, run: Stub) -> None:
-    document = console("run", fakes.FAST, "--json").json
-    assert document["schema"] == "fa-tune-run-1"
-    assert document["verdicts"][0]["correct"]
-    assert len(document["timings"]) == 5
 
 
 def test_run_of_what_cannot_run_says_why(console: Console, run: Stub) -> None:

@@ -7,22 +7,6 @@ import pytest
 from tests.commands.console import Console
 
 
-def test_a_search_is_refused_without_compiling(
-    console: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
-
-    def never(*arguments: object, **settings: object) -> None:
-        raise AssertionError("something is compiled")
-
-    monkeypatch.setattr("fa_tune.tune.build.build", never)
-    done = console(
-        *("search", "--seq-lens", "1024", "--kv-heads", "4", "--dtype", "fp16"),
-    )
-    assert done.status == 4
-    assert "--kv-heads 16" in done.err
-    assert len(done.err.splitlines()) == 1, "nothing is replayed: no word of recordings"
-
-
 @pytest.mark.usefixtures("known_kernels")
 def test_the_method_does_not_hang_on_the_dtype(console: Console) -> None:
     search = ("search", "--seq-lens", "4096", "--json")

@@ -61,13 +61,18 @@ def test_masks_and_features_are_asked_for(
     assert (workloads.masks, workloads.common) == (masks, common)
 
 
-def test_the_root_mean_square_is_shown_with_its_limit(console: Console, verify: Stub) -> None:
+def test_the_case_that_is_nearest_its_limit_is_shown_with_its_root_mean_square(
+    console: Console, verify: Stub
+) -> None:
     (case,) = fakes.verdict().cases[:1]
     case = dataclasses.replace(case, rms_error=1e-4, reference_rms_error=1e-4, rms_limit=1.2e-4)
     verify.result = VerifyReport({fakes.key(fakes.FAST): Verdict(True, (case,))}, (), ())
     assert "1.00e-04 |  1.20e-04 |      1.00e-03 | 2.00e-03 |     83 %" in console("verify").out
     shown = console("verify", "--json").json["verdicts"][0]["cases"][0]
     assert (shown["rms_error"], shown["rms_limit"], shown["inputs"]) == (1e-4, 1.2e-4, "normal")
+    cases = (*fakes.verdict(1e-4).cases, *fakes.verdict(1.8e-3).cases, *fakes.verdict(5e-4).cases)
+    verify.result = fakes.verify_report(**{fakes.key(fakes.FAST): Verdict(True, cases)})
+    assert "90 %" in console("verify").out
 
 
 def test_wrong_and_crashed_come_first_and_are_status_4(console: Console, verify: Stub) -> None:
@@ -98,9 +103,6 @@ def test_json_has_names_for_what_json_lacks(console: Console, verify: Stub) -> N
     document = done.json
     assert document["verdicts"][0]["cases"][0]["max_abs_error"] == "nan"
     assert document["rejected"][0]["constraint"] == "smem_fits"
-
-
-def test_nothing_to_verify_is_status_4(console: Console, verify: Stub) -> None:
     verify.result = VerifyReport({}, (), REJECTED)
     done = console("verify")
     assert done.status == 4
@@ -147,12 +149,6 @@ def test_an_interruption_leaves_the_verdicts_that_are_finished(
     done = console("verify")
     assert (done.status, done.lines[-1]) == (130, "interrupted")
     assert "1 of 1 right" in done.out
-
-
-def test_the_case_that_is_nearest_its_limit_is_shown(console: Console, verify: Stub) -> None:
-    cases = (*fakes.verdict(1e-4).cases, *fakes.verdict(1.8e-3).cases, *fakes.verdict(5e-4).cases)
-    verify.result = fakes.verify_report(**{fakes.key(fakes.FAST): Verdict(True, cases)})
-    assert "90 %" in console("verify").out
 
 
 @pytest.mark.parametrize(

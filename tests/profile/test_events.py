@@ -117,7 +117,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return seen
 
 
-def test_sustained_is_a_method_with_a_second_of_each_subject(told: dict[str, Any]) -> None:
+def test_what_the_worker_is_told(told: dict[str, Any]) -> None:
     wanted = replace(plan(a={}), keep=("sm80:a",))
     assert list(events.of_regime("sustained").measure(wanted, lambda _: None)) == []
     assert told["shared"]["sustained_s"] >= 1.0
@@ -125,9 +125,6 @@ def test_sustained_is_a_method_with_a_second_of_each_subject(told: dict[str, Any
     assert list(events.of_regime("isolated").measure(wanted, lambda _: None)) == []
     assert (told["shared"]["sustained_s"], told["shared"]["baseline"]) == (0.0, "sm80:a")
     assert events.of_regime("sustained").method != EventsProfiler.method
-
-
-def test_what_the_worker_is_told(told: dict[str, Any]) -> None:
     wanted = replace(
         plan(("fa2",), a={}),
         runs=7,
@@ -207,9 +204,11 @@ def test_flags_and_drift_are_conditions_and_warnings(worker: Worker) -> None:
     flagged, drifted = profiler.notes.warnings
     assert f"1 of 9 rounds are flagged ({why})" in flagged
     assert "sm80:a took +3.0 %" in drifted
+    assert events.run_drift([1.0] * 5) is None
+    assert events.run_drift([1.0, 1.0, 5.0, 5.0, 1.1, 1.1]) == pytest.approx(0.1)
 
 
-def test_single_launches_where_graphs_were_due_are_told(worker: Worker) -> None:
+def test_single_launches_and_flags_of_very_many_rounds_are_told(worker: Worker) -> None:
     why = "sm80:a cannot be captured in a graph: it allocates"
     profiler = worker.says("a", "b", no_graph=why)
     found = list(profiler.measure(plan(a={}, b={}), lambda _: None))
@@ -217,10 +216,6 @@ def test_single_launches_where_graphs_were_due_are_told(worker: Worker) -> None:
     (warning,) = profiler.warnings
     assert WORKLOAD.key in warning
     assert why in warning
-
-
-def test_of_very_many_rounds_all_are_counted(worker: Worker) -> None:
-    """Only the first and the last are told."""
     profiler = worker.says(
         "a",
         flagged={str(i): "hardware power brake" for i in range(900)},
@@ -229,8 +224,3 @@ def test_of_very_many_rounds_all_are_counted(worker: Worker) -> None:
     list(profiler.measure(plan(a={}), lambda _: None))
     (flagged,) = profiler.notes.warnings
     assert "900 of 1000 rounds are flagged" in flagged
-
-
-def test_drift_needs_enough_rounds() -> None:
-    assert events.run_drift([1.0] * 5) is None
-    assert events.run_drift([1.0, 1.0, 5.0, 5.0, 1.1, 1.1]) == pytest.approx(0.1)

@@ -45,7 +45,7 @@ def of(a: str, b: str) -> Explanation:
 # Recorded pairs ---------------------------------------------------------------------------------
 
 
-def test_without_swizzle_it_is_bank_conflicts() -> None:
+def test_recorded_pairs_are_explained_by_the_right_counter() -> None:
     found = of(PLAIN, SWIZZLED)
     assert found.findings[0].cause == "bank conflicts in shared memory"
     assert found.findings[0].share == pytest.approx(0.98, abs=0.01)
@@ -56,21 +56,12 @@ def test_without_swizzle_it_is_bank_conflicts() -> None:
         pytest.approx(7.546e9, rel=1e-3),
         pytest.approx(4.554e5, rel=1e-3),
     )
-
-
-def test_staged_tiles_cost_shared_memory_traffic_with_more_warps() -> None:
     found = of(TILES, EAGER)
     assert found.findings[0].cause == "more shared-memory traffic"
     assert "achieved occupancy 18.6 % against 12.4 %" in found.sentences[-1]
-
-
-def test_the_softmax_saves_instructions_and_little_time() -> None:
     found = of(BUFFER, SOFTMAX)
     assert "That is little, so what it consists of is known roughly." in found.sentences
     assert "more instructions" in {f.cause for f in found.findings}
-
-
-def test_32_rows_per_warp_save_shared_memory_traffic_and_turns_the_pipe() -> None:
     found = of(EAGER, IN_TURNS)
     assert [f.cause for f in found.findings[:3]] == [
         "more shared-memory traffic",
@@ -80,6 +71,12 @@ def test_32_rows_per_warp_save_shared_memory_traffic_and_turns_the_pipe() -> Non
     assert all(f.agrees for f in found.findings)
     assert "stall: math pipe throttle 0.37 against 0.03" in found.sentences[2]
     assert "fewer cycles: synchronisation 0.333 million" in found.sentences[-1], "its turn"
+    found = of("ref:fa2", IN_TURNS)
+    assert [f.cause for f in found.findings[:2]] == [
+        "tensor and arithmetic pipes",
+        "more instructions",
+    ]
+    assert "It also spills (46.2 million more local accesses)" in found.sentences[-1]
 
 
 @pytest.mark.parametrize(("slow", "fast"), [(EAGER, IN_TURNS), ("ref:fa2", IN_TURNS)])
@@ -89,15 +86,6 @@ def test_the_parts_that_are_told_add_up_to_the_difference(slow: str, fast: str) 
     fewer = re.findall(r"([\d.]+) million(?=[,.])", text.partition("needs fewer cycles")[2])
     told = sum(float(part) for part, _ in parts) - sum(map(float, fewer))
     assert told == pytest.approx(float(parts[0][1]), rel=0.2)  # small parts are not told
-
-
-def test_flash_attention_2_executes_more_and_spills() -> None:
-    found = of("ref:fa2", IN_TURNS)
-    assert [f.cause for f in found.findings[:2]] == [
-        "tensor and arithmetic pipes",
-        "more instructions",
-    ]
-    assert "It also spills (46.2 million more local accesses)" in found.sentences[-1]
 
 
 @pytest.mark.parametrize(("a", "b"), list(itertools.combinations(sorted(LADDER), 2)))
@@ -174,20 +162,14 @@ def test_a_cause_is_what_the_counters_say_of_the_stalls(
     assert found.findings[0].cause == cause
 
 
-def test_a_kernel_takes_the_median_of_its_samples() -> None:
-    some = replace(made("a", 2e7), samples_s=(9e-3, 1e-3, 2e-3))
-    other = replace(made("b", 1e7), samples_s=(0.5e-3, 1e-3, 4e-3))
-    assert explain_pair(some, other).time_ratio == 2.0
-
-
-def test_stalls_that_no_other_counter_confirms_are_called_a_contradiction() -> None:
+def test_a_contradiction_and_a_clock_that_decides_are_said() -> None:
     found = explain_pair(made("slow", 2e7, {"short_scoreboard": 3.0}), made("fast"))
     assert found.findings[0].cause == "shared memory is waited for longer"
     assert not found.findings[0].agrees
     assert "they contradict the stalls" in found.sentences[1]
-
-
-def test_a_clock_that_decides_is_said_to() -> None:
+    some = replace(made("a", 2e7), samples_s=(9e-3, 1e-3, 2e-3))
+    other = replace(made("b", 1e7), samples_s=(0.5e-3, 1e-3, 4e-3))
+    assert explain_pair(some, other).time_ratio == 2.0
     found = explain_pair(made("slow", 9e6, clock=1.5e9), made("fast", 1e7, clock=1.8e9))
     assert (found.slow, found.time_ratio > 1, found.cycle_ratio < 1) == ("slow", True, True)
     assert "the clock decides" in found.sentences[-1]
@@ -234,10 +216,6 @@ def test_rank_correlations_are_those_of_these_measurements() -> None:
     assert metrics.LOCAL_LOADS not in found  # does not vary
     assert rank_correlations(some[:2]) == {}
     assert list(found) == sorted(found, key=lambda name: (-abs(found[name]), name))
-
-
-def test_equal_counters_share_their_rank() -> None:
-    """Ranks 1.5, 1.5, 3 and 4 against 1 to 4."""
     some = [made(str(i), 1e7 + i, INSTRUCTIONS=n) for i, n in enumerate((1e9, 1e9, 2e9, 9e9))]
     assert rank_correlations(some)[metrics.INSTRUCTIONS] == pytest.approx(0.9**0.5)
 

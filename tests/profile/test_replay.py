@@ -64,13 +64,18 @@ def test_a_recorded_attempt_comes_out_as_it_was_and_says_whence() -> None:
     assert found.measurement == dataclasses.replace(original, replayed_from=TUNE)
 
 
-def test_what_was_never_measured_is_not_recorded() -> None:
+def test_what_was_never_measured_is_not_recorded_and_a_failure_stays_one() -> None:
     (found,) = replayed("z")
     assert found.outcome is Outcome.NOT_RECORDED
     assert found.measurement is None
     # And what there is instead: ELSEWHERE's length belongs to the same dtype and d_head.
     recorded = "recorded lengths for d_head 128 FP16: 1024, 2048"
     assert found.reason == f"no ncu measurement of it in {TUNE}; {recorded}"
+    (found,) = replayed("b")
+    assert found.outcome is Outcome.NOT_RECORDED
+    assert replayed("c") == [CRASHED]
+    found = replayed("a", references=("fa2", "cudnn"))
+    assert [a.outcome for a in found] == [Outcome.OK, Outcome.NOT_RECORDED, Outcome.OK]
 
 
 @pytest.mark.parametrize(
@@ -89,35 +94,15 @@ def test_what_is_another_problem_is_told_apart(changes: dict[str, Any], text: st
     assert found.reason.endswith(f"recorded lengths for {text}")
 
 
-def test_another_workloads_time_is_nobodys_here() -> None:
-    (found,) = replayed("b")
-    assert found.outcome is Outcome.NOT_RECORDED
-
-
-def test_a_recorded_failure_stays_one() -> None:
-    assert replayed("c") == [CRASHED]
-
-
-def test_references_too() -> None:
-    found = replayed("a", references=("fa2", "cudnn"))
-    assert [a.outcome for a in found] == [Outcome.OK, Outcome.NOT_RECORDED, Outcome.OK]
-
-
 def sources(found: list[Attempt]) -> list[str]:
     return [a.measurement.replayed_from for a in found if a.measurement]
 
 
-def test_one_run_answers_where_it_can_since_only_its_times_compare_exactly() -> None:
+def test_one_run_answers_where_it_can_the_newest_of_equals_and_others_fill_the_gaps() -> None:
     newest, older = [attempt("sm80:a")], [attempt("sm80:a"), attempt("sm80:b")]
     assert sources(replayed("a", "b", newest=newest, older=older)) == ["older", "older"]
-
-
-def test_the_newest_of_equals_answers() -> None:
     both = [attempt("sm80:a"), attempt("sm80:b")]
     assert sources(replayed("a", "b", newest=both, older=both)) == ["newest", "newest"]
-
-
-def test_others_fill_the_gaps() -> None:
     newest, older = [attempt("sm80:a"), attempt("sm80:b")], [attempt("sm80:a"), attempt("sm80:d")]
     found = replayed("a", "b", "d", newest=newest, older=older)
     assert sources(found) == ["newest", "newest", "older"]

@@ -66,15 +66,12 @@ def test_options_go_only_to_releases_that_have_them(option: str) -> None:
     assert option not in ncu_arguments(NcuOptions(), before)
 
 
-def test_boost_state_follows_the_clocks() -> None:
+def test_clocks_reports_and_old_releases() -> None:
     for options, state in (
         (NcuOptions(), "dynamic"),
         (NcuOptions(clock_control="base"), "stable"),
     ):
         assert value_of(ncu_arguments(options, NEW), "--pipeline-boost-state") == state
-
-
-def test_exporting_and_printing_from_the_report() -> None:
     options = NcuOptions(section_set="full", export=Path("w.ncu-rep"))
     arguments = ncu_arguments(options, NEW)
     assert value_of(arguments, "--export") == "w.ncu-rep"
@@ -89,6 +86,12 @@ def test_exporting_and_printing_from_the_report() -> None:
     assert value_of(printed, "--log-file") == "w.csv"
     assert not {"--metrics", "--clock-control", "--replay-mode"} & set(printed)
     assert "--rename-kernels" not in import_arguments(Path("w"), NcuVersion(2022, 4))
+    old = NcuVersion(2021, 3, 1)
+    assert old < MINIMUM_VERSION
+    with pytest.raises(ToolMissing, match=r"ncu 2021\.3\.1 is too old; 2022\.1\.0 or later"):
+        ncu_arguments(NcuOptions(), old)
+    with pytest.raises(ToolMissing, match="too old"):
+        import_arguments(Path("x"), old)
 
 
 @pytest.mark.parametrize(
@@ -102,15 +105,6 @@ def test_exporting_and_printing_from_the_report() -> None:
 def test_values_no_release_knows(name: str, value: object) -> None:
     with pytest.raises(InvalidConfig):
         NcuOptions(**{name: value})  # type: ignore[arg-type]
-
-
-def test_a_release_that_is_too_old() -> None:
-    old = NcuVersion(2021, 3, 1)
-    assert old < MINIMUM_VERSION
-    with pytest.raises(ToolMissing, match=r"ncu 2021\.3\.1 is too old; 2022\.1\.0 or later"):
-        ncu_arguments(NcuOptions(), old)
-    with pytest.raises(ToolMissing, match="too old"):
-        import_arguments(Path("x"), old)
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_a_launch_that_is_nobodys_is_refused(
 # Measuring --------------------------------------------------------------------------------------
 
 
-def test_samples_in_order_and_counters_as_medians() -> None:
+def test_samples_in_order_counters_as_medians_and_the_kernels_of_a_call_added_up() -> None:
     launches = [
         timed("_Z1a", time_s, **{CYCLES: Quantity(cycles, "cycle"), PASSES: Quantity(3, "pass")})
         for time_s, cycles in ((3e-3, 30.0), (1e-3, 10.0), (2e-3, 25.0))
@@ -146,9 +146,6 @@ def test_samples_in_order_and_counters_as_medians() -> None:
     assert found.counters == {CYCLES: Quantity(25.0, "cycle"), PASSES: Quantity(3, "pass")}
     assert found.conditions == {"cache": "all"}
     assert (found.subject, found.workload, found.method) == ("sm80:a", "w", "ncu")
-
-
-def test_a_counter_that_is_missing_somewhere_is_never_a_zero() -> None:
     launches = [
         timed("_Z1a", 1e-3, **{CYCLES: Missing("n/a"), REGISTERS: Missing("no data")}),
         timed("_Z1a", 1e-3, **{CYCLES: Quantity(10.0, "cycle")}),
@@ -156,9 +153,6 @@ def test_a_counter_that_is_missing_somewhere_is_never_a_zero() -> None:
     found = measurement("sm80:a", "w", launches, 2, (DURATION, CYCLES, REGISTERS), {})
     assert found is not None
     assert found.counters == {CYCLES: Quantity(10.0, "cycle")}
-
-
-def test_the_kernels_of_a_call_add_up_and_its_longest_is_counted() -> None:
     launches = [
         timed(SPLIT, 8e-3, **{CYCLES: Quantity(80.0, "cycle")}),
         timed(COMBINE, 1e-3, **{CYCLES: Quantity(10.0, "cycle")}),

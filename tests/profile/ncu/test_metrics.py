@@ -74,13 +74,7 @@ def test_a_missing_metric_is_replaced_by_the_closest_or_dropped_with_a_note() ->
         f"tensor pipe busy: {replacement} in place of {TENSOR_PIPE}",
         "TMA loads: smsp__inst_executed_op_tma_ld.sum is not available on this chip",
     )
-
-
-def test_unknown_availability_keeps_everything() -> None:
     assert resolve_metrics((*RANK, *RANK), None) == (RANK, ())
-
-
-def test_names_in_a_query() -> None:
     text = """Device NVIDIA H100 80GB HBM3 (GH100)
 ------------------------------------- ------- -----------------------------------
 Metric Name                           Unit    Metric Description

@@ -128,6 +128,10 @@ def test_launches_are_numbered_through_all_ranges() -> None:
     launches = read([action(), action()], [action()])
     assert [(x.process_id, x.launch_id) for x in launches] == [(NO_PROCESS, i) for i in range(3)]
     assert launches[0].metrics["device__attribute_display_name"] == "NVIDIA H200"
+    (launch,) = read([FakeAction({"gpu__time_duration.sum": ("ns", 1000)})])
+    assert (launch.block, launch.grid) == (None, None)
+    assert (launch.device, launch.compute_capability) == ("", "")
+    assert launch.metrics == {"gpu__time_duration.sum": Quantity(1e-6, "s")}
 
 
 @pytest.mark.parametrize(
@@ -137,13 +141,6 @@ def test_launches_are_numbered_through_all_ranges() -> None:
 def test_missing_values_are_missing(value: Value, reason: str) -> None:
     (launch,) = read([action(**{"gpu__time_duration.sum": ("ns", value)})])
     assert launch.metrics["gpu__time_duration.sum"] == Missing(reason)
-
-
-def test_a_launch_without_facts_has_none() -> None:
-    (launch,) = read([FakeAction({"gpu__time_duration.sum": ("ns", 1000)})])
-    assert (launch.block, launch.grid) == (None, None)
-    assert (launch.device, launch.compute_capability) == ("", "")
-    assert launch.metrics == {"gpu__time_duration.sum": Quantity(1e-6, "s")}
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_ids_that_are_no_whole_numbers_are_refused(text: str) -> None:
         parse_ncu_csv(details((identity() | {"ID": text}, [TEN_US, CLOCK])))
 
 
-def test_columns_in_another_order_and_unknown_ones() -> None:
+def test_columns_in_another_order_and_unknown_ones_are_told() -> None:
     names = ["Metric Value", "Colour", "Grid Size", "Kernel Name", "Metric Unit", "ID", "CC"]
     names += ["Section Name", "Process ID", "Metric Name", "Block Size", *RULE]
     values = ["10,240", "green", "(2, 3, 4)", "k<1, 2>", "ns", "7", "9.0", SOL, "455", "Duration"]
@@ -130,9 +130,6 @@ def test_columns_in_another_order_and_unknown_ones() -> None:
     assert (launch.block, launch.grid) == ((32, 1, 1), (2, 3, 4))
     assert seconds(launch) == 10240e-9
     assert profile.warnings == ("column 'Colour' is not known and was ignored",)
-
-
-def test_nvtx_columns_are_known() -> None:
     nvtx = "thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg"
     values = [*identity().values()]
     text = line([*IDENTITY[:4], nvtx, *IDENTITY[4:], *METRIC])
@@ -140,9 +137,6 @@ def test_nvtx_columns_are_known() -> None:
     profile = parse_ncu_csv(text)
     assert profile.warnings == ()
     assert seconds(only(profile)) == 10240e-9
-
-
-def test_a_raw_page_with_an_unknown_column_and_source_counters() -> None:
     columns = [("Some New Column", ""), (DURATION, "us"), ("inst_executed", "inst")]
     profile = parse_ncu_csv(raw(columns, (identity(), ["blue", "1.25", "512"])))
     assert only(profile).metrics.keys() == {DURATION, "inst_executed"}
@@ -186,7 +180,7 @@ def test_what_is_no_page_is_named(text: str | bytes, words: str) -> None:
     assert "--page raw --csv" in str(caught.value) or "--csv --page raw" in str(caught.value)
 
 
-def test_raw_pages_of_several_processes_in_one_file_are_all_read() -> None:
+def test_raw_pages_of_several_processes_and_whole_counts_are_read() -> None:
     columns = [(DURATION, "ns")]
     pages = (raw(columns, (identity(0, process), [f"{process}00"])) for process in (7, 8))
     launches = parse_ncu_csv("".join(pages)).launches
@@ -196,10 +190,6 @@ def test_raw_pages_of_several_processes_in_one_file_are_all_read() -> None:
         Quantity(800e-9, "s"),
     ]
     assert {one.host for one in launches} == {"127.0.0.1"}
-
-
-def test_a_whole_count_of_a_raw_page_decides_what_its_marks_mean() -> None:
-    """A duration in nanoseconds has no fraction, and neither has a number of registers."""
     registers = "launch__registers_per_thread"
     columns = [(DURATION, "ns"), ("sm__cycles_elapsed.avg.per_second", "cycle/second")]
     text = raw(columns, (identity(0), ["1.024", "3.248"]), (identity(1), ["3.248", "3.248"]))

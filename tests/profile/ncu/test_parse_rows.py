@@ -38,16 +38,10 @@ def test_rule_rows_stand_between_metric_rows() -> None:
     profile = parse_ncu_csv(text)
     assert profile.warnings == ()
     assert only(profile).metrics.keys() == {DURATION, "sm__cycles_elapsed.avg.per_second"}
-
-
-def test_a_rule_may_span_lines() -> None:
     rule = rule_row(identity()).replace("Low use, see", "Low use.\n- first\n\n- second, see")
     profile = parse_ncu_csv(details((identity(), [TEN_US])) + rule + details_row(identity(), CLOCK))
     assert len(only(profile).metrics) == 2
     assert profile.warnings == ()
-
-
-def test_a_launch_with_nothing_but_rules_is_still_a_launch() -> None:
     text = details((identity(0), [TEN_US])) + rule_row(identity(1))
     launches = parse_ncu_csv(text).launches
     assert [launch.launch_id for launch in launches] == [0, 1]
@@ -68,7 +62,7 @@ def test_metrics_only_page_has_fifteen_columns(trailing: str) -> None:
     }
 
 
-def test_metric_name_and_label_name_columns() -> None:
+def test_metrics_have_names_and_labels_and_damaged_rows_are_refused() -> None:
     launch = one(
         (SOL, DURATION, "ns", "10,240"),
         (SOL, "SM Frequency sm__cycles_elapsed.avg.per_second", "hz", "1,764,804,248.31"),
@@ -79,23 +73,24 @@ def test_metric_name_and_label_name_columns() -> None:
         "sm__cycles_elapsed.avg.per_second",
         "sm__warps_active.avg.x",
     }
-
-
-def test_a_row_that_names_nothing_is_damaged() -> None:
     with pytest.raises(ProfileFormatError, match="line 2 names neither"):
         one(("", "", "", "12"))
+    launch = identity()
+    text = details((launch, [TEN_US])) + '"0","455","pyth\n' + details_row(launch, CLOCK)
+    with pytest.raises(ProfileFormatError, match="line 3 is not a whole row"):
+        parse_ncu_csv(text)
+    text = details((launch, [TEN_US])) + details_row(launch | {"ID": "x"}, CLOCK)
+    with pytest.raises(ProfileFormatError, match="line 3 does not fit the header"):
+        parse_ncu_csv(text)
 
 
 # Raw page ------------------------------------------------------------------------------------
 
 
-def test_a_raw_page_needs_its_units() -> None:
+def test_a_raw_page_needs_its_units_and_rows_of_one_width() -> None:
     text = line([*IDENTITY, DURATION]) + line([*identity().values(), "10,240"])
     with pytest.raises(ProfileFormatError, match="no row of units under the header of line 1"):
         parse_ncu_csv(text)
-
-
-def test_a_raw_row_of_another_width_is_refused() -> None:
     columns = [(DURATION, "ns"), ("sm__cycles_elapsed.max", "cycle")]
     text = raw(columns, (identity(0), ["1", "2", "3"]), (identity(1), ["1", "2"]))
     with pytest.raises(ProfileFormatError, match="line 3 does not fit the header of line 1"):
@@ -108,7 +103,7 @@ def test_a_raw_row_of_another_width_is_refused() -> None:
 # One name, two sections ----------------------------------------------------------------------
 
 
-def test_the_same_metric_name_in_two_sections() -> None:
+def test_one_metric_in_two_sections() -> None:
     launch = one(
         (SOL, "Memory Throughput", "%", "80.72"),
         ("Memory Workload Analysis", "Memory Throughput", "byte/s", "522,067,199,584.06"),
@@ -119,9 +114,6 @@ def test_the_same_metric_name_in_two_sections() -> None:
         "dram__bytes.sum.per_second": Quantity(522067199584.06, "byte/s"),
         "A Section Of The Future/Memory Throughput": Quantity(1.25, "%"),
     }
-
-
-def test_one_identifier_shown_in_two_sections() -> None:
     spread = "GPU and Memory Workload Distribution"
     same = [(SOL, "SM Active Cycles", "cycle", "1,000.50")]
     same += [(spread, "Average SM Active Cycles", "cycle", "1,000.50")]
@@ -162,6 +154,11 @@ def test_rows_of_one_launch_need_not_be_together() -> None:
     text = details((a, [TEN_US]), (b, [TEN_US])) + details_row(a, CLOCK)
     launches = parse_ncu_csv(text).launches
     assert [len(x.metrics) for x in launches] == [2, 1]
+    table = details((identity(0), [TEN_US, CLOCK]))
+    other = details((identity(1), [TEN_US, CLOCK]))
+    assert len(parse_ncu_csv(PREAMBLE + table + PREAMBLE + other).launches) == 2
+    with pytest.raises(ProfileFormatError, match="a details page and a raw page"):
+        parse_ncu_csv(table + raw([(DURATION, "ns")], (identity(), ["1"])))
 
 
 @pytest.mark.parametrize(
@@ -178,14 +175,6 @@ def test_one_launch_is_of_one_kernel_in_one_place(column: str, value: str) -> No
     text = details((identity(), [TEN_US]), (identity() | {column: value}, [CLOCK]))
     with pytest.raises(ProfileFormatError, match="line 3: launch 0 of process 455 has another"):
         parse_ncu_csv(text)
-
-
-def test_two_tables_in_one_log() -> None:
-    table = details((identity(0), [TEN_US, CLOCK]))
-    other = details((identity(1), [TEN_US, CLOCK]))
-    assert len(parse_ncu_csv(PREAMBLE + table + PREAMBLE + other).launches) == 2
-    with pytest.raises(ProfileFormatError, match="a details page and a raw page"):
-        parse_ncu_csv(table + raw([(DURATION, "ns")], (identity(), ["1"])))
 
 
 # The program's own output --------------------------------------------------------------------
@@ -218,9 +207,6 @@ def test_program_output_between_rows() -> None:
     profile = parse_ncu_csv(text)
     assert len(only(profile).metrics) == 2
     assert profile.diagnostics == ("==PROF== more",)
-
-
-def test_output_without_a_line_end_before_the_header() -> None:
     assert seconds(only(parse_ncu_csv("100 %" + details((identity(), [TEN_US, CLOCK]))))) > 0
 
 
@@ -233,19 +219,25 @@ def test_nothing_at_all(text: str | bytes) -> None:
         parse_ncu_csv(text)
 
 
-def test_no_kernels_matched() -> None:
-    with pytest.raises(ProfileFormatError, match="the program launched cudnn_generated") as caught:
-        read_profile(DATA / "no_kernels_profiled.csv")
-    assert "flash_forward_kernel, flash_fwd_kernel" in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_header_and_nothing_else() -> None:
+def test_logs_without_launches_or_cut_off() -> None:
     for text in (details(), raw([(DURATION, "ns")])):
         with pytest.raises(ProfileFormatError, match="no launches in it: a header only"):
             parse_ncu_csv(PREAMBLE + text)
     with pytest.raises(ProfileFormatError, match="cut off within the header"):
         parse_ncu_csv(details()[:40])
+    text = (
+        "ID,Process ID,Kernel Name,Section Name,Metric Name,Metric Unit,Metric Value\n"
+        "0,455,k,s,gpu__time_duration.sum,ns,492384\n"
+        "1,455,k,s,gpu__time_duration.sum,ns,4923"
+    )
+    profile = parse_ncu_csv(text)
+    assert [x.launch_id for x in profile.launches] == [0]
+    assert len(profile.warnings) == 1
+    assert len(parse_ncu_csv(text + "84\n").launches) == 2
+    with pytest.raises(ProfileFormatError, match="the program launched cudnn_generated") as caught:
+        read_profile(DATA / "no_kernels_profiled.csv")
+    assert "flash_forward_kernel, flash_fwd_kernel" in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["details_basic_h200.csv", "raw_4metrics_h200.csv"])
@@ -270,28 +262,6 @@ def test_cut_anywhere_no_value_changes(name: str) -> None:
         if lost and end > start + 1:
             assert any("is incomplete and was left out" in w for w in profile.warnings), end
             assert profile.launches == complete.launches
-
-
-def test_an_unquoted_last_number_without_a_line_end_is_not_trusted() -> None:
-    text = (
-        "ID,Process ID,Kernel Name,Section Name,Metric Name,Metric Unit,Metric Value\n"
-        "0,455,k,s,gpu__time_duration.sum,ns,492384\n"
-        "1,455,k,s,gpu__time_duration.sum,ns,4923"
-    )
-    profile = parse_ncu_csv(text)
-    assert [x.launch_id for x in profile.launches] == [0]
-    assert len(profile.warnings) == 1
-    assert len(parse_ncu_csv(text + "84\n").launches) == 2
-
-
-def test_a_damaged_row_in_the_middle_is_refused() -> None:
-    launch = identity()
-    text = details((launch, [TEN_US])) + '"0","455","pyth\n' + details_row(launch, CLOCK)
-    with pytest.raises(ProfileFormatError, match="line 3 is not a whole row"):
-        parse_ncu_csv(text)
-    text = details((launch, [TEN_US])) + details_row(launch | {"ID": "x"}, CLOCK)
-    with pytest.raises(ProfileFormatError, match="line 3 does not fit the header"):
-        parse_ncu_csv(text)
 
 
 # Kernel names --------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ from tests.profile.ncu.ncu_bench import (
 )
 
 
-def test_every_subject_gets_its_samples_in_base_units(fake: FakeNcu) -> None:
+def test_every_subject_gets_its_samples_and_counters_from_one_process(fake: FakeNcu) -> None:
     profiler = NcuProfiler(ncu=fake.path)
     steps: list[str] = []
     wanted = plan("5000", "7000", "1234567", references=BOTH, runs=2)
@@ -50,37 +50,24 @@ def test_every_subject_gets_its_samples_in_base_units(fake: FakeNcu) -> None:
         "sm80:c": [1234567, 1234568],
     }
     assert sorted(steps) == sorted([*wanted.subjects] * 2)
-
-
-def test_a_measurement_says_what_was_counted_and_how(fake: FakeNcu) -> None:
-    profiler = NcuProfiler(ncu=fake.path)
-    measurement = measure(profiler, plan("5000", runs=1))["sm80:a"].measurement
+    measurement = attempts["sm80:a"].measurement
     assert measurement is not None
-    assert measurement.method == "ncu"
-    assert measurement.workload == WORKLOAD.key
+    assert (measurement.method, measurement.workload) == ("ncu", WORKLOAD.key)
     assert set(measurement.counters) == {*RANK, REPLAY_PASSES} - {DURATION}
-    assert (
-        measurement.counters.items()
-        >= {
-            CYCLES: Quantity(8775.0, "cycle"),
-            SM_CLOCK: Quantity(1_755_000_000.25, "hz"),
-            DRAM_CLOCK: Quantity(1_755_000_000.25, "hz"),
-            L2_HIT_RATE: Quantity(87.5, "%"),
-            REGISTERS: Quantity(168.0, "register/thread"),
-            REPLAY_PASSES: Quantity(3.0, "pass"),
-        }.items()
-    )
+    assert measurement.counters.items() >= {
+        (CYCLES, Quantity(8776.0, "cycle")),
+        (SM_CLOCK, Quantity(1_755_000_000.25, "hz")),
+        (DRAM_CLOCK, Quantity(1_755_000_000.25, "hz")),
+        (L2_HIT_RATE, Quantity(87.5, "%")),
+        (REGISTERS, Quantity(168.0, "register/thread")),
+        (REPLAY_PASSES, Quantity(3.0, "pass")),
+    }
     assert measurement.conditions == {
         "clocks": "none, boost dynamic",
         "cache": "flush all",
         "ncu": "2025.3.1",
         "replay": "kernel",
     }
-
-
-def test_one_process_for_many_and_its_arguments_are_the_recorded_ones(fake: FakeNcu) -> None:
-    profiler = NcuProfiler(ncu=fake.path)
-    measure(profiler, plan("5000", "6000", "7000", references=BOTH, runs=3))
     (call,) = fake.profiled
     log = call["arguments"][call["arguments"].index("--log-file") + 1]
     recorded = [log if word == "LOG" else word for word in profiler.arguments]
@@ -215,13 +202,17 @@ def test_the_longest_metric_list(fake: FakeNcu) -> None:
     assert profiler.arguments[profiler.arguments.index("--set") + 1] == "full"
 
 
-def test_a_report_is_kept_and_read_back(fake: FakeNcu, tmp_path: Path) -> None:
+def test_a_report_is_kept_and_read_back_whatever_the_users_language(
+    fake: FakeNcu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
     report = tmp_path / "kept.ncu-rep"
     profiler = NcuProfiler(ncu=fake.path, export=report)
     attempts = measure(profiler, plan("5000", "6000", references=BOTH, runs=2))
     assert samples_ns(attempts["sm80:b"]) == [6000, 6001]
     assert report.exists()
     assert any("--import" in call["arguments"] for call in fake.calls)
+    assert {call["LC_ALL"] for call in fake.calls} == {"C"}
 
 
 def test_a_run_that_fails_leaves_the_report_before_it(fake: FakeNcu, tmp_path: Path) -> None:
@@ -230,14 +221,6 @@ def test_a_run_that_fails_leaves_the_report_before_it(fake: FakeNcu, tmp_path: P
     fake.behave(log="==ERROR== ERR_NVGPUCTRPERM - no permission\n", status=1)
     refused(NcuProfiler(ncu=fake.path, export=report), plan("5000"))
     assert report.read_text() == "of another day"
-
-
-def test_ncu_writes_decimal_points_whatever_the_users_language(
-    fake: FakeNcu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
-    measure(NcuProfiler(ncu=fake.path, export=tmp_path / "kept.ncu-rep"), plan("5000"))
-    assert {call["LC_ALL"] for call in fake.calls} == {"C"}
 
 
 def test_an_old_report_is_not_taken_for_a_new_one(fake: FakeNcu, tmp_path: Path) -> None:

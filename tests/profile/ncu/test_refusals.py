@@ -37,17 +37,21 @@ def test_what_ncu_lacks_is_one_line_and_nobodys_fault(
     assert len(fake.profiled) == 1, "it would not go better a second time"
 
 
-def test_no_kernel_was_profiled(fake: FakeNcu) -> None:
+def test_no_time_is_made_of_what_ncu_did_not_measure(fake: FakeNcu) -> None:
     fake.behave(log=(FAILURES / "no-kernels.log").read_text())
     error = refused(NcuProfiler(ncu=fake.path), plan("5000"))
     assert isinstance(error, NoUsableVariant)
     assert "no kernel matched the filter" in str(error)
-
-
-def test_ncu_that_fails_without_a_word(fake: FakeNcu) -> None:
     fake.behave(status=77)
     error = refused(NcuProfiler(ncu=fake.path), plan("5000"))
     assert "ncu ended with status 77" in str(error)
+    fake.behave(log=fake_log("_Z7strange", 5000))
+    error = refused(NcuProfiler(ncu=fake.path), plan("5000"))
+    assert "another program used the GPU" in str(error)
+    fake.behave(log=fake_log("_Z1a", "n/a"))
+    attempt = measure(NcuProfiler(ncu=fake.path), plan("5000"))["sm80:a"]
+    assert attempt.outcome is Outcome.CRASHED
+    assert "without a result" in attempt.reason
 
 
 def test_a_note_of_ncus_is_passed_on_and_the_result_stays(fake: FakeNcu) -> None:
@@ -58,16 +62,3 @@ def test_a_note_of_ncus_is_passed_on_and_the_result_stays(fake: FakeNcu) -> None
     assert samples_ns(measure(profiler, plan("5000"))["sm80:a"]) == [5000]
     assert len(profiler.notes.warnings) == 1
     assert "could not read 6 metrics" in profiler.notes.warnings[0]
-
-
-def test_a_kernel_of_another_program_is_not_taken_for_ours(fake: FakeNcu) -> None:
-    fake.behave(log=fake_log("_Z7strange", 5000))
-    error = refused(NcuProfiler(ncu=fake.path), plan("5000"))
-    assert "another program used the GPU" in str(error)
-
-
-def test_a_launch_without_a_duration_gives_no_time(fake: FakeNcu) -> None:
-    fake.behave(log=fake_log("_Z1a", "n/a"))
-    attempt = measure(NcuProfiler(ncu=fake.path), plan("5000"))["sm80:a"]
-    assert attempt.outcome is Outcome.CRASHED
-    assert "without a result" in attempt.reason
