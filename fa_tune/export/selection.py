@@ -306,7 +306,7 @@ def _add_defaults(
 
 def _add_sized(found: Selection, like: Workload, arch: ArchLimits, options: ExportOptions) -> None:
     """The defaults for decoding by size, and their kernels, of such dtypes and head dimensions."""
-    sized = list(sized_defaults(like, arch))
+    sized = sized_defaults(like, arch)
     found.sized += sized
     for config in dict.fromkeys(default.config for default in sized):
         _add(found, config, arch, options)

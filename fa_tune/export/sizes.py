@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 from fa_tune import families
 from fa_tune.core.arch import ArchLimits, smallest_served
@@ -69,9 +70,11 @@ def _rows(workload: Workload) -> int:
     return max(ROWS[0], workload.row_tiles[1])
 
 
-def sized_defaults(like: Workload, arch: ArchLimits) -> Iterator[SizedDefault]:
+@cache
+def sized_defaults(like: Workload, arch: ArchLimits) -> tuple[SizedDefault, ...]:
     """Defaults of dtypes and head dimensions as in `like` that run on all GPUs which the code of an
-    architecture runs on."""
+    architecture runs on.  Each is one of thousands that are asked for."""
+    found: list[SizedDefault] = []
     for rows, causal in itertools.product(ROWS, (False, True)):
         queries = QUERIES if causal else 1
         sizes = (1, rows // queries, 1, queries, KEYS[0], like.d_head, like.dtype)
@@ -85,7 +88,8 @@ def sized_defaults(like: Workload, arch: ArchLimits) -> Iterator[SizedDefault]:
         one_cache = replace(kind, cache_lengths="equal")
         several = replace(one_cache, batch=2)
         for one in (kind, one_cache, several):
-            yield from _of_plane(one, arch)
+            found += _of_plane(one, arch)
+    return tuple(found)
 
 
 def as_number(compute_capability: tuple[int, int]) -> int:

@@ -17,8 +17,9 @@ from fa_tune.core import paths
 from fa_tune.export.table_source import image_symbols, table_header
 
 
-def build_host_cost(folder: Path, image: KernelImage) -> Path:
-    """The program for a kernel; everything it is made of goes to `folder`."""
+def build_host_cost(folder: Path, image: KernelImage, *core: Path) -> Path:
+    """The program for a kernel; everything it is made of goes to `folder`.  `core`: its objects,
+    where it has been compiled."""
     texts = {
         **core_sources(),
         "exported_table.h": table_header("bench", [image], [], [image.config], []),
@@ -29,7 +30,7 @@ def build_host_cost(folder: Path, image: KernelImage) -> Path:
         (folder / name).write_text(text, encoding="utf-8")
     (folder / "kernel.cubin").write_bytes(image.image)
     source = paths.csrc_dir() / "bench" / "host_cost.cpp"
-    units = map(str, [source, "images.S", *sorted(folder.rglob("*.cpp"))])
+    units = map(str, [source, "images.S", *(core or sorted(folder.rglob("*.cpp")))])
     options = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{folder}", "-pthread"]
     program = folder / "host_cost"
     command = [host_compiler(), *options, *units, "-o", str(program), "-ldl"]
@@ -38,12 +39,15 @@ def build_host_cost(folder: Path, image: KernelImage) -> Path:
 
 
 def host_cost(
-    image: KernelImage, *, rounds: int = 50, environment: Mapping[str, str] | None = None
+    image: KernelImage,
+    *core: Path,
+    rounds: int = 50,
+    environment: Mapping[str, str] | None = None,
 ) -> Any:
     """What the program prints."""
     with tempfile.TemporaryDirectory() as name:
         done = subprocess.run(
-            [build_host_cost(Path(name), image), str(rounds)],
+            [build_host_cost(Path(name), image, *core), str(rounds)],
             env={**os.environ, **(environment or {})},
             capture_output=True,
             text=True,

@@ -12,6 +12,7 @@ import random
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ import fa_tune
 from fa_tune import families
 from fa_tune.build import nvrtc
 from fa_tune.build.compile import kernel_source_sha256
+from fa_tune.build.native.core import KernelImage
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import StorageError
 from fa_tune.core.options import MachineOptions, Silent
@@ -34,6 +36,8 @@ from fa_tune.export.table_source import quoted
 from fa_tune.store.registry.between import by_room, filled
 from fa_tune.store.registry.lookup import Target, matches, near_enough
 from fa_tune.store.registry.schema import Registry, to_json
+from tests.csrc.host_cost import host_cost
+from tests.csrc.stub import image
 from tests.export.conftest import Built, configure_and_build, run, tool
 from tests.export.small_registry import A100, D_HEAD, H200, small_registry, some_workload
 from tests.project_files import ROOT
@@ -55,6 +59,12 @@ def has_driver() -> bool:
     except OSError:
         return False
     return True
+
+
+def core_objects(built: Built) -> list[Path]:
+    """What the core was compiled to."""
+    found = built.build.glob("CMakeFiles/fa_tune.dir/src/**/*.o")
+    return [path for path in found if path.name not in ("exported.cpp.o", "images.S.o")]
 
 
 # The project --------------------------------------------------------------------------------
@@ -79,8 +89,8 @@ def test_its_own_tests_can_fail(built: Built, tmp_path: Path) -> None:
     # The file's own folder comes first where a quoted include is searched.
     unit = tmp_path / "exported.cpp"
     unit.write_text((built.folder / "src" / "exported.cpp").read_text(encoding="utf-8"))
-    objects = [str(p) for p in built.build.glob("CMakeFiles/fa_tune.dir/src/**/*.o")]
-    others = [o for o in objects if "/exported.cpp" not in o]
+    images = built.build / "CMakeFiles" / "fa_tune.dir" / "src" / "images.S.o"
+    others = [str(path) for path in (*core_objects(built), images)]
     command = ["c++", "-std=c++17", "-shared", "-fPIC", f"-I{include}", str(unit), *others]
     library = tmp_path / built.library.resolve().name
     run(*command, "-ldl", "-o", str(library))
@@ -111,16 +121,13 @@ def consumer(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project that docs/export.md shows, built with the installed package."""
     source = tmp_path_factory.mktemp("consumer")
     (cmake,), (program_c,) = blocks("cmake"), blocks("c")
-    program, by_config, decoding, gradients = blocks("cpp")
     more = "add_library(by_config STATIC by_config.cpp decoding.cpp gradients.cpp)\n"
     more += "target_link_libraries(by_config PRIVATE fa_tune::fa_tune)\n"
     more += "target_compile_features(by_config PRIVATE cxx_std_20)\n"
-    (source / "CMakeLists.txt").write_text(cmake + more)
-    (source / "program.cpp").write_text(program)
-    (source / "program.c").write_text(program_c)
-    (source / "by_config.cpp").write_text(by_config)
-    (source / "decoding.cpp").write_text(decoding)
-    (source / "gradients.cpp").write_text(gradients)
+    names = ("program.cpp", "by_config.cpp", "decoding.cpp", "gradients.cpp")
+    files = dict(zip(names, blocks("cpp"), strict=True))
+    for name, text in (files | {"CMakeLists.txt": cmake + more, "program.c": program_c}).items():
+        (source / name).write_text(text)
     configure_and_build(source, source / "build", f"-DCMAKE_PREFIX_PATH={built.prefix}")
     return source / "build"
 
@@ -161,18 +168,24 @@ def by_python(gpu: str, capability: tuple[int, int], workload: Workload) -> str:
     if workload.decode_shape and (gpu, capability) != UNTUNED:
         # An export has one for each tile.
         rows = min(n for n in ROWS if n >= workload.row_tiles[1])
-        one = dataclasses.replace(
-            workload,
-            batch=2,
-            heads=1,
-            kv_heads=1,
-            seq_len_q=rows,
-            seq_len_kv=100_000,
-            cache_lengths="equal",
-        )
+        sizes = {"batch": 2, "heads": 1, "kv_heads": 1, "seq_len_q": rows, "seq_len_kv": 100_000}
+        one = dataclasses.replace(workload, **sizes, cache_lengths="equal")
         return families.variant(families.defaults_for(one, able)[0]).key
     (default, *_) = families.defaults(workload.d_head, workload.dtype, able, workload.op)
     return families.variant(default).key
+
+
+def choices(
+    built: Built, folder: Path, gpu: str, capability: tuple[int, int], asked: Iterable[Workload]
+) -> list[str]:
+    """What the library takes for workloads, in a process with the stub."""
+    keys = folder / "keys"
+    keys.write_text("".join(f"{w.key}\n" for w in asked))
+    of = (str(built.library), gpu, "{}{}".format(*capability), str(keys))
+    child = (sys.executable, "-m", "tests.export.choices_child", *of)
+    done = subprocess.run(child, cwd=ROOT, env=built.with_stub, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -196,16 +209,8 @@ def test_random_workloads_run_as_in_python(
         if e.gpu.name == gpu or (e.workload.is_plain and not e.workload.packed)
     ]
     workloads += [some_workload(dice) for _ in range(400)]
-    keys = tmp_path / "keys"
-    keys.write_text("".join(f"{w.key}\n" for w in workloads))
-    number = "{}{}".format(*capability)
-    child = [sys.executable, "-m", "tests.export.choices_child", str(built.library), gpu, number]
-    done = subprocess.run(
-        [*child, str(keys)], cwd=ROOT, env=built.with_stub, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
     expected = [by_python(gpu, capability, w) for w in workloads]
-    assert done.stdout.splitlines() == expected
+    assert choices(built, tmp_path, gpu, capability, workloads) == expected
     if gpu in (H200.name, A100.name):
         assert set(expected) > {e.chosen.key for e in small_registry().entries if e.gpu.name == gpu}
 
@@ -216,11 +221,7 @@ def test_what_was_not_exported_is_not_found(built: Built, tmp_path: Path) -> Non
         Workload(1, 1, 1, 64, 64, D_HEAD, DType.FP16, softcap=9.0),
         Workload(1, 1, 1, 64, 64, D_HEAD, DType.FP16, lse=True, op=BACKWARD),
     )
-    (tmp_path / "keys").write_text("".join(f"{w.key}\n" for w in lacking))
-    child = [sys.executable, "-m", "tests.export.choices_child", str(built.library), H200.name]
-    command = [*child, "90", str(tmp_path / "keys")]
-    done = subprocess.run(command, cwd=ROOT, env=built.with_stub, capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["NOT_FOUND"] * 3, done.stderr
+    assert choices(built, tmp_path, H200.name, (9, 0), lacking) == ["NOT_FOUND"] * 3
 
 
 def test_short_forms_are_those_of_python(built: Built, tmp_path: Path) -> None:
@@ -286,31 +287,33 @@ def test_the_manifest_says_what_is_there(exported: Export) -> None:
 
 
 def test_an_export_is_replaced_and_nothing_else(
-    options: ExportOptions, compiled_cache: Path, exported: Export, tmp_path: Path
+    options: ExportOptions, compiled_cache: Path, tmp_path: Path
 ) -> None:
     machine = MachineOptions(cache_dir=compiled_cache)
+    few = dataclasses.replace(options, archs=("sm_80",), ptx=False, few_queries=False)
     folder = tmp_path / "attention"
     folder.mkdir()
-    export(folder, options, machine, Silent())
+    export(folder, few, machine, Silent())
+    expected = contents(folder)
     (folder / "build").mkdir()
     (folder / "build" / "mine").write_text("keep")
-    export(folder, options, machine, Silent())
+    export(folder, few, machine, Silent())
     assert [p.name for p in tmp_path.iterdir()] == ["attention"]
     assert (folder / "build" / "mine").read_text() == "keep"
-    found, expected = (contents(root) for root in (folder, exported.folder))
+    found = contents(folder)
     assert found.keys() == expected.keys() | {"build/mine"}
-    # The compiler gives what is internal another name each time, and another process may have
-    # compiled into the cache meanwhile.
+    # Another process may have compiled into the cache meanwhile, and the compiler gives what is
+    # internal another name each time.
     changing = {p for p in expected if p.startswith("images/")} | {"MANIFEST.json"}
     assert {p for p in expected if found[p] != expected[p]} <= changing
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes").write_text("keep")
     with pytest.raises(StorageError, match="is there and no earlier export"):
-        export(tmp_path / "mine", options, machine, Silent())
+        export(tmp_path / "mine", few, machine, Silent())
     assert (tmp_path / "mine" / "notes").read_text() == "keep"
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="cannot write"):
-        export(tmp_path / "file" / "below", options, machine, Silent())
+        export(tmp_path / "file" / "below", few, machine, Silent())
 
 
 def contents(root: Path) -> dict[str, bytes]:
@@ -433,11 +436,7 @@ extern "C" long NAME() {
 extern "C" const void* NAME2() { return fa_tune::exported(); }
 """.replace("for_each_name", "detail::for_each_name")
     )
-    others = [
-        str(p)
-        for p in built.build.glob("CMakeFiles/fa_tune.dir/src/**/*.o")
-        if p.name not in ("exported.cpp.o", "images.S.o")
-    ]
+    others = [str(path) for path in core_objects(built)]
     soname = re.search(r"libfa_tune\.so\.([0-9a-f]+)", run("readelf", "-d", str(built.library)))
     assert soname is not None
     header = (built.folder / "include" / "fa_tune" / "export.h").read_text(encoding="utf-8")
@@ -474,16 +473,9 @@ def test_any_name_of_a_gpu_is_a_c_literal(tmp_path: Path) -> None:
     names = ["", 'NVIDIA "H200"', "\\n??/", "a\x01b\x7f\n1", "é € 😀 \u202e", "%s"]
     lines = "".join(f"    std::puts({quoted(name + '|')});\n" for name in names)
     (tmp_path / "names.cpp").write_text(f"#include <cstdio>\nint main() {{\n{lines}}}\n")
-    run(
-        "c++",
-        "-std=c++17",
-        "-Wall",
-        "-Werror",
-        str(tmp_path / "names.cpp"),
-        "-o",
-        str(tmp_path / "names"),
-    )
-    done = subprocess.run([str(tmp_path / "names")], capture_output=True, check=True)
+    program = str(tmp_path / "names")
+    run("c++", "-std=c++17", "-Wall", "-Werror", f"{program}.cpp", "-o", program)
+    done = subprocess.run([program], capture_output=True, check=True)
     assert done.stdout.decode().split("|\n")[:-1] == names
 
 
@@ -495,3 +487,13 @@ def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     assert export(tmp_path / "attention", options, machine, progress).kernels
     (warning,) = progress.warnings
     assert str(machine.cache_dir) in warning
+
+
+def test_the_program_that_measures_a_launch_runs(built: Built) -> None:
+    family = families.get("sm90")
+    call = family.plan(family.default_config(128, DType.FP16), "plain", "sm_90a")
+    made = KernelImage("x", call, ("kernel",), image([("kernel", [128] * 4 + [56])]))
+    environment = {**built.with_stub, "STUB_SILENT": "1"}
+    found = host_cost(made, *core_objects(built), rounds=5, environment=environment)
+    assert (found["rounds"], found["device"]) == (5, "NVIDIA H200")
+    assert all(found[f"{name}_ns"] > 0 for name in ("core", "bare", "table", "first_launch"))

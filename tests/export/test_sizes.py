@@ -23,9 +23,9 @@ def capability(request: pytest.FixtureRequest) -> tuple[int, int]:
 
 
 @pytest.fixture(scope="module")
-def sized(capability: tuple[int, int]) -> list[SizedDefault]:
+def sized(capability: tuple[int, int]) -> tuple[SizedDefault, ...]:
     like = Workload(1, 1, 1, 1, 1, 128, DType.BF16)
-    return list(sized_defaults(like, limits(capability)))
+    return sized_defaults(like, limits(capability))
 
 
 def key_of_default(workload: Workload, capability: tuple[int, int]) -> str:
@@ -36,10 +36,11 @@ def key_of_default(workload: Workload, capability: tuple[int, int]) -> str:
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("lengths", ["", "equal"])
 def test_where_there_is_a_size_its_default_is_found(
-    sized: list[SizedDefault], capability: tuple[int, int], rows: int, lengths: str
+    sized: tuple[SizedDefault, ...], capability: tuple[int, int], rows: int, lengths: str
 ) -> None:
     number = 10 * capability[0] + capability[1]
-    for n, keys, (batch, causal) in itertools.product(TILES, KEYS, ((1, False), (2, True))):
+    sizes = itertools.product(TILES, KEYS, ((1, False), (2, True)))
+    for n, keys, (batch, causal) in itertools.islice(sizes, rows // 16 % 3, None, 3):
         if n < batch or rows * n > 65535:
             continue
         queries, kv_heads = (4, n // batch) if causal else (1, n // batch)
@@ -53,7 +54,7 @@ def test_where_there_is_a_size_its_default_is_found(
         assert found[0] == key_of_default(asked, capability), asked.key
 
 
-def test_other_numbers_of_heads_and_keys_run_what_is_near(sized: list[SizedDefault]) -> None:
+def test_other_numbers_of_heads_and_keys_run_what_is_near(sized: tuple[SizedDefault, ...]) -> None:
     asked = Workload(3, 21, 3, 2, 5000, 128, DType.BF16)  # 9 tiles of 14 rows
     near = Workload(1, 128, 8, 1, 4096, 128, DType.BF16)
     assert nearest(sized, asked, 90)[0] == nearest(sized, near, 90)[0]
@@ -62,7 +63,7 @@ def test_other_numbers_of_heads_and_keys_run_what_is_near(sized: list[SizedDefau
 
 
 def test_many_rows_other_kinds_and_earlier_gpus_have_none(
-    sized: list[SizedDefault], capability: tuple[int, int]
+    sized: tuple[SizedDefault, ...], capability: tuple[int, int]
 ) -> None:
     number = 10 * capability[0] + capability[1]
     few = Workload(4, 64, 8, 1, 5000, 128, DType.BF16)
@@ -73,13 +74,13 @@ def test_many_rows_other_kinds_and_earlier_gpus_have_none(
     assert not nearest(sized, few, number - 5)
 
 
-def test_more_rows_than_a_tile_has_count_as_several(sized: list[SizedDefault]) -> None:
+def test_more_rows_than_a_tile_has_count_as_several(sized: tuple[SizedDefault, ...]) -> None:
     several = Workload(2, 64, 4, 11, 5000, 128, DType.BF16)  # 3 tiles of 59 rows for each head
     one_each = dataclasses.replace(several, heads=59 * 12, kv_heads=12, seq_len_q=1)
     assert nearest(sized, several, 90) == nearest(sized, one_each, 90)
 
 
-def test_what_is_of_the_latest_gpu_comes_first(sized: list[SizedDefault]) -> None:
+def test_what_is_of_the_latest_gpu_comes_first(sized: tuple[SizedDefault, ...]) -> None:
     few = Workload(4, 64, 8, 1, 5000, 128, DType.BF16)
     config = DecodeConfig(DType.BF16, 128, 16, 64, 4)
     own = SizedDefault(95, dataclasses.replace(few, seq_len_kv=100), config)

@@ -12,6 +12,7 @@ import pytest
 
 from fa_tune import families
 from fa_tune.build.native.core import Core
+from fa_tune.build.native.library import host_compiler
 from fa_tune.build.native.sources import core_sources
 from fa_tune.core import paths
 from fa_tune.core.arch import ArchLimits, limits
@@ -29,6 +30,7 @@ from fa_tune.families.plan import CallPlan, Grid, LaunchPlan
 from fa_tune.families.template import TemplateFamily
 from fa_tune.store.registry.schema import Registry, to_json
 from tests import described
+from tests.exercises.overlay import quick_compiler
 from tests.families.contract import KernelFamilyContract
 from tests.project_files import ROOT, project_files
 
@@ -181,6 +183,7 @@ def core(checkout: Path) -> Core:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(paths, "kernels_dir", lambda: checkout / "kernels")
         patch.setattr(paths, "csrc_dir", lambda: checkout / "csrc")
+        patch.setenv("CXX", quick_compiler(checkout, host_compiler()))
         return Core()
 
 
