@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from enum import Enum
 from typing import Any
 
@@ -19,6 +19,7 @@ from fa_tune.build.compile import BuildRequest, build
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Outcome
+from fa_tune.core.paths import kernels_dir
 from fa_tune.core.workload import FORWARD, DType, Workload
 from fa_tune.families.axes import read_value
 from fa_tune.families.base import KernelFamily
@@ -199,6 +200,31 @@ class KernelFamilyContract:
         assert result.outcome is Outcome.OK, result.reason
         assert result.artifact is not None
         assert result.artifact.resources.ctas_per_sm >= 1
+
+
+class SaidContract(KernelFamilyContract):
+    """Of a family whose `rules` (name, sentence and whether it holds) are static_asserts in
+    `folder` of kernels/, but for some `unsaid`, and where `traits` are asserted, too, with others;
+    `computed` are names of constraints besides."""
+
+    rules: Sequence[tuple[str, str, Callable[[Any], bool]]]
+    folder: str
+    unsaid: Collection[str] = ()
+    traits = False
+    computed: Collection[str] = ("smem_fits",)
+
+    def test_each_constraint_is_tried(self, family: KernelFamily) -> None:
+        here = limits(self.compute_capability)
+        broken = [family.constraints(config, here) for config in self.bad_configs]
+        named = {rejected.constraint for rejected in broken if rejected is not None}
+        assert named == {name for name, _, _ in self.rules} | {*self.computed}
+
+    def test_static_asserts_say_the_same_sentences(self) -> None:
+        text = (kernels_dir() / self.folder / "constraints.cuh").read_text()
+        joined = re.sub(r'"\s+"', "", text)  # adjacent literals are one
+        asserted = {*re.findall(r'static_assert\(.*?"([^"]+)"\)', joined, re.DOTALL)}
+        told = {sentence for name, sentence, _ in self.rules if name not in self.unsaid}
+        assert told < asserted if self.traits else told == asserted
 
 
 class AssertedContract(KernelFamilyContract):

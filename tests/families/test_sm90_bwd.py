@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -13,14 +12,13 @@ from fa_tune.build import nvrtc
 from fa_tune.build.native import abi
 from fa_tune.core.arch import limits
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.paths import kernels_dir
 from fa_tune.core.workload import BACKWARD, DType, Workload
 from fa_tune.families.sm90_bwd import clusters
 from fa_tune.families.sm90_bwd.config import KEYS as KEYS_OF_CTA
 from fa_tune.families.sm90_bwd.config import SMALL_BYTES, Sm90BackwardConfig
 from fa_tune.families.sm90_bwd.constraints import CONSTRAINTS, constraints
 from tests.described import DEVICE, described
-from tests.families.contract import KernelFamilyContract
+from tests.families.contract import SaidContract
 from tests.gpu.score_hooks import HOOKS, WITH_DERIVATIVE
 from tests.kernels.emulated.backward import Params
 from tests.project_files import ROOT
@@ -36,8 +34,12 @@ RECORDED = ROOT / "benchmarks" / "backward_few_tiles_h200.txt"
 HEADS = ((64, 0), (96, 0), (128, 0), (192, 0), (192, 128), (256, 0))  # of Q; of V
 
 
-class TestSm90BackwardContract(KernelFamilyContract):
+class TestSm90BackwardContract(SaidContract):
     name = "sm90_bwd"
+    rules = CONSTRAINTS
+    folder = "sm90/bwd"
+    traits = True
+    unsaid = ("dq_keys_have_a_pass",)  # keeps a knob without effect from being a second name
     compute_capability = (9, 0)
     refusing = ((8, 0), (8, 6), (8, 9), (10, 0), (12, 0))
     bad_configs = (
@@ -58,20 +60,6 @@ class TestSm90BackwardContract(KernelFamilyContract):
         replace(DEFAULT, cluster=2),
         replace(WIDE, cluster=2),
     )
-
-    def test_each_constraint_is_tried(self) -> None:
-        broken = [constraints(config, H200) for config in self.bad_configs]
-        named = {rejected.constraint for rejected in broken if rejected is not None}
-        assert named == {name for name, _, _ in CONSTRAINTS} | {"smem_fits"}
-
-
-def test_static_asserts_say_the_same_sentences() -> None:
-    """But for the one that keeps a knob without effect from making a second name of a config."""
-    text = (kernels_dir() / "sm90" / "bwd" / "constraints.cuh").read_text()
-    joined = re.sub(r'"\s+"', "", text)  # adjacent literals are one
-    asserted = re.findall(r'static_assert\(.*?"([^"]+)"\)', joined, re.DOTALL)
-    told = {sentence for name, sentence, _ in CONSTRAINTS if name != "dq_keys_have_a_pass"}
-    assert told <= set(asserted)
 
 
 def test_shared_memory_is_what_the_kernels_lay_out() -> None:

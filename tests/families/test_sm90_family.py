@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from dataclasses import replace
 
 import pytest
@@ -13,14 +12,13 @@ from fa_tune.build import nvrtc
 from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import BuildRequest, build
 from fa_tune.core.arch import limits
-from fa_tune.core.paths import kernels_dir
 from fa_tune.core.workload import DType, Workload, benchmark_workload
 from fa_tune.families.sm90 import sets
 from fa_tune.families.sm90.config import Rescale, Scheduler, Sm90Config
 from fa_tune.families.sm90.constraints import CONSTRAINTS, constraints
 from fa_tune.families.sm90.sets import TILES, default_config, get_configs
 from tests.described import DEVICE, described
-from tests.families.contract import WORKLOADS, KernelFamilyContract
+from tests.families.contract import WORKLOADS, SaidContract
 from tests.project_files import ROOT
 from tests.tools.proven import due, passed
 
@@ -30,8 +28,11 @@ SINGLE = replace(DEFAULT, q_stages=1, cross_tile_overlap=False, scheduler=Schedu
 SERIAL = replace(SINGLE, overlap=False, pingpong=False)
 
 
-class TestSm90Contract(KernelFamilyContract):
+class TestSm90Contract(SaidContract):
     name = "sm90"
+    rules = CONSTRAINTS
+    folder = "sm90/fwd"
+    computed = ("registers_fit", "wgmma_fits_at_entry", "smem_fits")
     compute_capability = (9, 0)
     refusing = ((8, 0), (8, 6), (8, 9), (10, 0), (12, 0))
     bad_configs = (
@@ -59,22 +60,6 @@ class TestSm90Contract(KernelFamilyContract):
         replace(SINGLE, rescale=Rescale.WATCHED_MAX),
         replace(DEFAULT, min_ctas_per_sm=2, d_head=256, mma_warpgroups=1, pingpong=False, B_c=16),
     )
-
-    def test_each_constraint_is_tried(self) -> None:
-        named = set()
-        for config in self.bad_configs:
-            rejected = constraints(config, H200)
-            assert rejected is not None
-            named.add(rejected.constraint)
-        computed = {"registers_fit", "wgmma_fits_at_entry", "smem_fits"}
-        assert named == {name for name, _, _ in CONSTRAINTS} | computed
-
-
-def test_static_asserts_say_the_same_sentences() -> None:
-    text = (kernels_dir() / "sm90" / "fwd" / "constraints.cuh").read_text()
-    joined = re.sub(r'"\s+"', "", text)  # adjacent literals are one
-    sentences = re.findall(r'static_assert\(.*?"([^"]+)"\)', joined, re.DOTALL)
-    assert sentences == [sentence for _, sentence, _ in CONSTRAINTS]
 
 
 def test_shared_memory_is_the_kernels_own_sum() -> None:

@@ -9,10 +9,16 @@ import pytest
 from tests.gpu.conftest import fa_tune, run_program
 from tests.gpu.score_hooks import BENT
 
+ON_HOPPER = pytest.mark.usefixtures("hopper")
+pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu"), ON_HOPPER]
 
-@pytest.mark.gpu
-@pytest.mark.xdist_group("gpu")
-@pytest.mark.usefixtures("hopper")
+
+def assert_right(*options: str) -> None:
+    found = fa_tune("verify", *options)
+    assert all(verdict["correct"] for verdict in found["verdicts"])
+    assert found["verdicts"]
+
+
 @pytest.mark.parametrize(
     ("family", "kernels", "d_head"),
     [
@@ -22,14 +28,9 @@ from tests.gpu.score_hooks import BENT
 )
 def test_every_config_is_right(family: str, kernels: str, d_head: str) -> None:
     """Whole blocks of keys and others, with the other traits of the default workload."""
-    found = fa_tune("verify", "--family", family, "--kernels", kernels, "--d-head", d_head)
-    assert all(verdict["correct"] for verdict in found["verdicts"])
-    assert found["verdicts"]
+    assert_right("--family", family, "--kernels", kernels, "--d-head", d_head)
 
 
-@pytest.mark.gpu
-@pytest.mark.xdist_group("gpu")
-@pytest.mark.usefixtures("hopper")
 @pytest.mark.parametrize(
     "more",
     [
@@ -43,25 +44,15 @@ def test_every_config_is_right(family: str, kernels: str, d_head: str) -> None:
 @pytest.mark.parametrize("d_head", ["64", "96", "128", "192 --d-head-v 128", "256"])
 def test_packed_batches_and_changed_scores_are_right(more: str, d_head: str) -> None:
     options = ["--kernels", "fast", "--d-head", *d_head.split(), *more.split()]
-    found = fa_tune("verify", "--op", "backward", *options)
-    assert all(verdict["correct"] for verdict in found["verdicts"])
-    assert found["verdicts"]
+    assert_right("--op", "backward", *options)
 
 
-@pytest.mark.gpu
-@pytest.mark.xdist_group("gpu")
-@pytest.mark.usefixtures("hopper")
 @pytest.mark.parametrize("mask", ["causal_br", "full"])
 def test_masks_and_sinks_are_right(mask: str) -> None:
     more = ["--window-left", "70"] if mask == "full" else ["--sink"]
-    found = fa_tune("verify", "--op", "backward", "--kernels", "fast", "--mask", mask, *more)
-    assert all(verdict["correct"] for verdict in found["verdicts"])
-    assert found["verdicts"]
+    assert_right("--op", "backward", "--kernels", "fast", "--mask", mask, *more)
 
 
-@pytest.mark.gpu
-@pytest.mark.xdist_group("gpu")
-@pytest.mark.usefixtures("hopper")
 @pytest.mark.parametrize("more", ["--mask causal --lse", "--lengths uniform-3", "--window-left 70"])
 @pytest.mark.parametrize("d_head", ["64", "96", "128", "192", "256"])
 def test_hooks_have_the_gradients_of_their_differences(
@@ -71,8 +62,6 @@ def test_hooks_have_the_gradients_of_their_differences(
     right.write_text(BENT)
     wrong.write_text(BENT.replace("1.f - bent", "1.01f - bent"))
     options = ["--op", "backward", "--kernels", "fast", "--d-head", d_head, *more.split()]
-    found = fa_tune("verify", *options, "--score-hook", str(right))
-    assert found["verdicts"]
-    assert all(verdict["correct"] for verdict in found["verdicts"])
+    assert_right(*options, "--score-hook", str(right))
     done = run_program("verify", *options, "--score-hook", str(wrong), "--json")
     assert done.returncode == 4, done.stderr

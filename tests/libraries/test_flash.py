@@ -48,20 +48,10 @@ def bottom_right(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **given: Any
 ) -> tuple[torch.Tensor, None]:
     """What both compute: [batch, seq, heads, d_head] in and out, masks aligned bottom-right."""
-    shape = (q.shape[0], q.shape[2], k.shape[2], q.shape[1], k.shape[1], q.shape[3])
-    scale = given["softmax_scale"]
-    workload = Workload(
-        *shape,
-        {torch.float16: reference_dtype("fp16"), torch.bfloat16: reference_dtype("bf16")}[q.dtype],
-        causal=given["causal"],
-        bottom_right=given["causal"],
-        softmax_scale=scale,
-    )
+    shape = (q.shape[0], q.shape[2], k.shape[2], q.shape[1], k.shape[1], q.shape[3], DType.FP16)
+    mask = {"causal": given["causal"], "bottom_right": given["causal"]}
+    workload = Workload(*shape, **mask, softmax_scale=given["softmax_scale"])
     return attention(qkv(q, k, v), workload), None
-
-
-def reference_dtype(name: str) -> Any:
-    return DType.from_string(name)
 
 
 @pytest.mark.parametrize("name", PACKAGES)

@@ -6,7 +6,6 @@ import dataclasses
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,15 +28,6 @@ from tests.tensors import attention
 EQUAL = Workload.from_key("b2_h6_kv6_q37_k37_d32_fp16_full")
 FEWER_QUERIES = "b2_h6_kv6_q37_k53_d32_fp16_"
 MORE_QUERIES = "b2_h6_kv6_q53_k37_d32_fp16_"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """With tensors this small, threads only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def inputs(workload: Workload) -> Tensors:
@@ -122,11 +112,8 @@ def test_scale_groups_and_log_sum_exp_are_passed_on(calls: Calls, name: str) -> 
     assert all(call[t].requires_grad for t in "qkv"), "else no log-sum-exp is computed"
     plain = Workload.from_key("b2_h6_kv6_q37_k37_d32_fp16_full")
     run(name, inputs(plain), plain)
-    assert (calls[1]["scale"], calls[1]["enable_gqa"], calls[1]["is_causal"]) == (
-        None,
-        False,
-        False,
-    )
+    told = [calls[1][name] for name in ("scale", "enable_gqa", "is_causal")]
+    assert told == [None, False, False]
     assert not any(calls[1][t].requires_grad for t in "qkv")
 
 
