@@ -111,14 +111,6 @@ def test_a_librarys_kernel_has_no_files() -> None:
     assert list(files_of(items)) == ["a.cubin"]
 
 
-@pytest.mark.parametrize("change", [{"seed": None}, {"unknown": 1}])
-def test_a_field_that_is_missing_or_unknown_is_an_error(change: dict[str, Any]) -> None:
-    _, shared, items = TIME.request()
-    shared = {k: v for k, v in (shared | change).items() if v is not None}
-    with pytest.raises(ValueError, match=r"seed|unknown"):
-        TimeJob.read(shared, items)
-
-
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: type(job).__name__)
 def test_the_handler_is_there(job: Any) -> None:
     """Not imported: it needs torch."""

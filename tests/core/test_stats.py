@@ -46,10 +46,6 @@ def test_a_single_sample_has_no_interval() -> None:
     assert paired_ratio([3.0], [2.0]).value == 1.5
 
 
-def test_identical_samples_have_an_interval_of_no_width() -> None:
-    assert median_interval([2.5e-3] * 7) == Interval(2.5e-3, 2.5e-3)
-
-
 @given(samples.filter(lambda s: len(s) > 1))
 def test_the_interval_holds_the_median_and_lies_within_the_samples(values: list[float]) -> None:
     interval = median_interval(values)

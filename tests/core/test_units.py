@@ -70,12 +70,6 @@ def test_unknown_times_rates_and_sizes_are_refused_by_name(unit: str) -> None:
     assert isinstance(caught.value, ProfileFormatError)
 
 
-def test_conversion_is_exact() -> None:
-    assert to_base(1767, "ns") == Quantity(1.767e-6, "s")
-    assert to_base(Decimal("1.767"), "us") == Quantity(1.767e-6, "s")
-    assert to_base(Decimal("1.7672216378"), "Ghz") == Quantity(1767221637.8, "hz")
-
-
 @given(st.decimals(min_value=-(10**15), max_value=10**15, places=6), st.sampled_from(SPELLINGS))
 def test_decimals_convert_without_rounding_error(
     value: Decimal, row: tuple[str, float, str]

@@ -16,6 +16,7 @@ from fa_tune.core.errors import ToolMissing
 from fa_tune.core.workload import BACKWARD, DType, Workload
 from tests.export.conftest import run
 from tests.project_files import ROOT
+from tests.tensors import attention, qkv
 
 CODE = """
 #include "reference_gradients.h"
@@ -109,7 +110,7 @@ WORKLOADS = pytest.mark.parametrize(
 
 @WORKLOADS
 def test_it_is_attention(reference: ctypes.CDLL, workload: Workload) -> None:
-    """The error of what NumPy computes, rounded to fp16, and of that with one number changed."""
+    """The error of what torch computes, rounded to fp16, and of that with one number changed."""
     w = workload
     of_queries = (w.batch, w.seq_len_q, w.heads, w.d_head)
     of_keys = (w.batch, w.seq_len_kv, w.kv_heads, w.d_head)
@@ -117,16 +118,8 @@ def test_it_is_attention(reference: ctypes.CDLL, workload: Workload) -> None:
         drawn(reference, shape, w.dtype, seed)
         for seed, shape in enumerate((of_queries, of_keys, of_keys), start=1)
     )
-    group = w.heads // w.kv_heads
-    keys, kept = (values(t, w.dtype).repeat(group, axis=2) for t in (k, v))
-    scores = np.einsum("bqhd,bkhd->bhqk", values(q, w.dtype), keys) * w.scale
-    if w.causal:
-        i, j = np.ogrid[: w.seq_len_q, : w.seq_len_kv]
-        scores = np.where(j <= i + w.diagonal, scores, -np.inf)
-    with np.errstate(invalid="ignore"):
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        weights = np.nan_to_num(weights / weights.sum(-1, keepdims=True))
-    out = np.einsum("bhqk,bkhd->bqhd", weights, kept)
+    given = qkv(*(torch.tensor(values(t, w.dtype)) for t in (q, k, v)))
+    out = attention(given, w, dtype=torch.float64).numpy()
     o = elements(reference, out, w.dtype)
     problem = abi.Problem()
     assert reference.parse(w.key.encode(), ctypes.byref(problem)) == 1

@@ -120,30 +120,6 @@ def test_a_name_with_thirteen_values_or_more_is_read(more: str, changes: dict[st
     assert parse_demangled_typed(cast) == expected
 
 
-@pytest.mark.parametrize(
-    ("words", "changes"),
-    [
-        ("+stages_3", {"kv_stages": 3}),
-        ("+rescale_8", {"rescale_threshold": 8}),
-        ("+interleave", {"interleaved_softmax": True}),
-        ("+pingpong", {"ping_pong": True}),
-        (
-            "+pingpong+few_ahead",
-            {"ping_pong": True, "product_order": ProductOrder.FEW_AHEAD},
-        ),
-        (
-            "+stages_3+rescale_8+pingpong",
-            {"kv_stages": 3, "rescale_threshold": 8, "ping_pong": True},
-        ),
-    ],
-)
-def test_words_of_the_knobs_after_the_thirteen(words: str, changes: dict[str, int]) -> None:
-    config = dataclasses.replace(BEST_CONFIG, **changes)
-    assert config.short_form() == BEST + words
-    assert parse_short_form(BEST + words) == config
-    assert parse_short_form(BEST + "".join(f"+{w}" for w in words[1:].split("+")[::-1])) == config
-
-
 # Where a short form may stand -----------------------------------------------------------------
 
 

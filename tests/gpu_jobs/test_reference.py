@@ -19,7 +19,6 @@ import torch
 from fa_tune.operations.base import Tensors
 from fa_tune.operations.forward.torch_side import expected
 from fa_tune.operations.forward.torch_side import inputs as make_inputs
-from tests.log_sum_exp import log_sum_exp
 from tests.tensors import attention
 
 W = Workload(2, 6, 2, 37, 53, 32, DType.FP16)
@@ -133,7 +132,6 @@ def test_masks_scales_heads_sinks_caps_and_slopes_row_by_row(changes: dict[str, 
     w = dataclasses.replace(W, **{"seq_len_q": 13, "seq_len_kv": 11, **changes})
     given = inputs(w)
     out = attention(given, w, dtype=torch.float64)
-    lse = log_sum_exp(given, w)
     judged = expected(w, given)
     group, scale = w.heads // w.kv_heads, w.softmax_scale or w.d_head**-0.5
     diagonal = w.seq_len_kv - w.seq_len_q if w.bottom_right else 0
@@ -160,5 +158,4 @@ def test_masks_scales_heads_sinks_caps_and_slopes_row_by_row(changes: dict[str, 
         assert difference(out[b, i, h], by_hand) < 1e-6
         assert difference(judged["o"].exact[b, i, h], by_hand) < 1e-6
         log = math.log(total) if total else -math.inf
-        assert float(lse[b, h, i]) == pytest.approx(log, abs=1e-5)
         assert float(judged["lse"].exact[b, h, i]) == pytest.approx(log, abs=1e-6)
