@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,8 +22,8 @@ from fa_tune.operations.base import SINK_FIRST, SINK_LAST, CheckCase, Tensors
 from fa_tune.operations.forward.torch_side import exact as judging
 from fa_tune.operations.forward.torch_side import expected
 from fa_tune.operations.forward.torch_side import inputs as make_inputs
-from fa_tune.operations.forward.torch_side.scores import hidden_pairs
 from fa_tune.operations.torch_side import Judged, judge, outputs_of
+from tests.gpu.tiled_kernel import TiledKernel
 from tests.tensors import attention
 
 MEAN = 0.25
@@ -55,51 +55,16 @@ def inputs(kind: str, w: Workload) -> tuple[CheckCase, Tensors]:
 KINDS = ("normal", "sigma_12", SINK_FIRST, SINK_LAST, "falling", "rising", "large")
 
 
-@dataclass(frozen=True)
-class Tiled:
-    """Attention block by block of keys with a running maximum, in a kernel's precision; as other
-    kernels do it, or with a fault."""
+def tiled(**how: Any) -> Faulty:
+    """A kernel by blocks of keys: as others do it, or with a fault."""
+    kernel = TiledKernel(**{"B_r": Q, "B_c": 64, **how})
 
-    block: int = 64
-    backwards: bool = False
-    headroom: float = 0.0  # powers of two that weights begin below 1
-    p_dtype: torch.dtype | None = None
-    lost_key: int | None = None
-    sum_factor: float = 1.0
-    lse_off: float = 0.0
-    diagonal_off: int = 0
+    def call(given: Tensors, w: Workload) -> dict[str, torch.Tensor]:
+        made = outputs_of(w, fill=math.nan, device="cpu")
+        kernel(w, given, made["o"], made["lse"])
+        return made
 
-    def __call__(self, given: Tensors, w: Workload) -> dict[str, torch.Tensor]:
-        group = w.heads // w.kv_heads
-        q = given["q"].transpose(1, 2).float()
-        k, v = (t.transpose(1, 2).float() for t in (given["k"], given["v"]))
-        k, v = (t.repeat_interleave(group, 1) for t in (k, v))
-        dtype = self.p_dtype or given["q"].dtype
-        scores = (q.flip(-1) @ k.flip(-1).transpose(-1, -2)) * (w.scale * math.log2(math.e))
-        hidden = hidden_pairs(w, q.device, w.diagonal + self.diagonal_off)
-        if hidden is not None:
-            scores.masked_fill_(hidden, -math.inf)
-        if self.lost_key is not None:
-            scores[..., self.lost_key] = -math.inf
-        top = torch.full((*q.shape[:3], 1), -math.inf)
-        total, out = torch.zeros_like(top), torch.zeros_like(q)
-        starts = list(range(0, w.seq_len_kv, self.block))
-        for start in reversed(starts) if self.backwards else starts:
-            part = scores[..., start : start + self.block]
-            new = torch.maximum(top, part.amax(-1, keepdim=True))
-            shift = torch.where(new == -math.inf, 0.0, new)
-            p = torch.exp2(part - shift - self.headroom)
-            moved = torch.exp2(top - shift)
-            total = total * moved + p.sum(-1, keepdim=True)
-            out = out * moved + p.to(dtype).float() @ v[..., start : start + self.block, :]
-            top = new
-        total = total * self.sum_factor
-        out = torch.where(total == 0, 0.0, out / total)
-        lse = (top + total.log2() + self.headroom) * math.log(2) + self.lse_off
-        return {
-            "o": out.transpose(1, 2).to(given["q"].dtype),
-            "lse": torch.where(total == 0, -math.inf, lse)[..., 0],
-        }
+    return call
 
 
 @cache
@@ -116,12 +81,12 @@ def found(kind: str, w: Workload, kernel: Faulty) -> CaseError:
 # No false alarms --------------------------------------------------------------------------------
 
 RIGHT = {
-    "forwards": Tiled(),
-    "backwards": Tiled(backwards=True),
-    "small blocks": Tiled(block=16, backwards=True),
-    "one block": Tiled(block=1024),
-    "headroom": Tiled(headroom=4.0, backwards=True),
-    "largest weights that are rounded": Tiled(headroom=5.5, backwards=True),
+    "forwards": tiled(),
+    "backwards": tiled(backwards=True),
+    "small blocks": tiled(B_c=16, backwards=True),
+    "one block": tiled(B_c=1024),
+    "headroom": tiled(headroom=4.0, backwards=True),
+    "largest weights that are rounded": tiled(headroom=5.5, backwards=True),
 }
 
 
@@ -139,10 +104,10 @@ def test_another_order_of_the_same_arithmetic_passes(
 @pytest.mark.parametrize("dtype", list(DType))
 def test_a_single_key_and_equal_keys_pass(dtype: DType) -> None:
     w = replace(workload(dtype), seq_len_q=3, seq_len_kv=1)
-    assert found("normal", w, Tiled(headroom=5.5)).ok
+    assert found("normal", w, tiled(headroom=5.5)).ok
     case, drawn = inputs("large", workload(dtype))
     drawn["k"][:] = drawn["k"][:, :1]
-    assert judge(case, expected(case.workload, drawn), Tiled()(drawn, case.workload)).ok
+    assert judge(case, expected(case.workload, drawn), tiled()(drawn, case.workload)).ok
 
 
 # Faults -----------------------------------------------------------------------------------------
@@ -155,7 +120,7 @@ ORDINARY = ("normal", "sigma_12", SINK_FIRST, SINK_LAST, "falling")
 @pytest.mark.parametrize("kind", ["normal", "falling", "rising"])
 def test_weights_rounded_to_bf16_in_an_fp16_kernel(kind: str) -> None:
     """Not at 12 nats: there one key has most of the weight, and its weight of 1 is exact."""
-    case = found(kind, F16, Tiled(p_dtype=torch.bfloat16))
+    case = found(kind, F16, tiled(p_dtype=torch.bfloat16))
     assert not case.ok, case
 
 
@@ -163,12 +128,12 @@ def test_weights_rounded_to_bf16_in_an_fp16_kernel(kind: str) -> None:
 @pytest.mark.parametrize("kind", ORDINARY)
 def test_half_a_percent_on_the_sums(kind: str, w: Workload) -> None:
     for factor in (0.995, 1.005):
-        case = found(kind, w, Tiled(sum_factor=factor))
+        case = found(kind, w, tiled(sum_factor=factor))
         assert not case.ok, case
 
 
 def _without_lse(factor: float) -> Faulty:
-    return lambda given, w: {"o": Tiled(sum_factor=factor)(given, w)["o"]}
+    return lambda given, w: {"o": tiled(sum_factor=factor)(given, w)["o"]}
 
 
 @pytest.mark.parametrize("w", [F16, B16], ids=["fp16", "bf16"])
@@ -184,7 +149,7 @@ def test_half_a_percent_on_the_sums_shows_in_the_output_alone(kind: str, w: Work
     ("kind", "key"), [("normal", 0), ("normal", KV - 1), (SINK_FIRST, 0), (SINK_LAST, KV - 1)]
 )
 def test_a_lost_key(kind: str, key: int, w: Workload) -> None:
-    case = found(kind, w, Tiled(lost_key=key))
+    case = found(kind, w, tiled(lost_key=key))
     assert not case.ok, case
 
 
@@ -193,14 +158,14 @@ def test_a_log_sum_exp_off_by_twice_the_tolerance(kind: str) -> None:
     """2e-5 and what fp32 scores leave open, which is more where these are large."""
     for off in (4e-5, -4e-5):
         off *= 2.5 if kind in ("sigma_12", "falling") else 1
-        assert not found(kind, F16, Tiled(lse_off=off)).ok
+        assert not found(kind, F16, tiled(lse_off=off)).ok
 
 
 @pytest.mark.parametrize("off", [-1, 1])
 @pytest.mark.parametrize("dtype", list(DType))
 @pytest.mark.parametrize("kind", ["normal", "sigma_12"])
 def test_a_diagonal_off_by_one(kind: str, dtype: DType, off: int) -> None:
-    assert not found(kind, workload(dtype, causal=True), Tiled(diagonal_off=off)).ok
+    assert not found(kind, workload(dtype, causal=True), tiled(diagonal_off=off)).ok
 
 
 @pytest.mark.parametrize("w", [F16, B16], ids=["fp16", "bf16"])
@@ -208,7 +173,7 @@ def test_rows_of_v_that_are_swapped(w: Workload) -> None:
     def swapped(given: Tensors, w: Workload) -> dict[str, torch.Tensor]:
         v = given["v"].clone()
         v[:, [7, 8]] = v[:, [8, 7]]
-        return Tiled()({**given, "v": v}, w)
+        return tiled()({**given, "v": v}, w)
 
     assert not found("normal", w, swapped).ok
 
@@ -216,7 +181,7 @@ def test_rows_of_v_that_are_swapped(w: Workload) -> None:
 @pytest.mark.parametrize("name", ["o", "lse"])
 def test_an_element_that_nobody_wrote(name: str) -> None:
     def forgetful(given: Tensors, w: Workload) -> dict[str, torch.Tensor]:
-        outputs = Tiled()(given, w)
+        outputs = tiled()(given, w)
         outputs[name][-1, -1, -1] = math.nan
         return outputs
 
@@ -230,7 +195,7 @@ def test_one_row_of_one_head_with_half_a_percent_too_much() -> None:
     shows it."""
 
     def one(given: Tensors, w: Workload) -> dict[str, torch.Tensor]:
-        outputs = Tiled()(given, w)
+        outputs = tiled()(given, w)
         outputs["o"][0, 5, 1] *= 1.005
         return outputs
 
@@ -240,16 +205,16 @@ def test_one_row_of_one_head_with_half_a_percent_too_much() -> None:
 def test_rows_without_keys_are_zero_and_minus_infinity() -> None:
     w = replace(workload(DType.FP16, causal=True), seq_len_q=KV, seq_len_kv=Q)
     assert w.diagonal < 0
-    assert found("normal", w, Tiled()).ok
+    assert found("normal", w, tiled()).ok
 
     def finite(given: Tensors, w: Workload) -> dict[str, torch.Tensor]:
-        outputs = Tiled()(given, w)
+        outputs = tiled()(given, w)
         return {**outputs, "lse": outputs["lse"].clamp(min=-1e30)}
 
     assert not found("normal", w, finite).ok
 
     def nonzero(given: Tensors, w: Workload) -> dict[str, torch.Tensor]:
-        outputs = Tiled()(given, w)
+        outputs = tiled()(given, w)
         outputs["o"][0, 0] = outputs["o"][0, -1]
         return outputs
 

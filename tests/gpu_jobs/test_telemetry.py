@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +12,6 @@ import pytest
 if not TYPE_CHECKING:
     pytest.importorskip("torch", reason="torch is not installed: no jobs to test")
 
-import torch
 
 from fa_tune.core.jobs import Reading
 from fa_tune.gpu import telemetry
@@ -79,7 +77,7 @@ def test_without_nvml_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FakeNvml:
-    """Two boards, of which CUDA sees the second as its first; one that does not tell clocks."""
+    """A board, which may not tell clocks."""
 
     NVML_CLOCK_SM = 1
     NVML_TEMPERATURE_GPU = 0
@@ -87,24 +85,13 @@ class FakeNvml:
     class NVMLError(Exception):
         pass
 
-    def __init__(self, known: str = "GPU-b", *, clocks: bool = True) -> None:
-        self._known, self._clocks = known, clocks
-
-    def nvmlInit(self) -> None:
-        pass
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
-        if uuid != self._known:
-            raise self.NVMLError("not found")
-        return uuid
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
-        return f"by number {index}"
+    def __init__(self, clock_mhz: int | None) -> None:
+        self._clock_mhz = clock_mhz
 
     def nvmlDeviceGetClockInfo(self, handle: str, kind: int) -> int:
-        if not self._clocks:
+        if self._clock_mhz is None:
             raise self.NVMLError("not supported")
-        return {"GPU-b": 1980, "by number 0": 345}[handle]
+        return self._clock_mhz
 
     def nvmlDeviceGetPowerUsage(self, handle: str) -> int:
         return 690_000
@@ -116,22 +103,14 @@ class FakeNvml:
         return 0x4 | 0x20 | 0x200  # SwPowerCap, SwThermalSlowdown and one of later drivers
 
 
-@pytest.mark.parametrize(("known", "clock_hz"), [("GPU-b", 1.98e9), ("GPU-a", 3.45e8)])
-def test_the_clock_is_of_the_gpu_that_cuda_means(
-    monkeypatch: pytest.MonkeyPatch, known: str, clock_hz: float
+@pytest.mark.parametrize(("clock_mhz", "clock_hz"), [(1980, 1.98e9), (None, None)])
+def test_what_nvml_tells_and_does_not(
+    monkeypatch: pytest.MonkeyPatch, clock_mhz: int | None, clock_hz: float | None
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(known))
-    properties = SimpleNamespace(uuid="b")
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(clock_mhz))
+    monkeypatch.setattr(telemetry, "nvml_handle", "GPU {}".format)
     reasons = ("software power cap", "software thermal slowdown")
     assert telemetry.reader(0)() == Reading(clock_hz, 690.0, 61.0, reasons)
-
-
-def test_a_gpu_without_a_clock_is_timed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(clocks=False))
-    properties = SimpleNamespace(uuid="b")
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
-    assert telemetry.reader(0)().sm_clock_hz is None
 
 
 def test_of_very_many_rounds_the_first_and_the_last_are_reported() -> None:
