@@ -72,13 +72,13 @@ def test_a_choice_stands_beside_the_default_with_its_interval() -> None:
     assert one.ratio.interval is not None
     assert (one.is_default, one.slower) == (False, False)
     assert (one.gpu, one.method, one.source) == (H200.name, "events", "nvidia_h200/fast_events.csv")
-
-
-def test_the_default_itself_has_no_ratio() -> None:
     one = of_one(recording([attempt(DEFAULT, 1.0, 1.0), attempt(A, 1.0, 0.995)]))
     assert one.is_default
     assert one.ratio is None
     assert not one.slower
+    one = of_one(recording([attempt(A, 1.0, 0.9), attempt(B, 1.2, 1.1)]))
+    assert (one.chosen, one.default, one.ratio, one.slower) == (A, None, None, False)
+    assert list(compare_recording(recording([attempt("ref:fa2", 1.0, 0.9)]))) == []
 
 
 def test_what_the_search_preferred_and_asked_for_counts() -> None:
@@ -103,12 +103,6 @@ def test_the_comparison_afterwards_is_shown_or_put_the_default_in_its_place(
     one = of_one(recording(table, decided))
     assert (one.chosen, one.slower) == (chosen, slower)
     assert (one.confirmed is None) == (chosen == DEFAULT)
-
-
-def test_without_the_default_nothing_can_be_said_and_references_choose_nothing() -> None:
-    one = of_one(recording([attempt(A, 1.0, 0.9), attempt(B, 1.2, 1.1)]))
-    assert (one.chosen, one.default, one.ratio, one.slower) == (A, None, None, False)
-    assert list(compare_recording(recording([attempt("ref:fa2", 1.0, 0.9)]))) == []
 
 
 # Registries -------------------------------------------------------------------------------------

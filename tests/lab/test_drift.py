@@ -24,18 +24,12 @@ def test_a_chunk_whose_default_is_off_is_to_be_repeated() -> None:
     assert drifted_chunks(chunks, DEFAULT) == [1]
     assert drifted_chunks([chunk(None)], DEFAULT) == []
     assert drifted_chunks([chunk(1.5)], DEFAULT) == []
-
-
-def test_a_disturbance_that_is_gone_the_second_time_is_gone() -> None:
     chunks = [chunk(1.0), chunk(1.28, "y", 2.5), chunk(1.01)]
     kept, adjusted = corrected(chunks, {1: chunk(1.0, "y", 2.0)}, DEFAULT)
     assert adjusted == 0
     assert time_of(kept[1], DEFAULT) == 1.0
     assert time_of(kept[1], "y") == 2.0
     assert kept[0] == chunks[0]
-
-
-def test_a_second_time_that_is_worse_does_not_count() -> None:
     chunks = [chunk(1.0), chunk(1.05, "y", 2.1), chunk(1.01)]
     kept, adjusted = corrected(chunks, {1: chunk(1.4, "y", 9.0)}, DEFAULT)
     assert adjusted == 0
@@ -51,9 +45,6 @@ def test_what_is_off_by_as_much_again_is_scaled_by_the_default() -> None:
     assert time_of(kept[1], "y") == pytest.approx(2.0)
     assert kept[1]["y"].measurement is not None
     assert kept[1]["y"].measurement.scaled_by == pytest.approx(1 / 1.05)
-
-
-def test_the_default_s_own_time_is_of_the_most_usual_chunk() -> None:
     chunks = [chunk(1.2), chunk(1.0), chunk(0.9), chunk(None)]
     assert default_of(chunks, DEFAULT) == {DEFAULT: chunks[1][DEFAULT]}
     assert default_of([chunk(None)], DEFAULT) == {}

@@ -41,9 +41,6 @@ def test_large_spaces_neither_overflow_nor_take_long() -> None:
     times = [1.0 + i for i in range(20_000)]
     assert draws_needed(20_000, 20, 0.9) == pytest.approx(2174, rel=0.01)
     assert best_after(times, 2174, 0.9) == pytest.approx(20.0, abs=1)
-
-
-def test_without_good_points_there_is_no_number() -> None:
     assert draws_needed(10, 0, 0.5) is None
     assert draws_needed(10, 10, 0.9) == 1
     assert best_after([None, None], 2, 0.5) == math.inf

@@ -72,10 +72,6 @@ def test_ten_tunings_agree_where_plain_minimum_flips() -> None:
     assert found.slower == 0
     assert found.worst is not None
     assert found.worst.value < 0.95
-
-
-def test_the_default_is_not_left_for_noise() -> None:
-    """Nobody is more than half a per cent faster: every tuning keeps the default."""
     times = {DEFAULT: 1.0} | {f"sm80:{i}": 0.996 + i / 1000 for i in range(8)}
     found = agreement([tuning(times, seed, shift=0.001) for seed in range(20)])
     assert found.choices == ((DEFAULT, 20),)
@@ -93,9 +89,6 @@ def test_a_choice_that_is_slower_elsewhere_is_counted() -> None:
     assert found.slower == 1
     assert found.worst is not None
     assert found.worst.value == pytest.approx(1.1, rel=0.02)
-
-
-def test_so_is_one_that_the_comparison_found_slower() -> None:
     one = tuning({DEFAULT: 1.0, "sm80:a": 0.9}, 1)
     slower = dataclasses.replace(one, confirmed=Ratio(1.05, Interval(1.04, 1.06)))
     assert agreement([slower]).slower == 1
@@ -131,10 +124,6 @@ def test_simulated_tunings_are_drawn_from_recorded_ones() -> None:
         assert lengths[DEFAULT] == max(lengths.values()) >= RUNS, "the default stays to the end"
     assert simulated(recorded, 20, seed=1) == made
     assert simulated(recorded, 20, seed=2) != made
-
-
-def test_a_round_is_drawn_whole() -> None:
-    """What disturbed all alike still does: ratios of pairs are those of recorded rounds."""
     one = tuning(CROWDED, 4)
     ratios = {
         b / a for a, b in zip(one.samples_s[DEFAULT], one.samples_s["sm80:first"], strict=False)

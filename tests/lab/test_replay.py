@@ -62,16 +62,10 @@ def test_scores_count_measurements_failures_included() -> None:
     assert found.needed[0.99] == (1, 4)
     assert found.curve[0.9] == (0.0, 0.5, pytest.approx(1 / 1.04), 1.0)
     assert found.curve[0.5] == (1.0, 1.0, 1.0, 1.0)
-
-
-def test_who_does_not_arrive_within_the_limit_has_no_number() -> None:
     space = line([2.0, 1.0, None, None])
     found = score(space, "x", [[0, 2, 3]], 3, random_score(space, 3))
     assert found.needed[0.95] == (None, None)
     assert cells(found)[1] == ">3 / >3"
-
-
-def test_budgets_at_which_a_strategy_is_behind_random_are_named() -> None:
     space = line([5.0, 4.0, 3.0, 1.0])
     chance = random_score(space, 4)
     assert score(space, "bad", [[0, 1, 2, 3]], 4, chance).behind == (1, 2, 3)
@@ -96,9 +90,6 @@ def test_a_replay_stops_at_the_best_and_at_the_limit() -> None:
     assert order_of(space, "exhaustive", 0, 4, 1) == [1]
     assert order_of(without_start(space), "exhaustive", 0, 4, 1) == [0, 1]
     assert order_of(without_start(space), "exhaustive", 0, 1, 4) == [0]
-
-
-def test_processes_change_nothing() -> None:
     space = line([1.0 + (i * 7) % 12 for i in range(12)])
     alone = replay_strategies(space, {"random": 2, "learned": 2}, limit=8, batch=2, jobs=1)
     assert replay_strategies(space, {"random": 2, "learned": 2}, limit=8, batch=2, jobs=2) == alone
@@ -114,9 +105,6 @@ def test_compare_puts_random_first_and_reports_every_run() -> None:
         f"line {WORKLOAD}: 4 configs, 3 ran, the best takes 1000 ms; "
         "the default, measured first, reaches 50.0 % of it"
     )
-
-
-def test_ranges_are_short() -> None:
     assert ranges([1, 2, 3, 7, 9, 10]) == "1-3, 7, 9-10"
     assert ranges([]) == "never"
 

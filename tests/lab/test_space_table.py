@@ -107,20 +107,22 @@ def test_each_workload_is_a_space_with_its_default(tmp_path: Path) -> None:
     assert first.space.start == (1,)
     assert first.space.points[2].facts == {"registers": 102.0}
     assert second.space.start == ()
+    path = tmp_path / f"x{SUFFIX}"
+    with pytest.raises(ProfileFormatError, match="nothing ran on b16"):
+        recorded(SpaceTable(path, META, tuple(simple([None, None]))))
+    with pytest.raises(ProfileFormatError, match="v0 is in the space twice"):
+        recorded(SpaceTable(path, META, (*simple([1.0]), *simple([1.0]))))
 
 
 def test_the_time_of_a_row_is_the_median() -> None:
     row = SpaceRow("v", WORKLOAD, Outcome.OK, {}, (3.0, 1.0, 2.0))
     assert row.time_s == 2.0
     assert SpaceRow("v", WORKLOAD, Outcome.TIMED_OUT, {}).time_s is None
-
-
-def test_a_space_without_times_or_with_a_variant_twice_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / f"x{SUFFIX}"
-    with pytest.raises(ProfileFormatError, match="nothing ran on b16"):
-        recorded(SpaceTable(path, META, tuple(simple([None, None]))))
-    with pytest.raises(ProfileFormatError, match="v0 is in the space twice"):
-        recorded(SpaceTable(path, META, (*simple([1.0]), *simple([1.0]))))
+    found = knob_types([{"a": True, "b": 1, "c": "x"}, {"a": False, "b": 2.5, "c": "1"}])
+    assert found == {"a": "bool", "b": "float", "c": "str"}
+    assert knob_types([{"a": True}, {"a": 2}]) == {"a": "int"}
+    with pytest.raises(InvalidConfig, match="words and numbers"):
+        knob_types([{"a": "x"}, {"a": 2}])
 
 
 def _damaged(tmp_path: Path, old: str, new: str) -> Path:
@@ -244,14 +246,6 @@ def test_many_workloads_take_no_square_of_the_time(tmp_path: Path) -> None:
     assert looked <= 2 * 50
 
 
-def test_what_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfig, match="ends in"):
-        save(tmp_path / "x.csv", simple([1.0]), META)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="cannot write"):
-        save(tmp_path / "file" / f"x{SUFFIX}", simple([1.0]), META)
-
-
 def test_a_full_disk_leaves_the_old_table(tmp_path: Path) -> None:
     path = tmp_path / f"x{SUFFIX}"
     save(path, simple([1.0]), META)
@@ -276,14 +270,11 @@ def test_places_are_searched_to_any_depth(tmp_path: Path) -> None:
     ):
         with pytest.raises(FaTuneError, match=message):
             find([place])
-
-
-def test_knob_types_are_the_narrowest() -> None:
-    found = knob_types([{"a": True, "b": 1, "c": "x"}, {"a": False, "b": 2.5, "c": "1"}])
-    assert found == {"a": "bool", "b": "float", "c": "str"}
-    assert knob_types([{"a": True}, {"a": 2}]) == {"a": "int"}
-    with pytest.raises(InvalidConfig, match="words and numbers"):
-        knob_types([{"a": "x"}, {"a": 2}])
+    with pytest.raises(InvalidConfig, match="ends in"):
+        save(tmp_path / "x.csv", simple([1.0]), META)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="cannot write"):
+        save(tmp_path / "file" / f"x{SUFFIX}", simple([1.0]), META)
 
 
 @pytest.fixture

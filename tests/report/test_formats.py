@@ -52,9 +52,6 @@ def test_text_has_a_table_per_workload() -> None:
     assert "… 29 more, 1 of them without a result" in text
     assert text.index("FA2") < text.index(" k0 ") < text.index(" k1 ")
     assert " k2 " not in text
-
-
-def test_best_is_marked_once_per_workload() -> None:
     marked = [line for line in _text("table").splitlines() if line.startswith("| *")]
     assert [line.split("|")[2].strip() for line in marked] == ["k0", "other"]
 
@@ -77,9 +74,6 @@ def test_text_shows_failures_on_one_line() -> None:
     assert "crashed" in line
     assert "line one line two" in line
     assert " 0" not in line  # no value is not a zero
-
-
-def test_nothing_to_show() -> None:
     assert _text("table", []) == ""
     assert _text("markdown", []) == ""
     assert json.loads(_text("json", []))["rows"] == []

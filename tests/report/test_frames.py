@@ -44,9 +44,6 @@ def test_types_do_not_depend_on_what_was_measured() -> None:
     assert failed["registers"].isna().all()
     assert len(pd.concat([whole, failed])) == len(whole) + 1
     assert list(frames.results([]).columns) == list(whole.columns)
-
-
-def test_every_unit_is_of_a_column() -> None:
     known = {*frames.results([]).columns, *frames.registry(Registry.of()).columns}
     assert set(frames.UNITS) <= known
 

@@ -53,6 +53,11 @@ def test_our_kernel_tells_its_workload() -> None:
     assert row.tflops is not None
     assert row.matmul_tflops is not None
     assert row.tflops > row.matmul_tflops, "tiles on the diagonal are computed whole"
+    launch = _launch(OURS % (BARE, "0, 0, 0"), (8, 4, 2))
+    assert rows_from_launches([replace(launch, block=(32, 4, 1))])[0].n == 1
+    for block in ((256, 1, 1), (64, 1, 1)):
+        with pytest.raises(ProfileFormatError, match=f"{block[0]} threads a block"):
+            rows_from_launches([launch, replace(launch, block=block)])
 
 
 def test_ragged_length_is_not_in_the_grid() -> None:
@@ -70,9 +75,6 @@ def test_ragged_length_is_not_in_the_grid() -> None:
     assert (row.seq_len, row.seq_len_kv, row.kv_heads, row.reason) == (500, 500, 4, "")
     assert row.matmul_tflops is not None
     assert not any("have no TFLOP/s" in note for note in notes[1:])
-
-
-def test_a_ragged_length_that_the_grid_cannot_have_is_refused() -> None:
     launch = _launch(OURS % (BARE, "0, 1, 0"), (8, 4, 2))
     for given in (
         PartialWorkload(seq_len=700, batch=2, heads=4),
@@ -159,14 +161,6 @@ def test_fa2_makes_queries_of_grouped_heads_where_there_is_one_query() -> None:
             rows_from_launches([_decode()], given=other)
 
 
-def test_a_block_that_the_config_does_not_have_is_refused() -> None:
-    launch = _launch(OURS % (BARE, "0, 0, 0"), (8, 4, 2))
-    assert rows_from_launches([replace(launch, block=(32, 4, 1))])[0].n == 1
-    for block in ((256, 1, 1), (64, 1, 1)):
-        with pytest.raises(ProfileFormatError, match=f"{block[0]} threads a block"):
-            rows_from_launches([launch, replace(launch, block=block)])
-
-
 @pytest.mark.parametrize(
     ("change", "names"),
     [
@@ -240,15 +234,6 @@ def test_several_launches_are_one_row() -> None:
     assert row.min_s == pytest.approx(100e-6)
 
 
-def test_a_launch_without_duration_is_not_averaged_in() -> None:
-    name = OURS % (BARE, "0, 0, 0")
-    row = _only(rows_from_launches([_launch(name, (8, 4, 2)), _launch(name, (8, 4, 2), None)]))
-    assert (row.duration_s, row.n) == (pytest.approx(100e-6), 1)
-    row = _only(rows_from_launches([_launch(name, (8, 4, 2), None)]))
-    assert (row.duration_s, row.n, row.tflops) == (None, None, None)
-    assert row.reason == "no duration: no data"
-
-
 def test_strangers_are_kept_and_named() -> None:
     notes: list[str] = []
     rows = rows_from_launches(
@@ -256,11 +241,14 @@ def test_strangers_are_kept_and_named() -> None:
     )
     assert _only(rows).reason == "not a known attention kernel"
     assert "elementwise_kernel" in notes[0]
-
-
-def test_file_without_grid() -> None:
     row = _only(rows_from_launches([_launch(OURS % (BARE, "0, 0, 0"), None)]))
     assert (row.seq_len, row.d_head) == (None, 128)
+    name = OURS % (BARE, "0, 0, 0")
+    row = _only(rows_from_launches([_launch(name, (8, 4, 2)), _launch(name, (8, 4, 2), None)]))
+    assert (row.duration_s, row.n) == (pytest.approx(100e-6), 1)
+    row = _only(rows_from_launches([_launch(name, (8, 4, 2), None)]))
+    assert (row.duration_s, row.n, row.tflops) == (None, None, None)
+    assert row.reason == "no duration: no data"
 
 
 def _switched(**on: int) -> str:

@@ -116,9 +116,6 @@ def test_counters_of_the_details_page() -> None:
     assert row.registers == 255
     assert row.l2_hit_percent == pytest.approx(79.8)
     assert row.sm_clock_hz == pytest.approx(1_754_520_285.93)
-
-
-def test_counters_of_the_raw_page() -> None:
     row = _by_kernel(_load(SEQ_4096))["FA2"]
     assert row.cycles == 10_881_753  # sm__cycles_elapsed.max
     assert row.registers == 255

@@ -67,9 +67,6 @@ def test_the_clear_winner_is_chosen() -> None:
     assert d.runners_up[1].to_chosen.value == pytest.approx(1.2, rel=1e-3)
     assert d.runners_up[1].to_leader == d.runners_up[1].to_chosen
     assert [s.n for s in d.standings] == [15, 15, 15]
-
-
-def test_a_single_candidate_is_chosen_even_if_it_is_not_the_default() -> None:
     check(decide([m("a", 1.0)], DEFAULT), "a", Rule.ONLY_CANDIDATE)
     check(decide([m("a", 1.0), m("ref:fa2", 0.5)], None), "a", Rule.ONLY_CANDIDATE)
     check(decide([m(DEFAULT, 1.0)], DEFAULT), DEFAULT, Rule.ONLY_CANDIDATE)
@@ -115,9 +112,6 @@ def test_ties_within_half_a_per_cent_end_by_the_fixed_rule_not_by_time() -> None
     assert d.tie_set == ("c", "b", "a")
     assert "first of 3 tied candidates" in d.sentence
     assert [s.subject for s in d.standings if s.tied] == ["a", "b", "c"]
-
-
-def test_config_text_ends_what_the_tie_break_leaves_open() -> None:
     d = decide([steady("b", 1.0), steady("a", 1.001)], None, tie_break=lambda s: (0,))
     check(d, "a", Rule.TIE_BREAK)
     check(decide([m("b", 1.0), m("a", 1.0)], None), "a", Rule.TIE_BREAK)
@@ -129,9 +123,6 @@ def test_an_interval_that_contains_one_is_a_tie_however_wide() -> None:
     assert d.tie_set == ("b", "a")
     assert d.chosen.subject == "a", "chosen is what is fast in any case"
     assert decide(ms, None, tie=0.3, tie_break=lambda s: (s == "a",)).chosen.subject == "b"
-
-
-def test_a_small_difference_beyond_half_a_per_cent_is_no_tie_if_it_is_certain() -> None:
     assert decide([steady("a", 1.0), steady("b", 1.007)], None).tie_set == ("a",)
     assert set(decide([steady("a", 1.0), steady("b", 1.003)], None).tie_set) == {"a", "b"}
     assert decide([steady("a", 1.0), steady("b", 1.003)], None, tie=0.001).tie_set == ("a",)
@@ -168,17 +159,11 @@ def test_the_default_stays_when_it_leads() -> None:
     check(
         decide([steady("a", 1.1), steady(DEFAULT, 1.0)], DEFAULT), DEFAULT, Rule.DEFAULT_IS_LEADER
     )
-
-
-def test_the_default_stays_when_it_is_tied_whatever_the_tie_break_says() -> None:
     d = decide(
         [steady("a", 1.0), steady(DEFAULT, 1.002)], DEFAULT, tie_break=lambda s: (s == DEFAULT,)
     )
     check(d, DEFAULT, Rule.DEFAULT_IS_TIED)
     assert "cannot tell it from the fastest, a" in d.sentence
-
-
-def test_the_default_stays_for_a_gain_within_the_margin() -> None:
     ms = [steady("a", 0.992), steady(DEFAULT, 1.0)]
     d = decide(ms, DEFAULT)
     check(d, DEFAULT, Rule.WITHIN_MARGIN)

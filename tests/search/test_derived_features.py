@@ -31,6 +31,14 @@ def test_a_block_that_does_not_divide_the_keys_computes_more() -> None:
     assert exact["scores_per_cta"] == 128 * 128
     assert exact["rows_per_thread"] == pytest.approx(1 / 3)
     assert exact["ctas_per_slot"] == 16 * 16 * 4 / 2
+    assert workload_of(CAUSAL.key) == CAUSAL
+    assert workload_of("gemm 4096") is None
+    assert with_derived({"n": 3}, {"a": 1.0}, CAUSAL) == {"a": 1.0}
+    assert with_derived({"B_r": "x", "B_c": True}, {}, CAUSAL) == {}
+    assert set(with_derived({"B_r": 64, "B_c": 64}, {}, CAUSAL)) == {
+        "scores_per_cta",
+        "computed_pairs",
+    }
 
 
 @given(
@@ -49,17 +57,3 @@ def test_no_kernel_computes_less_than_it_is_asked_for(
     # No more than one block over at either edge.
     most = (length + rows) * (length + columns) / OPERATION.unmasked_pairs(workload)
     assert found["computed_pairs"] <= most
-
-
-def test_what_is_not_known_is_left_out() -> None:
-    assert with_derived({"n": 3}, {"a": 1.0}, CAUSAL) == {"a": 1.0}
-    assert with_derived({"B_r": "x", "B_c": True}, {}, CAUSAL) == {}
-    assert set(with_derived({"B_r": 64, "B_c": 64}, {}, CAUSAL)) == {
-        "scores_per_cta",
-        "computed_pairs",
-    }
-
-
-def test_keys_of_other_tuners_are_no_workloads() -> None:
-    assert workload_of(CAUSAL.key) == CAUSAL
-    assert workload_of("gemm 4096") is None

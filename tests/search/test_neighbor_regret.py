@@ -20,6 +20,10 @@ def test_regret_is_the_time_above_the_leaders() -> None:
     assert found is not None
     assert {s: pytest.approx(r) for s, r in found.regrets.items()} == {"a": 0.0, "b": 0.05, "c": 2}
     assert found.regret("not there") == math.inf
+    near = [Neighbour({"a": 0.0, "b": 0.05}), Neighbour({"a": 0.03}, unknown=0.1)]
+    assert regret_bucket("a", near) == 2
+    assert regret_bucket("b", near) == 4
+    assert regret_bucket("a", []) == 0
 
 
 @pytest.mark.parametrize(
@@ -37,10 +41,3 @@ def test_regret_is_the_time_above_the_leaders() -> None:
 )
 def test_steps_are_coarse(regret: float, steps: int) -> None:
     assert regret_bucket("a", [Neighbour({"a": regret})]) == steps
-
-
-def test_the_worst_neighbour_counts_and_none_is_no_loss() -> None:
-    near = [Neighbour({"a": 0.0, "b": 0.05}), Neighbour({"a": 0.03}, unknown=0.1)]
-    assert regret_bucket("a", near) == 2
-    assert regret_bucket("b", near) == 4
-    assert regret_bucket("a", []) == 0

@@ -50,16 +50,15 @@ def test_no_difference_is_seldom_taken_for_a_gain() -> None:
     assert found.count(Verdict.NO_GAIN) >= 100
 
 
-def test_noise_larger_than_the_gain_stays_open() -> None:
-    found = [_first(0.97, 0.3, seed, most=12) for seed in range(100)]
-    assert found.count(Verdict.OPEN) >= 60
-
-
 def test_few_pairs_say_nothing() -> None:
     pairs = _pairs(0.5, 0.0, FEWEST_PAIRS, 0)
     assert verdict(pairs, higher_is_better=False) is Verdict.FASTER
     assert verdict(pairs[:-1], higher_is_better=False) is Verdict.OPEN
     assert time_ratio([], higher_is_better=False) is None
+    found = [_first(0.97, 0.3, seed, most=12) for seed in range(100)]
+    assert found.count(Verdict.OPEN) >= 60
+    pairs = _pairs(1 - MARGIN / 2, 0.0002, 30, 2)
+    assert verdict(pairs, higher_is_better=False) in (Verdict.FASTER, Verdict.NO_GAIN)
 
 
 def test_a_rate_is_the_inverse_of_a_time() -> None:
@@ -74,11 +73,6 @@ def test_a_rate_is_the_inverse_of_a_time() -> None:
     assert times.value == pytest.approx(of_rates.value)
     assert verdict(rates, higher_is_better=True) is Verdict.FASTER
     assert verdict(pairs, higher_is_better=True) is not Verdict.FASTER
-
-
-def test_a_gain_within_the_margin_may_still_be_sure() -> None:
-    pairs = _pairs(1 - MARGIN / 2, 0.0002, 30, 2)
-    assert verdict(pairs, higher_is_better=False) in (Verdict.FASTER, Verdict.NO_GAIN)
 
 
 def _usage(served: Served, calls: int, call_s: float | None, heads: int = 8) -> Usage:
@@ -108,9 +102,6 @@ def test_coverage_counts_time_by_what_served_it() -> None:
     assert [round(part.share, 6) for part in found.shares] == [0.4, 0.3, 0.3, 0.0]
     assert found.shares[0].runs == 15
     assert found.notes == ("unseen",)
-
-
-def test_a_program_without_timed_attention_has_no_shares_of_nothing() -> None:
     usages = (_usage(Served("cpu"), 3, None),)
     capture = Capture("fa-tune-capture-1", (), "2026-01-01T00:00:00+00:00", 1.0, 0, (), usages)
     assert [part.share for part in coverage_of(capture).shares] == [0.0]

@@ -210,20 +210,12 @@ def test_newest_first_over_all_gpus(tmp_path: Path) -> None:
     save(tmp_path, "c", "2026-03-01T00:00:00+00:00")
     labels = [r.label for r in recordings.load_all(tmp_path)]
     assert labels == ["nvidia_h100/b.csv", "nvidia_h200/c.csv", "nvidia_h200/a.csv"]
-
-
-def test_a_table_without_provenance_is_no_recording(tmp_path: Path) -> None:
-    save(tmp_path, "a", "2026-02-01T00:00:00+00:00")
+    # Files that are no recordings, and one that a search has yet to finish.
     (tmp_path / "nvidia_h200" / "stray.csv").write_text("anything")
     (tmp_path / "nvidia_h200" / "notes.json").write_text("{")
     (tmp_path / "autotune.csv").write_text("anything")
-    assert len(recordings.load_all(tmp_path)) == 1
-
-
-def test_what_a_search_has_yet_to_finish_is_none_of_them(tmp_path: Path) -> None:
-    save(tmp_path, "a", "2026-02-01T00:00:00+00:00")
-    going_on = save(tmp_path, f"b{recordings.UNFINISHED}", "2026-03-01T00:00:00+00:00")
-    assert [r.label for r in recordings.load_all(tmp_path)] == ["nvidia_h200/a.csv"]
+    going_on = save(tmp_path, f"d{recordings.UNFINISHED}", "2026-05-01T00:00:00+00:00")
+    assert [r.label for r in recordings.load_all(tmp_path)] == labels
     assert recordings.load(going_on).attempts
 
 
@@ -324,12 +316,6 @@ def test_a_provenance_that_does_not_fit_names_the_field(
     message = refused(path)
     assert said in message
     assert "tune.meta.json" in message
-
-
-def test_a_recording_of_old_does_not_say_what_measured_it(path: Path) -> None:
-    damage_meta(path, measured_by=None)
-    found = recordings.load(path).meta.measured_by
-    assert (found, found.libraries) == (recordings.MeasuredBy(), "")
 
 
 @pytest.mark.parametrize(
@@ -451,6 +437,9 @@ def test_no_name_that_no_terminal_may_see_is_kept_or_read(tmp_path: Path) -> Non
 def test_a_recording_of_old_has_no_hash_of_its_table(path: Path) -> None:
     damage_meta(path, table_sha256=None)
     assert recordings.load(path).attempts
+    damage_meta(path, measured_by=None)
+    found = recordings.load(path).meta.measured_by
+    assert (found, found.libraries) == (recordings.MeasuredBy(), "")
 
 
 def test_a_full_disk_leaves_the_old_recording(path: Path) -> None:

@@ -36,6 +36,11 @@ def test_a_choice_that_holds_is_kept_with_what_confirmed_it(world: World) -> Non
         12,
         True,
     )
+    (asked,) = world.confirmer.asked  # the registry that its worker reads leads to the choice
+    assert (asked["registry_entries"], asked["defaults_entries"]) == ([FAST], [])
+    assert asked["handler"] == "fa_tune.gpu.jobs.ab_test:handle"
+    assert (asked["chosen"], asked["default"], asked["device"]) == (FAST, DEFAULT, 0)
+    assert asked["seed"] != 0, "other inputs than the search had"
 
 
 @pytest.mark.parametrize("ratio", [1.0, 1.002, 1.3])
@@ -62,17 +67,8 @@ def test_the_default_needs_no_confirmation(world: World) -> None:
 
 def test_it_can_be_left_out(world: World) -> None:
     assert only(search(world, 1024, confirm=False)).confirmation is None
+    assert world.comparer.asked == []
     assert world.confirmer.asked == []
-
-
-def test_what_a_program_would_be_given_is_what_is_compared(world: World) -> None:
-    """The registry that the worker reads leads to the choice; the other one to nothing."""
-    search(world, 1024)
-    (asked,) = world.confirmer.asked
-    assert (asked["registry_entries"], asked["defaults_entries"]) == ([FAST], [])
-    assert asked["handler"] == "fa_tune.gpu.jobs.ab_test:handle"
-    assert (asked["chosen"], asked["default"], asked["device"]) == (FAST, DEFAULT, 0)
-    assert asked["seed"] != 0, "other inputs than the search had"
 
 
 def test_one_process_takes_all_workloads_and_nothing_is_compared_twice(world: World) -> None:
@@ -86,13 +82,9 @@ def test_one_process_takes_all_workloads_and_nothing_is_compared_twice(world: Wo
     assert len(world.confirmer.asked) == 2
     assert [r.confirmation for r in second.results] == [r.confirmation for r in first.results]
     assert (second.measured, second.reused) == (0, first.measured)
-
-
-def test_a_fresh_search_compares_again(world: World) -> None:
-    search(world, 1024)
     world.profiler = FakeProfiler(known_times)
-    search(world, 1024, resume=False)
-    assert len(world.confirmer.asked) == 2
+    search(world, 1024, 2048, resume=False)
+    assert len(world.confirmer.asked) == 4
 
 
 def test_a_comparison_that_fails_leaves_the_choice_unconfirmed(world: World) -> None:
@@ -130,6 +122,10 @@ def beaten(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def test_the_fastest_library_is_named_beside_our_choice(beaten: World) -> None:
+    only(search(beaten, 1024))
+    (entry,) = store.load(beaten.registry).entries
+    assert entry.served is None, "which nobody asked for"
+    assert [a["chosen"] for a in beaten.confirmer.asked] == [FAST]
     only(search(beaten, 1024, candidates="all"))
     asked = beaten.confirmer.asked[-1]
     assert (asked["chosen"], asked["default"]) == ("ref:cudnn", FAST)
@@ -138,13 +134,6 @@ def test_the_fastest_library_is_named_beside_our_choice(beaten: World) -> None:
     assert entry.served is not None
     assert (entry.served.library, entry.served.packages) == ("cudnn", "cudnn 1.2.3")
     assert (entry.served.ratio.value, entry.served.n) == (pytest.approx(0.97), 12)
-
-
-def test_without_the_option_nothing_changes(beaten: World) -> None:
-    only(search(beaten, 1024))
-    assert [a["chosen"] for a in beaten.confirmer.asked] == [FAST]
-    (entry,) = store.load(beaten.registry).entries
-    assert entry.served is None
 
 
 def test_a_library_that_does_not_gain_as_a_program_calls_it_is_not_named(beaten: World) -> None:

@@ -27,12 +27,14 @@ def world(world: World) -> World:
 
 def test_a_smaller_set_does_not_replace_what_is_kept_by_something_slower(world: World) -> None:
     search(world)
+    (wide,) = store.load(world.registry).entries
     world.configs = [SLOW.removeprefix("sm80:")]
     one = only(search(world))
     assert {a.subject for a in one.attempts} >= {DEFAULT, FAST, SLOW}
     assert one.decision.chosen.subject == FAST
     (entry,) = store.load(world.registry).entries
     assert entry.chosen.key == FAST
+    assert {r.variant for r in entry.runners_up} >= {r.variant for r in wide.runners_up}
 
 
 def test_the_default_competes_with_a_set_that_lacks_it(world: World) -> None:
@@ -49,22 +51,9 @@ def test_a_short_form_without_a_head_dimension_is_for_the_one_asked_for() -> Non
     assert stated_config(WITHOUT.replace("64, 64,", "64, 64, 64,"), (128, 256)).d_head == 64
     with pytest.raises(InvalidConfig, match="states no head dimension"):
         stated_config(WITHOUT, (64, 128))
-
-
-def test_how_a_short_form_without_a_head_dimension_was_read_is_said() -> None:
     config = stated_config(WITHOUT, (64,))
     assert "(FP16, 64, 64, 64, 4): async" in str(note_of_d_head(WITHOUT, config))
     assert note_of_d_head(config.short_form(), config) is None
-
-
-def test_a_narrow_search_keeps_what_a_wide_one_found_out(world: World) -> None:
-    search(world)
-    (wide,) = store.load(world.registry).entries
-    world.configs = [SLOW.removeprefix("sm80:")]
-    search(world)
-    (entry,) = store.load(world.registry).entries
-    assert entry.chosen == wide.chosen
-    assert {r.variant for r in entry.runners_up} >= {r.variant for r in wide.runners_up}
 
 
 def test_a_set_and_a_config_for_values_of_another_head_dimension() -> None:

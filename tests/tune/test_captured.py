@@ -53,9 +53,6 @@ def test_a_budget_is_for_all() -> None:
     flat = [usage(100, 1e-2, seq_len_q=n, seq_len_kv=n) for n in LENGTHS]
     assert [len(searched(*flat, seconds=s)[0]) for s in (None, 100, 15, 5)] == [3, 3, 2, 1]
     assert "budget" in searched(*flat, seconds=15)[1].ended
-
-
-def test_a_workload_that_nothing_runs_does_not_end_the_others() -> None:
     flat = [usage(100, 1e-2, seq_len_q=n, seq_len_kv=n) for n in LENGTHS]
     asked, found = searched(*flat, error=NoUsableVariant("none"))
     assert (len(asked), found.result) == (3, None)
@@ -69,9 +66,6 @@ def test_near_ones_are_merged_and_others_are_not() -> None:
     assert sorted(len(w.others) for w in wishes.wanted) == [0, 2]
     assert wishes.wanted[0].workload.seq_len_q == 1024, "the costliest stands for all"
     assert wishes.wanted[0].time_s == pytest.approx(4e-2)
-
-
-def test_what_is_tuned_or_cannot_be_is_left() -> None:
     exact = usage(10, 1e-3, served=Served("fa_tune", "k", "exact", "measured"))
     fp32 = usage(10, 2e-3, dtype="float32")
     padded = usage(10, 3e-3, mask="tensor", masks={"causal+padding": 2})

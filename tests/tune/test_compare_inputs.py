@@ -192,17 +192,6 @@ def test_without_the_searchs_own_inputs_no_cost_is_known(world: World) -> None:
     assert slowdown(figures) is None
 
 
-def test_medians_of_two_moments_are_not_compared() -> None:
-    """As in entries and recordings of earlier versions."""
-    figures = [OnInputs("normal", 1e-3, None), OnInputs("falling", 2e-3, None)]
-    assert data_dependence(figures, "normal") == []
-
-
-def test_without_confirmation_nothing_is_compared(world: World) -> None:
-    search(world, 1024, confirm=False)
-    assert world.comparer.asked == []
-
-
 def test_recorded_figures_are_told_beside_todays_default() -> None:
     """The recording's default was `old`; `new` has become it since."""
     old = OnInputs("falling", 10.0, None)
@@ -218,3 +207,5 @@ def test_recorded_figures_are_told_beside_todays_default() -> None:
         assert told.interval is None
     unknown = compare_inputs._against("unmeasured", figures)
     assert all(one.to_default is None for (one,) in unknown.values())
+    figures = [OnInputs("normal", 1e-3, None), OnInputs("falling", 2e-3, None)]
+    assert data_dependence(figures, "normal") == []

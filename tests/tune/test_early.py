@@ -41,6 +41,9 @@ def test_profile_has_its_workers_before_it_is_loaded(there: Path) -> None:
     assert not profiler._ahead.is_waiting
     assert PREFORK.get() is None
     assert EARLY.get() is None
+    (there / "driver").unlink()
+    with cli._early(["profile", CONFIG]):
+        assert PREFORK.get() is None
 
 
 @pytest.mark.parametrize("option", ["--profiler=events", "--metrics", "--export"])
@@ -62,12 +65,6 @@ def test_ncu_is_not_begun_where_something_else_measures(there: Path, option: str
 )
 def test_nothing_is_begun_for_what_would_not_use_it(there: Path, words: list[str]) -> None:
     with cli._early(words):
-        assert PREFORK.get() is None
-
-
-def test_nothing_is_begun_without_a_driver(there: Path) -> None:
-    (there / "driver").unlink()
-    with cli._early(["profile", CONFIG]):
         assert PREFORK.get() is None
 
 

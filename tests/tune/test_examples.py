@@ -44,8 +44,5 @@ def test_packed_lengths_are_always_ragged() -> None:
     config = families.get("sm80").default_config(64, DType.BF16)
     workload = example({"lengths": "5+0+70x9+3+65", "window_left": 8}, 64, 64)
     assert list(examples_of(config, workload)) == [("ragged+window+packed", workload)]
-
-
-def test_a_window_of_a_whole_cache_is_refused() -> None:
     with pytest.raises(InvalidConfig, match="up to 16384"):
         example({"window_left": 1 << 20}, 128, 128)

@@ -124,6 +124,12 @@ def test_without_ncu_the_rest_is_looked_at(world: World, monkeypatch: pytest.Mon
     assert found["ncu"].ok is False
     assert found["ncu"].fix
     assert found["compile and run"].ok
+    error = ToolMissing("GPU performance counters are restricted to administrators")
+    monkeypatch.setattr(DOCTOR, "ncu_profiler", lambda ncu: FakeProfiler(error=error))
+    check = doctor(world)["ncu"]
+    assert check.ok is False
+    assert "restricted" in check.detail
+    assert "--profiler events" in check.fix
 
 
 def test_gpus_are_listed_where_there_are_several(
@@ -152,30 +158,19 @@ def test_a_driver_that_does_not_answer(world: World, monkeypatch: pytest.MonkeyP
     assert found["ncu"].ok is None
 
 
-def test_ncu_without_permission_says_what_happens_then(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    error = ToolMissing("GPU performance counters are restricted to administrators")
-    monkeypatch.setattr(DOCTOR, "ncu_profiler", lambda ncu: FakeProfiler(error=error))
-    check = doctor(world)["ncu"]
-    assert check.ok is False
-    assert "restricted" in check.detail
-    assert "--profiler events" in check.fix
-
-
 class _Crashes(FakeProfiler):
     def measure(self, plan: MeasurePlan, on_step: OnStep) -> Iterator[Attempt]:
         for subject in plan.subjects:
             yield Attempt(subject, plan.workload.key, Outcome.CRASHED, "no kernel image")
 
 
-def test_a_kernel_that_does_not_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_does_not_run_or_compile(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(DOCTOR, "EventsProfiler", _Crashes)
     check = doctor(world)["compile and run"]
     assert (check.ok, check.detail) == (False, "sm80: crashed: no kernel image")
 
-
-def test_a_kernel_that_does_not_compile(world: World) -> None:
     class RefusesAll(dict[str, str]):
         def get(self, key: object, default: object = None) -> str:
             return "no such register"

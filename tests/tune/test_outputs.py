@@ -121,6 +121,27 @@ def test_an_entry_says_what_was_chosen_and_by_how_much(kept: Callable[..., Entry
     )
     assert BEST in entry.reason
     assert [v.key for v in entry.tie_set] == [BEST]
+    assert [r.variant.key for r in entry.runners_up] == fakes.keys(7)[2:]
+    assert [r.ratio.value for r in entry.runners_up] == pytest.approx([1.1, 1.2, 1.3, 1.4, 1.5])
+    verdict = entry.verdict
+    assert (verdict.correct, verdict.cases) == (True, 1)
+    assert (verdict.max_abs_error, verdict.limit) == (1e-3, 2.2e-3)
+    origin = entry.provenance
+    assert (origin.gpu, origin.driver, origin.nvrtc) == (H200.name, H200.driver, nvrtc.version())
+    assert (origin.method, origin.profiler_version) == ("ncu", "2025.3.1")
+    assert origin.profiler_args == ("--page", "raw")
+    assert (origin.clock_policy, origin.cache_policy) == ("none", "flush all")
+    assert origin.kernel_source_sha256 == kernel_source_sha256("sm80")
+    assert origin.fa_tune_version == __version__
+    assert origin.recorded_at.endswith("+00:00")
+
+
+def test_a_single_sample_has_no_interval_and_what_was_not_verified_no_verdict(
+    kept: Callable[..., Entry],
+) -> None:
+    entry = kept(result(runs=1), verified=False)
+    assert (entry.n, entry.interval_s, entry.verdict) == (1, None, None)
+    assert entry.ratio_to_default.interval is None
 
 
 def test_a_users_kernel_is_measured_beside_ours_and_never_chosen(
@@ -136,45 +157,6 @@ def test_a_users_kernel_is_measured_beside_ours_and_never_chosen(
     recorded = {a.subject: a.measurement for a in recordings.load(recorder.path).attempts}
     assert recorded[MINE] is not None
     assert recordings.families_in(recordings.load(recorder.path)) == ("sm80",)
-
-
-def test_runners_up_are_the_next_fastest_with_their_ratios(kept: Callable[..., Entry]) -> None:
-    runners_up = kept().runners_up
-    assert [r.variant.key for r in runners_up] == fakes.keys(7)[2:]
-    assert [r.ratio.value for r in runners_up] == pytest.approx([1.1, 1.2, 1.3, 1.4, 1.5])
-
-
-def test_the_verdict_of_the_chosen_one_is_kept(kept: Callable[..., Entry]) -> None:
-    verdict = kept().verdict
-    assert (verdict.correct, verdict.cases) == (True, 1)
-    assert (verdict.max_abs_error, verdict.limit) == (1e-3, 2.2e-3)
-    assert kept(verified=False).verdict is None
-
-
-@pytest.mark.parametrize(("workload", "traits"), [(WORKLOAD, "plain"), (CAUSAL, "causal")])
-def test_traits_are_those_of_the_workload(
-    kept: Callable[..., Entry], workload: Workload, traits: str
-) -> None:
-    assert kept(result(workload)).traits == traits
-
-
-def test_a_single_sample_has_no_interval(kept: Callable[..., Entry]) -> None:
-    entry = kept(result(runs=1))
-    assert (entry.n, entry.interval_s) == (1, None)
-    assert entry.ratio_to_default.interval is None
-
-
-def test_the_provenance_is_complete(kept: Callable[..., Entry]) -> None:
-    origin = kept().provenance
-    assert origin.gpu == H200.name
-    assert origin.driver == H200.driver
-    assert origin.nvrtc == nvrtc.version()
-    assert (origin.method, origin.profiler_version) == ("ncu", "2025.3.1")
-    assert origin.profiler_args == ("--page", "raw")
-    assert (origin.clock_policy, origin.cache_policy) == ("none", "flush all")
-    assert origin.kernel_source_sha256 == kernel_source_sha256("sm80")
-    assert origin.fa_tune_version == __version__
-    assert origin.recorded_at.endswith("+00:00")
 
 
 def replay(tmp_path: Path) -> ProfilerSelection:
@@ -231,31 +213,23 @@ def test_the_csv_has_every_attempt(tmp_path: Path) -> None:
 
 def test_a_recording_says_which_gpus_and_libraries_measured(tmp_path: Path) -> None:
     one = result()
+    options = dataclasses.replace(OPTIONS, kernels="128,64")
     told = {
         "ref:cudnn": ("GPU-1", {"torch": "2.11.0", "cudnn": "9.13.0"}),
         "ref:fa2": ("GPU-2", {"torch": "2.10.0"}),  # resumed
     }
     for subject, (uuid, versions) in told.items():
         one = changed(one, subject, gpu_uuid=uuid, versions=versions)
-    recorder = outputs.Recorder(tmp_path, OPTIONS, fakes.selected(FakeProfiler()))
+    recorder = outputs.Recorder(tmp_path, options, fakes.selected(FakeProfiler(method="ncu")))
     recorder.finish([one])
-    found = recordings.load(recorder.path).meta.measured_by
+    assert recorder.path == tmp_path / "nvidia_h200" / "128_64_trained_ncu.csv"
+    recording = recordings.load(recorder.path)
+    assert (recording.meta.device, recording.meta.provenance.method) == (H200, "ncu")
+    assert {a.subject for a in recording.attempts} == {a.subject for a in one.attempts}
+    found = recording.meta.measured_by
     assert found.gpus == ("GPU-1", "GPU-2")
     assert found.versions == {"torch": ("2.10.0", "2.11.0"), "cudnn": ("9.13.0",)}
     assert found.libraries == "torch 2.10.0 and 2.11.0, cuDNN 9.13.0"
-
-
-def test_a_recording_is_named_by_gpu_set_and_method(tmp_path: Path) -> None:
-    options = dataclasses.replace(OPTIONS, kernels="128,64")
-    measured = fakes.selected(FakeProfiler(method="ncu"))
-    recorder = outputs.Recorder(tmp_path, options, measured)
-    recorder.finish([result()])
-    path = recorder.path
-    assert path == tmp_path / "nvidia_h200" / "128_64_trained_ncu.csv"
-    recording = recordings.load(path)
-    assert recording.meta.device == H200
-    assert recording.meta.provenance.method == "ncu"
-    assert {a.subject for a in recording.attempts} == {a.subject for a in result().attempts}
 
 
 # Places that cannot be written ------------------------------------------------------------------
@@ -299,13 +273,6 @@ def test_a_place_is_refused_before_any_work_and_left_untouched(
     with pytest.raises(StorageError, match=refused) if refused else contextlib.nullcontext():
         outputs.check_writable(dataclasses.replace(OPTIONS, **paths), registry)
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_csv_that_cannot_be_written_after_all_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match=r"cannot write .*table\.csv: ") as caught:
-        outputs.save_csv(tmp_path / "file" / "table.csv", search_result(result()))
-    assert "\n" not in str(caught.value)
 
 
 def test_a_full_disk_leaves_the_old_csv(tmp_path: Path) -> None:

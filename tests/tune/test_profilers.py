@@ -42,6 +42,9 @@ def test_without_a_gpu_auto_replays_and_says_whose_and_when(tmp_path: Path, fold
         "sources whose times may differ, replayed from nvidia_h200/new.csv, nvidia_h200/old.csv"
     )
     assert progress.warnings == [], "nothing that a user could mend"
+    machine = fakes.machine(tmp_path, recordings=folder)
+    measured = choose_profiler(MeasureOptions(profiler="replay"), machine, Stages())
+    assert isinstance(measured.profiler, ReplayProfiler)
 
 
 def test_only_the_recordings_of_other_sources_are_named(
@@ -93,7 +96,7 @@ def without_ncu() -> Path:
     raise ToolMissing("ncu not found on PATH")
 
 
-def test_auto_falls_back_to_events_and_says_so(
+def test_only_auto_falls_back_to_events_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fa_tune.profile.ncu.profiler.find_ncu", without_ncu)
@@ -102,11 +105,6 @@ def test_auto_falls_back_to_events_and_says_so(
     assert isinstance(measured.profiler, EventsProfiler)
     assert measured.device == H200
     assert progress.warnings == ["ncu not found on PATH; timing with CUDA events instead"]
-
-
-def test_ncu_asked_for_by_name_is_not_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr("fa_tune.profile.ncu.profiler.find_ncu", without_ncu)
     with pytest.raises(ToolMissing, match="ncu not found on PATH"):
         choose_profiler(MeasureOptions(profiler="ncu"), fakes.machine(tmp_path), Stages())
@@ -123,17 +121,6 @@ def test_ncu_is_taken_where_it_is(tmp_path: Path, name: str) -> None:
     assert isinstance(measured.profiler, NcuProfiler)
     assert measured.source == "measured on this machine's NVIDIA H200 under ncu 2025.3.1"
     assert measured.profiler.clock_policy.startswith("base")
-
-
-def test_replay_can_be_asked_for_beside_a_gpu(tmp_path: Path, folder: Path) -> None:
-    machine = fakes.machine(tmp_path, recordings=folder)
-    measured = choose_profiler(MeasureOptions(profiler="replay"), machine, Stages())
-    assert isinstance(measured.profiler, ReplayProfiler)
-
-
-def test_an_unknown_profiler_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfig, match="unknown profiler 'nsys'"):
-        choose_profiler(MeasureOptions(profiler="nsys"), fakes.machine(tmp_path), Stages())
 
 
 def test_sustained_times_are_not_replayed(tmp_path: Path) -> None:
@@ -153,3 +140,5 @@ def test_a_regime_has_a_method_of_its_own(tmp_path: Path) -> None:
         options = MeasureOptions(profiler="events", regime=regime, references=())
         selection = choose_profiler(options, fakes.machine(tmp_path), Stages())
         assert selection.method == method
+    with pytest.raises(InvalidConfig, match="unknown profiler 'nsys'"):
+        choose_profiler(MeasureOptions(profiler="nsys"), fakes.machine(tmp_path), Stages())

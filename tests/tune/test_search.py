@@ -55,7 +55,9 @@ def outcomes(result: SearchResult) -> dict[str, Outcome]:
 
 
 def test_the_fastest_is_found_and_kept(world: World) -> None:
+    world.profiler.warnings = ("two metrics are missing",)
     result = search(world, 1024)
+    assert result.warnings == world.profiler.warnings
     one = only(result)
     assert one.decision.chosen.subject == FAST
     assert one.decision.rule is Rule.CLEAR_WINNER
@@ -126,11 +128,6 @@ def test_what_cannot_run_is_listed_with_its_reason(world: World) -> None:
     assert reason.constraint == "smem_fits"
     assert variant.key not in outcomes(result)
     assert only(result).decision is not None
-
-
-def test_warnings_of_the_profiler_are_passed_on(world: World) -> None:
-    world.profiler.warnings = ("two metrics are missing",)
-    assert search(world).warnings == ("two metrics are missing",)
 
 
 # What goes wrong with one -----------------------------------------------------------------------
@@ -274,16 +271,11 @@ def test_a_second_search_measures_and_verifies_nothing(world: World) -> None:
     assert world.profiler.plans == []
     after = store.load(world.registry)
     assert [_undated(e) for e in after.entries] == [_undated(e) for e in before.entries]
+    again(world)
+    fresh = search(world, 1024, resume=False)
+    assert (fresh.measured, fresh.reused, len(world.verifier.verified)) == (10, 0, 4)
 
 
 def _undated(entry: object) -> object:
     origin = dataclasses.replace(entry.provenance, recorded_at="2026-01-01")  # type: ignore[attr-defined]
     return dataclasses.replace(entry, provenance=origin)  # type: ignore[type-var]
-
-
-def test_fresh_takes_nothing_from_the_journal(world: World) -> None:
-    search(world)
-    again(world)
-    result = search(world, resume=False)
-    assert (result.measured, result.reused) == (10, 0)
-    assert len(world.verifier.verified) == 4

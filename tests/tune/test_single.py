@@ -70,9 +70,6 @@ def test_profile_keeps_no_journal_of_measurements_and_no_registry(world: World) 
 def test_profile_keeps_the_report_it_was_asked_for(world: World) -> None:
     report = world.folder / "kept.ncu-rep"
     assert profile(FP16, world.options(), world.progress, export=report).export == report
-
-
-def test_events_keep_no_report_though_there_is_one(world: World) -> None:
     report = world.folder / "kept.ncu-rep"
     report.touch()
     world.profiler = FakeProfiler(method="events")
@@ -91,9 +88,6 @@ def test_profile_of_a_config_that_cannot_run_says_why(world: World) -> None:
     with pytest.raises(NoUsableVariant, match=r"needs .* KiB of shared memory"):
         profile([too_big], world.options(), world.progress)
     assert any("smem_fits" in warning for warning in world.progress.warnings)
-
-
-def test_one_that_cannot_run_does_not_cost_the_other(world: World) -> None:
     too_big = fakes.default_config(B_c=512).short_form()
     result = profile([too_big, FP16[0]], world.options(references=()), world.progress)
     assert subjects(result) == [fakes.keys(1)[0]]

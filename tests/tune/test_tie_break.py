@@ -49,9 +49,6 @@ def test_what_is_recorded_to_be_good_next_door_comes_first() -> None:
     ranks = known.ranks(HERE, artifacts)
     assert [ranks[s][1] for s in (A, B, C, D)] == [20, 1, 30, NEVER_SEEN], "the worst, in steps"
     assert known.order(HERE, artifacts) == (B, A, C, D)
-
-
-def test_distant_workloads_settle_no_tie() -> None:
     artifacts = {s: fakes.artifact(s) for s in (A, B)}
     for workload in (FAR, dataclasses.replace(SHORTER, causal=True)):
         known = TieBreak(near(workload, a=0.5, b=0.0))

@@ -79,9 +79,6 @@ def test_what_computes_the_same_is_nearer_than_what_differs_less() -> None:
     with pytest.raises(NoUsableVariant) as error:
         recorded_only([dataclasses.replace(HELD, op=BACKWARD)], selection, Silent())
     assert "--dtype bf16" in str(error.value)
-
-
-def test_a_mask_that_is_the_same_is_not_named() -> None:
     wanted = dataclasses.replace(HELD, seq_len_q=1, window_left=99, cache_lengths="equal")
     assert wanted.bottom_right
     with pytest.raises(NoUsableVariant) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,7 +82,7 @@ def test_nothing_is_verified_twice(tmp_path: Path, verifier: FakeVerifier) -> No
     both = [fakes.artifact(FIRST), fakes.artifact(SECOND)]
     first = verify(tmp_path, *both)
     assert not first[0][f"{SECOND} @ plain"].correct
-    assert verify(tmp_path, *both) == first
+    assert verify(tmp_path, *both, profiler=FakeProfiler(method="events")) == first
     assert len(verifier.verified) == 2
 
 
@@ -111,12 +111,6 @@ def test_on_request_all_is_verified_anew_and_the_new_verdict_counts(
     assert len(verifier.verified) == 2
 
 
-def test_a_verdict_does_not_depend_on_the_profiler(tmp_path: Path, verifier: FakeVerifier) -> None:
-    verify(tmp_path, fakes.artifact(FIRST))
-    verify(tmp_path, fakes.artifact(FIRST), profiler=FakeProfiler(method="events"))
-    assert len(verifier.verified) == 1
-
-
 @pytest.mark.parametrize("changed", ["sources", "compiler", "driver"])
 def test_a_verdict_depends_on_what_makes_and_runs_the_kernel(
     tmp_path: Path, verifier: FakeVerifier, changed: str, monkeypatch: pytest.MonkeyPatch
@@ -135,15 +129,16 @@ def test_a_verdict_depends_on_what_makes_and_runs_the_kernel(
 def test_finished_verdicts_survive_an_interruption(
     tmp_path: Path, verifier: FakeVerifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Interrupted(FakeVerifier):
+    class Stopping(FakeVerifier):
         def __call__(self, handler, shared, items, **more):  # type: ignore[no-untyped-def]
             yield next(super().__call__(handler, shared, items, **more))
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(fleet_gpu, "run_items", Interrupted())
+    monkeypatch.setattr(fleet_gpu, "run_items", Stopping())
     both = [fakes.artifact(FIRST), fakes.artifact(SECOND)]
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Interrupted) as told:
         verify(tmp_path, *both)
+    assert list(told.value.found.verdicts) == [f"{FIRST} @ plain"]
     monkeypatch.setattr(fleet_gpu, "run_items", verifier)
     verdicts, _ = verify(tmp_path, *both)
     assert len(verdicts) == 2
@@ -195,16 +190,3 @@ def test_a_wrong_one_that_was_found_meanwhile_stays_wrong(
     outcomes = {a.subject: a.outcome for a in result.attempts}
     assert outcomes[wrong] is Outcome.WRONG_RESULT
     assert outcomes[crashing] is Outcome.CRASHED
-
-
-def test_an_interruption_hands_over_what_is_finished(
-    tmp_path: Path, verifier: FakeVerifier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stopped(*arguments: object, **settings: object) -> Iterator[object]:
-        yield next(iter(verifier(*arguments, **settings)))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(fleet_gpu, "run_items", stopped)
-    with pytest.raises(Interrupted) as told:
-        verify(tmp_path, fakes.artifact(FIRST), fakes.artifact(SECOND))
-    assert list(told.value.found.verdicts) == [f"{FIRST} @ plain"]

@@ -58,12 +58,10 @@ def test_it_says_where_a_library_is_faster_or_level() -> None:
     assert "faster on 1" in text
     assert "level on 1" in text
     assert "slower on 1" in text
-
-
-def test_reading_memory_is_no_library() -> None:
-    """It is faster than any attention."""
     shown = found(beside(1.0, fa2=1.5, **{BARE_READ: 0.5}))
     assert shown.title.startswith("1.50 times as fast as FA2")
+    assert "beside no library" in found(beside(1.0)).title
+    assert "none of a config" in found({"ref:fa2": [1.0]}).title
 
 
 @pytest.mark.parametrize("lacking", list(FACTS))
@@ -71,8 +69,3 @@ def test_what_no_file_says_is_said(lacking: str) -> None:
     known = {name: value for name, value in FACTS.items() if name != lacking}
     assert not found(beside(1.0, fa2=1.5)).missing
     assert found(beside(1.0, fa2=1.5), facts=known).missing
-
-
-def test_without_a_library_or_a_config_it_claims_nothing() -> None:
-    assert "beside no library" in found(beside(1.0)).title
-    assert "none of a config" in found({"ref:fa2": [1.0]}).title

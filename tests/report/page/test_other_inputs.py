@@ -31,9 +31,6 @@ def test_ratios_are_of_paired_samples_where_all_kinds_have_them() -> None:
         OnInputs("falling", 1.2e-3, None, 1.6),
     )
     assert found == (pytest.approx([1.25, 1.0, 2.0]), {"in the same rounds"})
-
-
-def test_else_they_are_of_medians_and_say_so() -> None:
     found = ratios(
         OnInputs("trained", 1.0e-3, None, 1.0),
         OnInputs("falling", 1.2e-3, None, None),

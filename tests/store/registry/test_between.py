@@ -41,14 +41,8 @@ def test_the_choice_of_the_nearer_problem_weighs_more() -> None:
     given = [tuned(1024, A, b=1.1), tuned(65536, B, a=1.1)]
     assert chosen(given, decode(2048)) == A
     assert chosen(given, decode(32768)) == B
-
-
-def test_half_way_the_config_that_loses_little_on_both_sides_serves() -> None:
     given = [tuned(1024, A, b=1.2, safe=1.01), tuned(16384, B, a=1.2, safe=1.02)]
     assert chosen(given, decode(4096)) == SAFE
-
-
-def test_a_config_that_nobody_knows_here_is_behind_all_that_are_known() -> None:
     given = [tuned(1024, A, safe=1.3), tuned(16384, B, safe=1.01)]
     assert chosen(given, decode(3500)) == A
 
@@ -60,9 +54,6 @@ def test_the_same_work_in_other_tiles_is_no_neighbour() -> None:
         tuned(1024, B, batch=4, a=1.1),
     ]
     assert chosen(given, decode(1024, batch=64)) == A
-
-
-def test_problems_with_as_many_rows_are_asked_first() -> None:
     many_rows = dataclasses.replace(decode(4096), seq_len_q=8)
     given = [Tuned(many_rows, B, {B: 1.0, A: 2.0}), tuned(65536, A, b=1.1)]
     assert chosen(given, decode(4096)) == A
@@ -91,6 +82,9 @@ def test_the_default_stays_unless_another_config_is_clearly_faster() -> None:
         given = [dataclasses.replace(tuned(4096, A, b=1.2), default=lost)]
         found = between(given, decode(4097), SAFE)
         assert found.variant == serves
+    near = dataclasses.replace(tuned(1024, A, safe=1.01), default=1.5)
+    further = dataclasses.replace(tuned(16384, B, a=1.3, safe=1.05), default=1.5)
+    assert chosen([near, further], decode(4096)) == SAFE
 
 
 @pytest.mark.parametrize("loss", [1.02, 1.05])
@@ -99,13 +93,6 @@ def test_a_tuned_problem_says_little_of_sizes_that_are_far_from_it(loss: float) 
     for keys, serves in ((4200, A), (1 << 20, SAFE), (128, SAFE)):
         found = between(given, decode(keys), SAFE)
         assert found.variant == serves
-
-
-def test_what_an_entry_does_not_tell_of_is_not_about_as_fast_as_the_last_it_tells_of() -> None:
-    """Of a hundred configs an entry keeps the fastest few."""
-    near = dataclasses.replace(tuned(1024, A, safe=1.01), default=1.5)
-    further = dataclasses.replace(tuned(16384, B, a=1.3, safe=1.05), default=1.5)
-    assert chosen([near, further], decode(4096)) == SAFE
 
 
 def test_clusters_that_all_ran_at_a_time_tell_nothing_of_more_than_can() -> None:
@@ -153,6 +140,11 @@ def test_a_lookup_between_lengths_says_what_it_is_expected_to_lose(registry: Reg
     assert second.chosen == first.entry.chosen, "the nearest entry comes next"
     assert " 6.0 %" in first.explanation
     assert serving(registry, H200, decode(1024))[0].chosen == A, "what was tuned is taken"
+    more = Registry.of(filled(registry.entries))
+    for keys in (1024, 2048, 4096, 8192, 16384):
+        nearest = matches(more, H200, decode(keys))[0]
+        assert nearest.exact
+        assert nearest.chosen == serving(registry, H200, decode(keys))[0].chosen
 
 
 def test_a_workload_that_two_methods_measured_counts_once(registry: Registry) -> None:
@@ -179,14 +171,11 @@ def test_other_problems_are_looked_up_among_their_like(registry: Registry) -> No
         m for m in matches(registry, H200, asked) if not m.entry.workload.decode_shape
     )
     assert found
-
-
-def test_who_looks_up_the_nearest_alone_finds_the_same_between(registry: Registry) -> None:
-    more = Registry.of(filled(registry.entries))
-    for keys in (1024, 2048, 4096, 8192, 16384):
-        nearest = matches(more, H200, decode(keys))[0]
-        assert nearest.exact
-        assert nearest.chosen == serving(registry, H200, decode(keys))[0].chosen
+    window = dataclasses.replace(
+        registry.entries[0], workload=decode(8192, window_left=1023, bottom_right=True)
+    )
+    plain = {e.key for e in filled(registry.entries)}
+    assert {e.key for e in filled([*registry.entries, window])} == plain | {window.key}
 
 
 def test_of_a_cache_the_room_counts_and_different_lengths_come_first(
@@ -208,14 +197,6 @@ def test_a_window_is_as_far_off_as_the_keys_that_it_leaves() -> None:
     given = [tuned(1024, A, b=1.1), tuned(65536, B, a=1.1)]
     assert chosen(given, decode(65536, window_left=1023, bottom_right=True)) == A
     assert distance(decode(65536, window_left=1023, bottom_right=True), decode(1024)) == 0
-
-
-def test_a_windowed_problem_is_not_between_two_without(registry: Registry) -> None:
-    window = dataclasses.replace(
-        registry.entries[0], workload=decode(8192, window_left=1023, bottom_right=True)
-    )
-    plain = {e.key for e in filled(registry.entries)}
-    assert {e.key for e in filled([*registry.entries, window])} == plain | {window.key}
 
 
 def test_a_config_of_another_version_serves_nothing_and_is_in_nobodys_way(

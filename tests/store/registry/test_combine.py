@@ -37,19 +37,10 @@ def test_a_choice_that_was_not_measured_beside_the_entry_does_not_replace_it(
     assert kept == wide
     assert why is not None
     assert A.config in why
-
-
-def test_one_that_failed_was_tried(make_entry: MakeEntry) -> None:
     wide = searched(make_entry, A, {B: 1.1}).entry
     narrow = dataclasses.replace(searched(make_entry, C, {B: 1.2}), failed=(A,))
     kept, why = combined(wide, narrow)
     assert (kept, why) == (narrow.entry, None)
-
-
-def test_a_search_as_wide_as_the_entry_replaces_it(make_entry: MakeEntry) -> None:
-    wide = searched(make_entry, A, {B: 1.1, C: 1.2}, B).entry
-    again = searched(make_entry, B, {A: 1.1, C: 1.2, D: 1.3})
-    assert combined(wide, again) == (again.entry, None)
 
 
 def test_the_same_choice_of_fewer_keeps_what_is_known_of_the_others(make_entry: MakeEntry) -> None:
@@ -60,9 +51,6 @@ def test_the_same_choice_of_fewer_keeps_what_is_known_of_the_others(make_entry: 
     assert kept.median_s == narrow.entry.median_s
     assert [r.variant for r in kept.runners_up] == [B, C, E, D]
     assert set(kept.tie_set) == {A, B}
-
-
-def test_a_tied_choice_of_fewer_does_not_unseat_the_choice_of_many(make_entry: MakeEntry) -> None:
     wide = searched(make_entry, A, {B: 1.001, C: 1.2}, B).entry
     narrow = searched(make_entry, E, {A: 1.002, D: 1.2}, A)
     kept, why = combined(wide, narrow)
@@ -86,6 +74,9 @@ def test_a_faster_choice_takes_over_what_the_entry_knew(make_entry: MakeEntry) -
     assert known[A].value == 1.5
     assert known[B].value == pytest.approx(1.65)
     assert known[B].interval is None, "it was not measured beside the new choice"
+    wide = searched(make_entry, A, {B: 1.1, C: 1.2}, B).entry
+    again = searched(make_entry, B, {A: 1.1, C: 1.2, D: 1.3})
+    assert combined(wide, again) == (again.entry, None)
 
 
 def test_evidence_of_other_kernels_is_none(make_entry: MakeEntry) -> None:

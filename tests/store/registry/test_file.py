@@ -52,19 +52,16 @@ def test_what_is_saved_is_loaded(path: Path, make_entry: MakeEntry) -> None:
     assert registry_file.load(path) == registry
     registry_file.save(path, Registry.of())
     assert registry_file.load(path) == Registry.of()
-
-
-def test_a_missing_file_is_empty_and_loading_creates_nothing(path: Path) -> None:
-    assert registry_file.load(path) == Registry.of()
-    assert not path.parent.exists()
-
-
-def test_put_replaces_by_key_and_keeps_the_rest(path: Path, make_entry: MakeEntry) -> None:
     registry_file.put(path, found(make_entry(n=50), make_entry(1024)))
     assert registry_file.put(path, found(make_entry(n=5), make_entry(method="events"))) == ()
     assert registry_file.load(path) == Registry.of(
         [make_entry(n=5), make_entry(1024), make_entry(method="events")]
     )
+
+
+def test_a_missing_file_is_empty_and_loading_creates_nothing(path: Path) -> None:
+    assert registry_file.load(path) == Registry.of()
+    assert not path.parent.exists()
 
 
 def test_a_replay_never_replaces_a_measurement(path: Path, make_entry: MakeEntry) -> None:

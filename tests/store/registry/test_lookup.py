@@ -62,6 +62,10 @@ def test_the_exact_workload_is_taken(registry: Registry) -> None:
     assert match.entry.workload == workload(1024)
     assert match.explanation == "measured on b16_h16_kv16_q1024_k1024_d128_fp16_full"
     assert match.warnings == ()
+    asked = dataclasses.replace(workload(1024), softmax_scale=0.5)
+    match = found(find_match(registry, H200, asked))
+    assert match.exact
+    assert match.explanation == f"measured on {workload(1024).key}"
 
 
 @pytest.mark.parametrize(
@@ -106,13 +110,10 @@ def test_an_accuracy_has_entries_of_its_own(registry: Registry) -> None:
     asked = dataclasses.replace(like.workload, accuracy="exact")
     assert "exact" in refusal(find_match(registry, H200, asked))
     both = Registry.of([*registry.entries, dataclasses.replace(like, workload=asked)])
-    for workload in (asked, like.workload):
-        assert found(find_match(both, H200, workload)).entry.workload == workload
+    for own in (asked, like.workload):
+        assert found(find_match(both, H200, own)).entry.workload == own
     far = dataclasses.replace(asked, seq_len_q=16384, seq_len_kv=16384)
     assert found(find_match(both, H200, far)).entry.workload == asked
-
-
-def test_few_rows_and_many_want_other_kernels(registry: Registry) -> None:
     few = workload(1024, seq_len_q=64)
     assert few.decode_shape
     assert "few queries" in refusal(find_match(registry, H200, few))
@@ -127,9 +128,6 @@ def test_the_explanation_lists_what_differs(registry: Registry) -> None:
     assert "(seq_len_q 4096 for 3000, seq_len_kv 4096 for 3000, batch 16 for 8" in match.explanation
     match = found(find_match(registry, H200, workload(1024, window_left=7)))
     assert match.explanation.endswith("(window_left none for 7)")
-
-
-def test_grouped_queries_are_a_distance(registry: Registry) -> None:
     assert distance(workload(1024), workload(1024, kv_heads=4)) == 2.0
     assert distance(workload(1024), workload(4096, batch=4)) == 2.0 + 2.0
     assert distance(workload(1024), workload(1024, seq_len_kv=4096)) == 1.0
@@ -151,9 +149,6 @@ def test_another_gpu_model_is_refused_with_the_reason(registry: Registry) -> Non
     reason = refusal(find_match(registry, Target("NVIDIA H100 PCIe"), workload(1024)))
     assert "no entry for NVIDIA H100 PCIe, only for NVIDIA H200 (9.0)" in reason
     assert "do not carry over" in reason
-
-
-def test_an_empty_registry_says_so() -> None:
     assert "empty" in refusal(find_match(Registry.of(), H200, workload(1024)))
 
 
@@ -195,13 +190,6 @@ def test_sources_that_were_proven_equal_for_the_kind_do_not_warn(
         here = Target(H200.gpu, kernel_source_sha256={"sm80": source})
         match = found(find_match(Registry.of([entry]), here, entry.workload))
         assert len(match.warnings) == warnings
-
-
-def test_the_scale_is_no_reason_to_search_again(registry: Registry) -> None:
-    asked = dataclasses.replace(workload(1024), softmax_scale=0.5)
-    match = found(find_match(registry, H200, asked))
-    assert match.exact
-    assert match.explanation == f"measured on {workload(1024).key}"
 
 
 def test_alignment_and_log_sum_exp_decide_among_equally_near(make_entry: MakeEntry) -> None:

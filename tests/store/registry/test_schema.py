@@ -54,6 +54,8 @@ def test_a_registry_comes_back_as_it_went_in(make_entry: MakeEntry) -> None:
     )
     assert from_json(to_json(registry), "r") == registry
     assert from_json(to_json(registry).encode(), "r") == registry
+    entries = [make_entry(s, method=m) for s in (512, 4096) for m in ("ncu", "events")]
+    assert to_json(Registry.of(entries)) == to_json(Registry.of(entries[::-1]))
 
 
 positive = st.floats(min_value=1e-12, max_value=1e12)
@@ -72,13 +74,6 @@ def test_every_figure_survives_to_the_last_bit(
     assert from_json(to_json(Registry.of([entry])), "r").entries == (entry,)
 
 
-def test_entries_are_sorted_so_that_equal_registries_are_equal_files(
-    make_entry: MakeEntry,
-) -> None:
-    entries = [make_entry(s, method=m) for s in (512, 4096) for m in ("ncu", "events")]
-    assert to_json(Registry.of(entries)) == to_json(Registry.of(entries[::-1]))
-
-
 # Kept forms
 
 
@@ -91,6 +86,8 @@ def test_every_schema_version_has_a_fixture_that_still_reads() -> None:
         for entry in registry.entries:
             flop = flops.matmul_flop(entry.workload)
             assert entry.tflops == pytest.approx(flops.tflops(flop, entry.median_s), rel=1e-3)
+    text = (DATA / f"schema-{SCHEMA}.json").read_text()
+    assert json.loads(to_json(from_json(text, "fixture"))) == json.loads(text)
 
 
 def test_what_older_schemas_do_not_tell_is_the_usual_or_none() -> None:
@@ -107,20 +104,12 @@ def test_what_older_schemas_do_not_tell_is_the_usual_or_none() -> None:
     assert tuple(dataclasses.replace(e, confirmation=None) for e in second) == first
 
 
-def test_writing_the_current_fixture_changes_nothing() -> None:
-    text = (DATA / f"schema-{SCHEMA}.json").read_text()
-    assert json.loads(to_json(from_json(text, "fixture"))) == json.loads(text)
-
-
 def test_the_documented_example_reads() -> None:
     blocks = re.findall(r"```json\n(.*?)```", (DOCS / "registry.md").read_text(), re.S)
     assert len(blocks) == 1
     (entry,) = from_json(blocks[0], "docs/registry.md").entries
     flop = flops.matmul_flop(entry.workload)
     assert entry.tflops == pytest.approx(flops.tflops(flop, entry.median_s), rel=1e-3)
-
-
-def test_the_documentation_names_every_field() -> None:
     text = (DOCS / "registry.md").read_text()
     for f in dataclasses.fields(Entry):
         assert f"`{f.name}`" in text, f.name
@@ -191,17 +180,14 @@ def test_every_field_is_required(raw: dict[str, Any], name: str) -> None:
 
 
 def test_provenance_is_checked_too(raw: dict[str, Any]) -> None:
+    twice = {**raw, "entries": [raw["entries"][0]] * 2}
+    assert "two entries for b16_h16_kv16_q" in refused(twice)
     raw["entries"][0]["provenance"]["recorded_at"] = "yesterday"
     assert "not an ISO 8601 time: 'yesterday'" in refused(raw)
     raw["entries"][0]["provenance"]["surprise"] = 1
     assert "entries[0].provenance.surprise" in refused(raw)
     del raw["entries"][0]["provenance"]["surprise"], raw["entries"][0]["provenance"]["driver"]
     assert "entries[0].provenance.driver" in refused(raw)
-
-
-def test_two_entries_for_one_thing_are_refused(raw: dict[str, Any]) -> None:
-    raw["entries"].append(raw["entries"][0])
-    assert "two entries for b16_h16_kv16_q" in refused(raw)
 
 
 def test_an_entry_of_a_workload_that_has_another_key_today_gives_way_to_its_own(
@@ -261,13 +247,10 @@ def test_a_time_that_has_no_utc_is_refused(raw: dict[str, Any], time: str) -> No
     assert "not an ISO 8601 time" in refused(raw)
 
 
-def test_a_newer_schema_asks_for_an_update() -> None:
-    message = refused(f'{{"schema": {SCHEMA + 1}, "whatever": []}}')
-    assert f"schema {SCHEMA + 1} is newer than this fa-tune reads ({SCHEMA})" in message
-
-
 def test_a_byte_order_mark_does_no_harm() -> None:
     assert from_json('\ufeff{"schema": 1, "entries": []}'.encode(), "r") == Registry.of()
+    message = refused(f'{{"schema": {SCHEMA + 1}, "whatever": []}}')
+    assert f"schema {SCHEMA + 1} is newer than this fa-tune reads ({SCHEMA})" in message
 
 
 @given(st.binary(max_size=40))
@@ -322,6 +305,10 @@ def test_a_verdict_is_summarised_by_the_case_nearest_its_limit() -> None:
     verdict = Verdict(True, (case(5e-4, 1e-3), case(3e-4, 4e-4), case(0.0, 0.0)))
     assert VerdictSummary.of(verdict) == VerdictSummary(True, 3, 3e-4, 4e-4)
     assert VerdictSummary.of(Verdict(True, ())) is None
+    far = CaseError("w", 5e-4, 1e-3, 1e-3, True, 1e-5, 1e-5, 1e-4)
+    near = CaseError("w", 1e-4, 1e-3, 1e-3, True, 9e-5, 8e-5, 1e-4)
+    found = VerdictSummary.of(Verdict(True, (far, near)))
+    assert found == VerdictSummary(True, 2, 1e-4, 1e-3, 9e-5, 1e-4)
 
 
 def test_a_confirmation_leaves_the_one_that_is_chosen(make_entry: MakeEntry) -> None:
@@ -330,10 +317,3 @@ def test_a_confirmation_leaves_the_one_that_is_chosen(make_entry: MakeEntry) -> 
         make_entry(confirmation=dataclasses.replace(found, upheld=False))
     kept = make_entry(chosen=found.default, confirmation=dataclasses.replace(found, upheld=False))
     assert kept.chosen == found.default
-
-
-def test_a_root_mean_square_nearer_its_limit_decides_which_case_is_shown() -> None:
-    far = CaseError("w", 5e-4, 1e-3, 1e-3, True, 1e-5, 1e-5, 1e-4)
-    near = CaseError("w", 1e-4, 1e-3, 1e-3, True, 9e-5, 8e-5, 1e-4)
-    found = VerdictSummary.of(Verdict(True, (far, near)))
-    assert found == VerdictSummary(True, 2, 1e-4, 1e-3, 9e-5, 1e-4)

@@ -30,6 +30,9 @@ def test_samples_become_mean_median_and_range() -> None:
     assert (row.median_s, row.min_s, row.max_s, row.n) == (2e-3, 1e-3, 6e-3, 3)
     assert (row.kernel, row.family, row.method) == (CONFIG, "sm80", "events")
     assert row.workload.key == KEY
+    row = _only(rows_from_measurements([_measurement("sm80:a")]))
+    assert row.duration_s is None
+    assert row.n is None
 
 
 def test_counters_and_resources() -> None:
@@ -83,9 +86,3 @@ def test_every_attempt_keeps_its_row() -> None:
         assert row.duration_s is row.median_s is row.n is row.attn_tflops is None
     assert rows[0].kernel == "FA2"
     assert rows[1].duration_percent_of_baseline == 200
-
-
-def test_no_samples_are_no_time() -> None:
-    row = _only(rows_from_measurements([_measurement("sm80:a")]))
-    assert row.duration_s is None
-    assert row.n is None

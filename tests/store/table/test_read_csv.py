@@ -40,16 +40,6 @@ def _read_or_refused(text: str, on_note: Callable[[str], None] | None = None) ->
         return str(error)
 
 
-def test_the_heading_is_the_classic_one_and_then_ours() -> None:
-    assert _csv([]) == (
-        "Kernel Name,Dur (ms),% inv Dur (ms),Cycles,% inv Cycles,Regs,L2 Hit %,TFLOP/s,"
-        "Attn TFLOP/s,d_head,seq_len,"
-        "family,dtype,batch,heads,kv_heads,seq_len_kv,causal,bottom_right,lse,softmax_scale,"
-        "method,n,median (ms),min (ms),max (ms),samples (ms),4sqd TFLOP/s,"
-        "SM clock (GHz),outcome,reason,relative,preference\n"
-    )
-
-
 def test_cells_as_written() -> None:
     row = Row(CONFIG, 0.00039824, cycles=704075.0, sm_clock_hz=1.76106148303e9, causal=False)
     line = _csv([row]).splitlines()[1]
@@ -179,9 +169,6 @@ def test_classic_file_gets_family_dtype_and_labels_from_names() -> None:
     assert ours.batch is None
     assert ours.group == fa2.group
     assert ours.outcome is Outcome.OK
-
-
-def test_classic_reference_between_two_dtypes_is_not_guessed() -> None:
     text = CLASSIC + f'"{CONFIG.replace("FP16", "BF16")}",0.41,102,,,,,,,128,1024\n'
     assert parse_rows(text, "autotune.csv")[0].dtype is None
 
@@ -195,16 +182,13 @@ def test_reference_labels(label: str, kernel: str) -> None:
     assert (row.kernel, row.family, row.duration_s) == (kernel, "ref", 0.0015)
 
 
-def test_zero_is_no_measurement() -> None:
+def test_zero_is_no_measurement_and_digits_are_grouped_in_counts_only() -> None:
     notes: list[str] = []
     text = CLASSIC.replace("736994", "0.0").replace("79.80", "0")
     fa2 = parse_rows(text, "a.csv", on_note=notes.append)[0]
     assert fa2.cycles is None
     assert fa2.l2_hit_percent == 0  # a hit rate can be
     assert notes == ["a.csv: line 2: 0 in column 'Cycles' read as not measured"]
-
-
-def test_grouped_digits_in_counts_only() -> None:
     text = 'Kernel Name,Dur (ms),Cycles\nx,1.5,"736,994"\n'
     assert parse_rows(text, "a.csv")[0].cycles == 736994
     with pytest.raises(ProfileFormatError, match=r"'Dur \(ms\)' holds '1,500'"):
@@ -236,9 +220,6 @@ def test_bad_cells_of_our_columns() -> None:
     ):
         with pytest.raises(ProfileFormatError, match=f"line 2: column '{heading}'.*{expected}"):
             parse_rows(f"Kernel Name,Dur (ms),{heading}\nx,1,{cell}\n", "a.csv")
-
-
-def test_line_numbers_count_lines_inside_quotes_and_blank_ones() -> None:
     text = 'Kernel Name,Dur (ms),reason\nx,1,"two\nlines"\n\ny,oops,\n'
     with pytest.raises(ProfileFormatError, match="line 5: column 'Dur"):
         parse_rows(text, "a.csv")

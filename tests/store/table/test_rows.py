@@ -47,7 +47,7 @@ def test_references_first_the_baseline_on_top_then_ascending_then_failures() -> 
     assert kernels == ["FA2", "cuDNN", "quick", "slow", "wrong", "unmeasured"]
 
 
-def test_percent_is_of_fa2() -> None:
+def test_percent_is_of_fa2_and_without_it_of_the_first_row() -> None:
     rows = completed(
         [
             _row("a", 4, cycles=100.0),
@@ -61,16 +61,10 @@ def test_percent_is_of_fa2() -> None:
     assert found["cuDNN"] == (200, 160)
     assert found["a"] == (50, 80)
     assert found["b"] == (200, None)
-
-
-def test_without_fa2_the_first_row_is_the_baseline() -> None:
     rows = completed([_row("b", 4), _row("a", 2), _row("failed", outcome=Outcome.CRASHED)])
     assert [row.duration_percent_of_baseline for row in rows] == [100, 50, None]
     rows = completed([_row("b", 4), _row("cuDNN", 1)])
     assert [row.duration_percent_of_baseline for row in rows] == [100, 25]
-
-
-def test_a_reference_that_failed_is_no_baseline() -> None:
     rows = completed([_row("FA2", outcome=Outcome.TIMED_OUT), _row("a", 2)])
     assert {row.kernel: row.duration_percent_of_baseline for row in rows} == {"a": 100, "FA2": None}
 
@@ -114,6 +108,13 @@ def test_rates() -> None:
     assert row.tflops == flops.total_flop(workload, 64, 64) / 0.002 / 1e12
     assert row.attn_tflops == flops.attn_flop(workload) / 0.002 / 1e12
     assert row.matmul_tflops == flops.matmul_flop(workload) / 0.001 / 1e12  # over the median
+    (full,) = completed([_row(CONFIG, 2)])
+    (causal,) = completed([_row(CONFIG, 2, causal=True)])
+    assert full.tflops is not None
+    assert causal.tflops is not None
+    assert 0.5 < causal.tflops / full.tflops < 1
+    (row,) = completed([_row(CONFIG, 2, heads=None)])
+    assert (row.tflops, row.attn_tflops, row.matmul_tflops) == (None, None, None)
 
 
 @pytest.mark.parametrize("fields", [{"seq_len": 250, "seq_len_kv": 250}, {"family": "nobody"}])
@@ -121,14 +122,6 @@ def test_no_tiled_rate_where_the_count_does_not_hold(fields: dict[str, object]) 
     (row,) = completed([_row(CONFIG, 2, **fields)])
     assert row.tflops is None
     assert row.attn_tflops is not None
-
-
-def test_the_tiled_rate_of_a_causal_kernel_counts_the_tiles_it_visits() -> None:
-    (full,) = completed([_row(CONFIG, 2)])
-    (causal,) = completed([_row(CONFIG, 2, causal=True)])
-    assert full.tflops is not None
-    assert causal.tflops is not None
-    assert 0.5 < causal.tflops / full.tflops < 1
 
 
 @pytest.mark.parametrize(
@@ -151,11 +144,7 @@ def test_what_is_usual_need_not_be_stated() -> None:
     assert stated.group == silent.group
     assert stated.workload == silent.workload
     assert stated.workload is not None
-
-
-def test_no_rates_without_the_whole_workload() -> None:
-    (row,) = completed([_row(CONFIG, 2, heads=None)])
-    assert (row.tflops, row.attn_tflops, row.matmul_tflops) == (None, None, None)
+    assert _row(CONFIG, 1, kv_heads=2).workload is None
 
 
 def test_best_is_by_median_among_ours() -> None:
@@ -169,7 +158,3 @@ def test_best_is_by_median_among_ours() -> None:
     found = best(rows)
     assert found.kernel == "outlier"
     assert best([rows[0]]) is None
-
-
-def test_impossible_workload_is_unknown() -> None:
-    assert _row(CONFIG, 1, kv_heads=2).workload is None

@@ -59,20 +59,12 @@ def test_the_winner_is_the_best_over_the_families(world: World) -> None:
     assert entry.ratio_to_default.value == pytest.approx(0.9)
     assert entry.traits == "ragged", "1024 is no multiple of 176"
     assert entry.provenance.kernel_source_sha256 == kernel_source_sha256("wave")
-
-
-def test_each_family_is_compiled_for_its_architecture(world: World) -> None:
-    search(world)
     archs = {(r.variant.family, r.arch) for r in world.compiler.requests}
     assert archs == {("sm80", "sm_90"), ("wave", "sm_90a")}
-
-
-def test_each_familys_best_is_told_with_the_ratio_to_its_own_default(world: World) -> None:
-    first, second = only(search(world)).families
+    first, second = one.families
     assert (first.family, first.best, first.default) == ("wave", WAVE_BEST, WAVE_DEFAULT)
     assert first.ratio_to_default == pytest.approx(0.9, rel=1e-3)
-    assert (second.family, second.best) == ("sm80", SM80_OTHER)
-    assert second.default == SM80_DEFAULT
+    assert (second.family, second.best, second.default) == ("sm80", SM80_OTHER, SM80_DEFAULT)
     assert second.ratio_to_default == pytest.approx(0.9, rel=1e-3)
     assert second.median_s == pytest.approx(1.8e-3, rel=1e-3)
 
@@ -128,6 +120,9 @@ def test_a_device_searches_what_runs_on_it(world: World) -> None:
     one = only(search(world))
     assert set(by_family(a.subject for a in one.attempts)) == {"ref", "sm80"}
     assert one.decision.default == SM80_DEFAULT
+    world.device = dataclasses.replace(fakes.H200, compute_capability=(8, 0))
+    with pytest.raises(NoUsableVariant, match="run on sm_80: needs sm_90, the device is sm_80"):
+        search(world, families=("wave",))
 
 
 def test_one_family_of_choice_competes_with_the_devices_default(world: World) -> None:
@@ -144,12 +139,6 @@ def test_a_search_of_one_family_does_not_replace_what_another_holds(world: World
     search(world, families=("sm80",))
     (entry,) = store.load(world.registry).entries
     assert entry.chosen.key == WAVE_BEST
-
-
-def test_a_family_that_cannot_run_here_says_why(world: World) -> None:
-    world.device = dataclasses.replace(fakes.H200, compute_capability=(8, 0))
-    with pytest.raises(NoUsableVariant, match="run on sm_80: needs sm_90, the device is sm_80"):
-        search(world, families=("wave",))
 
 
 def test_no_family_for_a_device(monkeypatch: pytest.MonkeyPatch, wave: WaveFamily) -> None:

@@ -90,7 +90,9 @@ def recorded(world: World, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_recording_tells_the_sources_of_each_family(world: World, recorded: Path) -> None:
+def test_a_recording_tells_the_sources_of_each_family(
+    world: World, recorded: Path, wave: WaveFamily
+) -> None:
     (recording,) = load_all(recorded)
     origin = recording.meta.provenance
     assert origin.kernel_source_sha256 == kernel_source_sha256("sm80", "wave")
@@ -103,11 +105,6 @@ def test_a_recording_tells_the_sources_of_each_family(world: World, recorded: Pa
     assert entry.provenance.kernel_source_sha256 == own["wave"]
     assert SOURCES not in entry.provenance.extra
     assert world.progress.warnings == []
-
-
-def test_a_replay_says_that_either_family_had_other_sources(
-    world: World, recorded: Path, wave: WaveFamily
-) -> None:
     wave.scale = "2.0f"
     assert "earlier kernel sources" in search(world, recordings=recorded).source
 
