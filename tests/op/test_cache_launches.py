@@ -191,10 +191,6 @@ def test_addresses_between_two_chunks_are_refused_whatever_came_before(kernel: R
         flash_attn_with_kvcache(good, cache, cache, cache_seqlens=lengths)
     with pytest.raises(InvalidConfig, match="at a multiple of 16 bytes"):
         flash_attn_with_kvcache(bad, cache, cache, cache_seqlens=lengths)
-
-
-def test_what_is_refused_is_refused_again(kernel: Recorder) -> None:
-    """No call that ends in an error is remembered, nor one by its likeness to others."""
     cache = torch.zeros(2, 64, 2, 64, dtype=torch.float16)
     q, new = torch.zeros(2, 1, 4, 64).half(), torch.zeros(2, 1, 2, 64).half()
     lengths = torch.ones(2, dtype=torch.int32)

@@ -152,6 +152,14 @@ def test_the_default_of_a_bucket_goes_by_whether_tiles_are_whole(made: Chooser) 
         found = made.choose(workload, representative(workload))
         (default, *_) = families.defaults_for(workload, limits((9, 0)))
         assert found.variant == families.variant(default)
+    like = Workload(64, 1, 1, 256, 4096, 128, DType.BF16, cache_lengths="equal")
+    queries = range(182, 363)
+    found = {
+        made.choose(w, representative(w)).variant
+        for w in (replace(like, seq_len_q=n) for n in queries)
+    }
+    assert {representative(replace(like, seq_len_q=n)) for n in queries} == {representative(like)}
+    assert len(found) == 1
 
 
 @pytest.mark.parametrize(("batch", "keys"), [(1, 8000), (1, 70_000), (3, 2000), (9, 8000)])
@@ -249,14 +257,3 @@ def test_a_bucket_of_few_rows_has_the_default_of_its_problems(
     if w.decode_shape:
         default_for = families.get("decode").default_for
         assert default_for(stands, limits((9, 0))) == default_for(w, limits((9, 0)))
-
-
-def test_whoever_comes_first_a_bucket_of_caches_has_one_default(made: Chooser) -> None:
-    like = Workload(64, 1, 1, 256, 4096, 128, DType.BF16, cache_lengths="equal")
-    queries = range(182, 363)
-    found = {
-        made.choose(w, representative(w)).variant
-        for w in (replace(like, seq_len_q=n) for n in queries)
-    }
-    assert {representative(replace(like, seq_len_q=n)) for n in queries} == {representative(like)}
-    assert len(found) == 1

@@ -53,6 +53,9 @@ def test_the_function(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
 def test_what_changes_scores() -> None:
     run(TRAITS, attention=op.attention, sinks=torch.randn(4), slopes=torch.rand(2, 4))
+    found = run(HOOK)
+    expected = twins.fwd(*(found[name] for name in "qkv"), *Traits(True, score_hook=found["hook"]))
+    assert torch.equal(found["out"], expected)
 
 
 def test_a_cache_in_pages() -> None:
@@ -67,12 +70,6 @@ def test_a_cache_in_pages() -> None:
         keys, values = (c[table[one]].flatten(0, 1)[:n] for c in caches)
         expected = twins.fwd(q[one : one + 1], keys[None], values[None])
         assert torch.allclose(found["out"][one].float(), expected[0].float(), atol=2e-3)
-
-
-def test_the_score_hook() -> None:
-    found = run(HOOK)
-    expected = twins.fwd(*(found[name] for name in "qkv"), *Traits(True, score_hook=found["hook"]))
-    assert torch.equal(found["out"], expected)
 
 
 def test_the_hooks_compile(tmp_path: Path) -> None:

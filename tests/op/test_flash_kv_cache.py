@@ -39,6 +39,20 @@ def test_pages_need_lengths_and_have_no_rows() -> None:
     for wrong in ({}, {"cache_seqlens": lengths, "cache_batch_idx": lengths}):
         with pytest.raises(InvalidConfig):
             flash_attn_with_kvcache(q, pool, pool, block_table=table, **wrong)
+    q, cache = draw(2, 1, 4, 16), draw(2, 10, 2, 16)
+    for name in ("k_descale", "v_descale"):
+        for lengths in (None, 3, torch.tensor([3, 4], dtype=torch.int32)):
+            with pytest.raises(InvalidConfig, match="descale"):
+                flash_attn_with_kvcache(
+                    q, cache, cache, cache_seqlens=lengths, **{name: torch.tensor(2.0)}
+                )
+    cache, table = draw(4, 16, 2, 64), torch.arange(4, dtype=torch.int32).view(2, 2)
+    before = cache.clone()
+    with pytest.raises(InvalidConfig):
+        flash_attn_with_kvcache(
+            draw(2, 1, 3, 64), cache, cache, NEW, NEW, cache_seqlens=WHOLE, block_table=table
+        )
+    assert torch.equal(cache, before)
 
 
 @pytest.mark.parametrize("length", [-1, 10, 11])
@@ -113,9 +127,6 @@ def test_scales_of_an_e4m3_cache_expand_in_products() -> None:
     found = flash_attn_with_kvcache(q, k, v, k_descale=of_k, v_descale=of_v)
     keys, values = k.float() * of_k[:, None], v.float() * of_v[:, None, None]
     assert torch.allclose(found, by_torch(q, keys, values), atol=1e-5)
-
-
-def test_a_cache_without_room_gives_zeros() -> None:
     q, cache = draw(2, 1, 4, 16), draw(2, 0, 2, 16)
     none = torch.zeros(2, dtype=torch.int32)
     out, lse = flash_attn_with_kvcache(q, cache, cache, cache_seqlens=none, return_softmax_lse=True)
@@ -153,16 +164,6 @@ def test_a_table_without_pages_is_left_to_products(monkeypatch: pytest.MonkeyPat
     none, table = torch.zeros(2, dtype=torch.int32), torch.zeros(2, 0, dtype=torch.int32)
     out = flash_attn_with_kvcache(q, pages, pages, cache_seqlens=none, block_table=table)
     assert (out == 0).all()
-
-
-def test_scales_of_a_cache_that_has_none_are_refused() -> None:
-    q, cache = draw(2, 1, 4, 16), draw(2, 10, 2, 16)
-    for name in ("k_descale", "v_descale"):
-        for lengths in (None, 3, torch.tensor([3, 4], dtype=torch.int32)):
-            with pytest.raises(InvalidConfig, match="descale"):
-                flash_attn_with_kvcache(
-                    q, cache, cache, cache_seqlens=lengths, **{name: torch.tensor(2.0)}
-                )
 
 
 @pytest.mark.parametrize("given", [[0, 2, 5], torch.tensor([0.0, 2.0, 5.0]), torch.zeros(1, 3)])
@@ -209,16 +210,6 @@ def test_what_is_refused_has_written_nothing(given: dict[str, Any], lengths: Any
         flash_attn_with_kvcache(**(usual | place | given))
     assert "\n" not in str(caught.value)
     assert torch.equal(CACHE, before)
-
-
-def test_pages_are_not_written_where_heads_do_not_divide() -> None:
-    cache, table = draw(4, 16, 2, 64), torch.arange(4, dtype=torch.int32).view(2, 2)
-    before = cache.clone()
-    with pytest.raises(InvalidConfig):
-        flash_attn_with_kvcache(
-            draw(2, 1, 3, 64), cache, cache, NEW, NEW, cache_seqlens=WHOLE, block_table=table
-        )
-    assert torch.equal(cache, before)
 
 
 def test_rows_that_kernels_refuse_are_refused_before_the_cache_is_written(

@@ -44,9 +44,6 @@ def test_schemas_and_fakes_are_true() -> None:
     torch.library.opcheck(ops.fwd_out.default, (q, k, v, room, None, *rest))
     out, lse = ops.fwd_lse(q, k, v, *rest)
     torch.library.opcheck(ops.bwd.default, (q, q, k, v, out, lse, None, *rest))
-
-
-def test_schemas_and_fakes_with_values_of_another_head_dimension() -> None:
     q, k, v = draw(2, 10, 4, 16), draw(2, 7, 2, 16), draw(2, 7, 2, 8)
     ops = torch.ops.fa_tune
     for one in (ops.fwd, ops.fwd_lse):
@@ -56,6 +53,34 @@ def test_schemas_and_fakes_with_values_of_another_head_dimension() -> None:
     assert attention(q, k, v, out=room) is room
     _, lse = attention(q, k, v, out=room, return_lse=True)
     torch.library.opcheck(ops.bwd.default, (room, q, k, v, room, lse, None, False, False, None))
+    q, k, ops = draw(2, 10, 4, 16), draw(2, 7, 2, 16), torch.ops.fa_tune
+    traits = Traits(False, True, 0.3, 3, 2, torch.randn(4), 1.5, torch.rand(2, 4))
+    torch.library.opcheck(ops.scored_fwd.default, (q, k, k, *traits.scored))
+    room, rows = torch.empty_like(q), torch.empty(2, 4, 10)
+    torch.library.opcheck(ops.scored_fwd_out.default, (q, k, k, room, rows, *traits.scored))
+    out, lse = ops.scored_fwd_lse(q, k, k, *traits.scored)
+    torch.library.opcheck(
+        ops.bwd.default, (q, q, k, k, out, lse, out[..., 0].transpose(1, 2).float(), *traits)
+    )
+    cum_q, cum_kv = (torch.tensor(c).int() for c in ([0, 3, 8], [0, 7, 9]))
+    q, k, v = draw(8, 4, 16), draw(9, 2, 16), draw(9, 2, 8)
+    lengths, ops = (cum_q, cum_kv, 5, 7), torch.ops.fa_tune
+    room, rows = draw(8, 4, 8), torch.empty(4, 8)
+    for traits in (Traits(), Traits(True, sink=torch.randn(4), alibi_slopes=torch.rand(2, 4))):
+        for one in (ops.packed_fwd, ops.packed_fwd_lse):
+            torch.library.opcheck(one.default, (q, k, v, *lengths, *traits.scored))
+    for lse in (rows, None):
+        given = (q, k, v, *lengths, room, lse, *traits.scored)
+        torch.library.opcheck(ops.packed_fwd_out.default, given)
+    out, lse = ops.packed_fwd_lse(q, k, v, *lengths, *traits.scored)
+    given = (room, q, k, v, out, lse, None, *lengths, *traits.scored)
+    torch.library.opcheck(ops.packed_bwd.default, given)
+    hook = twins.hook("s - b", lambda s, batch, head, query, key: s - batch)
+    hooked = Traits(True, score_hook=hook)
+    for one in (ops.hooked_packed_fwd, ops.hooked_packed_fwd_lse):
+        torch.library.opcheck(one.default, (q, k, v, *lengths, *hooked))
+    given = (q, k, v, *lengths, room, rows, *hooked)
+    torch.library.opcheck(ops.hooked_packed_fwd_out.default, given)
 
 
 @pytest.mark.parametrize("d_v", [8, 24])
@@ -278,40 +303,6 @@ def test_a_score_hook_needs_its_torch_function_for_gradients_alone() -> None:
         assert torch.allclose(found[1], plain[1] + 1, atol=1e-6)
         leaf = q.requires_grad_()
         assert attention(leaf, leaf, leaf, score_hook=without).shape == q.shape
-
-
-def test_packed_schemas_and_fakes_are_true() -> None:
-    cum_q, cum_kv = (torch.tensor(c).int() for c in ([0, 3, 8], [0, 7, 9]))
-    q, k, v = draw(8, 4, 16), draw(9, 2, 16), draw(9, 2, 8)
-    lengths, ops = (cum_q, cum_kv, 5, 7), torch.ops.fa_tune
-    room, rows = draw(8, 4, 8), torch.empty(4, 8)
-    for traits in (Traits(), Traits(True, sink=torch.randn(4), alibi_slopes=torch.rand(2, 4))):
-        for one in (ops.packed_fwd, ops.packed_fwd_lse):
-            torch.library.opcheck(one.default, (q, k, v, *lengths, *traits.scored))
-    for lse in (rows, None):
-        given = (q, k, v, *lengths, room, lse, *traits.scored)
-        torch.library.opcheck(ops.packed_fwd_out.default, given)
-    out, lse = ops.packed_fwd_lse(q, k, v, *lengths, *traits.scored)
-    given = (room, q, k, v, out, lse, None, *lengths, *traits.scored)
-    torch.library.opcheck(ops.packed_bwd.default, given)
-    hook = twins.hook("s - b", lambda s, batch, head, query, key: s - batch)
-    hooked = Traits(True, score_hook=hook)
-    for one in (ops.hooked_packed_fwd, ops.hooked_packed_fwd_lse):
-        torch.library.opcheck(one.default, (q, k, v, *lengths, *hooked))
-    given = (q, k, v, *lengths, room, rows, *hooked)
-    torch.library.opcheck(ops.hooked_packed_fwd_out.default, given)
-
-
-def test_schemas_and_fakes_of_all_traits() -> None:
-    q, k, ops = draw(2, 10, 4, 16), draw(2, 7, 2, 16), torch.ops.fa_tune
-    traits = Traits(False, True, 0.3, 3, 2, torch.randn(4), 1.5, torch.rand(2, 4))
-    torch.library.opcheck(ops.scored_fwd.default, (q, k, k, *traits.scored))
-    room, rows = torch.empty_like(q), torch.empty(2, 4, 10)
-    torch.library.opcheck(ops.scored_fwd_out.default, (q, k, k, room, rows, *traits.scored))
-    out, lse = ops.scored_fwd_lse(q, k, k, *traits.scored)
-    torch.library.opcheck(
-        ops.bwd.default, (q, q, k, k, out, lse, out[..., 0].transpose(1, 2).float(), *traits)
-    )
 
 
 def masked(q: torch.Tensor, k: torch.Tensor, sink: torch.Tensor) -> Any:

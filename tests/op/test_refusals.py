@@ -58,9 +58,6 @@ def test_a_refusal_is_of_one_kind_of_problem() -> None:
     assert not refusals.reason(trained)
     with torch.no_grad():
         assert refusals.reason(trained) == "too hot"
-
-
-def test_score_hooks_are_asked_for_every_time() -> None:
     refusals = Refusals()
     refusals.attempt(too_hot, PLAIN._replace(traits=Traits(score_hook="0" * 16)))
     assert not refusals.reason(PLAIN._replace(traits=Traits(score_hook="0" * 16)))

@@ -158,10 +158,6 @@ def test_gradients_are_torchs_with_dropout_and_lie_as_torch_says() -> None:
             assert [bool((t == 7).all()) for t in grads] == [sevens] * 3
             expected = [torch.empty_like(t).stride() for t in (q, k, k)]
             assert [t.stride() for t in grads] == expected
-
-
-def test_gradients_of_views_of_one_tensor_are_not_copied() -> None:
-    """Q, K and V of one product, as most models have them."""
     q, *_ = (t.transpose(1, 2) for t in draw(2, 8, 3, 4, 16).unbind(2))
     grad = torch.empty(2, 8, 4, 16, dtype=q.dtype).transpose(1, 2)
     assert sdpa._like(grad, q) is grad

@@ -119,9 +119,6 @@ def test_calls_of_the_very_workload_get_it(operators: None) -> None:
     assert calls.find(q.bfloat16(), k, v, (True, False, None)) is None, "for our own to refuse"
     columns = q.transpose(1, 3).contiguous().transpose(1, 3)
     assert calls.find(columns, k, v, (True, False, None)) is None, "no rows in one piece"
-
-
-def test_without_any_our_own_is_asked_at_once() -> None:
     asked: list[int] = []
     calls = ServedCalls(lambda device: asked.append(device) or {})  # type: ignore[func-returns-value]
     for _ in range(3):

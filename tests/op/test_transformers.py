@@ -239,9 +239,6 @@ def test_keys_that_are_hidden_without_a_mask_are_refused() -> None:
     blocks = torch.zeros(2, 1, 9, 1, dtype=torch.long)
     with pytest.raises(InvalidConfig):
         transformers_attention.attend(module, q, q, q, None, block_indices=blocks)
-
-
-def test_names_that_transformers_knows_are_refused() -> None:
     for name in ("my_flash", "sdpa", "eager", "paged|x"):
         with pytest.raises(InvalidConfig, match="a meaning of its own"):
             register_transformers(name)

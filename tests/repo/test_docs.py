@@ -177,9 +177,6 @@ def test_usage_names_every_variable() -> None:
     set_up = set(re.findall(r"FA_TUNE_\w+", _read("tools/environment.sh")))
     named = set(re.findall(r"`(FA_TUNE_\w+|KERNELS)`", _read("docs/usage.md")))
     assert named == {*_variables(fa_tune), *set_up}
-
-
-def test_usage_counts_the_sets() -> None:
     counts = dict(re.findall(r"\| `([\w-]+)` \((\d+)\)", _read("docs/usage.md")))
     keys = ("fast", "wide", "tune", "prog", "prog-all", "all")
     dtypes = [DType.FP16]  # both have as many, which is what `--dtype fp16` shows

@@ -26,6 +26,12 @@ def test_none_is_slower_than_the_default(found: list[DefaultComparison]) -> None
     assert len(of_sm90) >= 48
     assert any(not one.is_default for one in compared)
     assert [one.workload.key for one in found if one.slower] == []
+    again = [one for one in found if one.confirmed is not None]
+    assert again
+    assert {(one.source, one.workload.key) for one in again} == set(recorded_tests())
+    assert not any(one.is_default or one.slower for one in again)
+    assert f"; {len(again)} were compared with it once more" in check_sentence(again)
+    assert "; 1 was compared with it once more" in check_sentence(again[:1])
 
 
 def recorded_tests() -> Iterator[tuple[str, str]]:
@@ -40,12 +46,3 @@ def recorded_tests() -> Iterator[tuple[str, str]]:
                 continue
             if decided.chosen in ("", test.chosen):  # of old recordings nothing is known
                 yield recording.label, key
-
-
-def test_what_was_compared_again_is_counted(found: list[DefaultComparison]) -> None:
-    again = [one for one in found if one.confirmed is not None]
-    assert again
-    assert {(one.source, one.workload.key) for one in again} == set(recorded_tests())
-    assert not any(one.is_default or one.slower for one in again)
-    assert f"; {len(again)} were compared with it once more" in check_sentence(again)
-    assert "; 1 was compared with it once more" in check_sentence(again[:1])

@@ -61,9 +61,6 @@ def test_what_recordings_cannot_tell_stays() -> None:
     assert bounds.e4m3_cta_bytes_per_ns == _NOW.e4m3_cta_bytes_per_ns
     assert not any(found["e4m3_cta_bytes_per_ns"].others)
     assert fit(problems, bounds)[0] == bounds
-
-
-def test_what_one_gpu_gains_and_another_loses_stays() -> None:
     gains = _pretended("a", batches=(1, 4, 33, 45, 60))
     loses = _pretended("b", batches=(1, 4, 33, 45, 60), rule=_NOW)
     assert fit(gains, _NOW)[0] != _NOW
@@ -73,9 +70,6 @@ def test_what_one_gpu_gains_and_another_loses_stays() -> None:
 def test_no_default_is_left_for_one_that_was_not_recorded() -> None:
     problems = [replace(p, losses={default(p, _NOW): 0.1, "another": 0.0}) for p in _pretended()]
     assert fit(problems, _NOW)[0] == _NOW
-
-
-def test_one_that_was_not_recorded_stays() -> None:
     problems = [replace(p, losses={"another": 0.0}) for p in _pretended()]
     assert fit(problems, _NOW)[0] == _NOW
 

@@ -34,6 +34,8 @@ def test_of_builds_that_passed_a_few_are_due(monkeypatch: pytest.MonkeyPatch) ->
 def test_of_others_all_are_due() -> None:
     assert proven.due("some", BUILDS[1:], FEW) == BUILDS[1:]
     assert proven.due("others", BUILDS, FEW) == BUILDS
+    proven.passed("others", BUILDS)
+    assert proven.due("others", BUILDS, FEW) == BUILDS
 
 
 def test_another_code_makes_all_due_and_another_comment_does_not(
@@ -65,8 +67,3 @@ def test_another_test_or_plan_makes_all_emulated_tests_due(
             patch.setattr(proven, "ROOT", tmp_path)
             assert proven.emulated_identity() != same
     assert proven.emulated_identity() == before
-
-
-def test_a_run_that_does_not_record_notes_nothing() -> None:
-    proven.passed("others", BUILDS)
-    assert proven.due("others", BUILDS, FEW) == BUILDS

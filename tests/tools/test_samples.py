@@ -14,6 +14,8 @@ from fa_tune.operations.traits import Traits
 from tests.tools import required, required_decode, required_sm90
 from tests.tools.covering import TRAIT_AXES, Axes, pairs_of
 
+pytestmark = pytest.mark.xdist_group("samples")  # one worker draws them
+
 Sample = Sequence[tuple[Any, Traits]]
 SAMPLES: dict[str, tuple[Callable[[], Axes], Callable[[], Sample]]] = {
     "sm80": (lambda: required.axes((64, 128)), required.code_path_sample),

@@ -99,19 +99,10 @@ def fresh(tmp_path: Path) -> Path:
 def test_later_starts_are_silent(ready: Path) -> None:
     done = _run(ready, "again")
     assert (done.returncode, done.stdout, done.stderr) == (0, "['again']\n", "")
-
-
-def test_exit_status_is_the_programs(ready: Path) -> None:
     assert _run(ready, "fail").returncode == 7
-
-
-def test_installed_command_is_the_checkout_too(ready: Path) -> None:
     script = ready / ".venv" / "bin" / "fa-tune"
     done = subprocess.run([str(script), "x"], capture_output=True, text=True, env={})
     assert done.stdout == "['x']\n", done.stderr
-
-
-def test_the_program_may_start_processes_that_import_it(ready: Path) -> None:
     done = _run(ready, "pool")
     assert (done.returncode, done.stdout) == (0, "[3]\n['pool']\n"), done.stderr
 

@@ -12,19 +12,16 @@ from fa_tune.workers.supervisor import CALLED_OFF, CalledOff
 from tests.workers.runs import start
 
 
-def test_an_item_hit_by_sigkill_is_tried_again_and_has_failed_the_second_time() -> None:
-    doing = {"before": "ok", "killed": "oom", "after": "ok"}
-    results = list(start(doing, retry_after_sigkill=True))
-    assert [r.item for r in results] == ["before", "killed", "after"]
-    assert [r.outcome for r in results] == [Outcome.OK, Outcome.CRASHED, Outcome.OK]
-    assert results[1].reason == "killed by SIGKILL (out of memory?)"
-
-
 def test_what_crashed_by_itself_is_not_tried_again(tmp_path: Path) -> None:
     doing = {"bad": "segfault", "worse": "leave", "good": "ok"}
     results = list(start(doing, retry_after_sigkill=True, run_dir=tmp_path / "runs"))
     assert [r.outcome for r in results] == [Outcome.CRASHED, Outcome.CRASHED, Outcome.OK]
     assert len(list((tmp_path / "runs").iterdir())) == len(doing)
+    doing = {"before": "ok", "killed": "oom", "after": "ok"}
+    results = list(start(doing, retry_after_sigkill=True))
+    assert [r.item for r in results] == ["before", "killed", "after"]
+    assert [r.outcome for r in results] == [Outcome.OK, Outcome.CRASHED, Outcome.OK]
+    assert results[1].reason == "killed by SIGKILL (out of memory?)"
 
 
 def test_work_that_is_called_off_ends_with_its_process() -> None:

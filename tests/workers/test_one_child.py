@@ -25,9 +25,6 @@ def test_the_end_of_a_child_that_finished(tmp_path: Path) -> None:
         EventKind.FINISHED,
     ]
     assert "garbage without end" in (tmp_path / "stdout.log").read_text(errors="replace")
-
-
-def test_the_end_of_a_child_that_crashed(tmp_path: Path) -> None:
     end = child(tmp_path, {"a": "ok", "b": "segfault", "c": "ok"})
     assert (end.exit_code, end.signal, end.finished) == (None, "SIGSEGV", False)
     assert end.failed_item == "b"

@@ -30,16 +30,10 @@ def test_values_round_trip() -> None:
     assert math.isnan(nan)
     assert rest == [math.inf, -math.inf, 0.1, 1e-300]
     assert value_of("text") == "line\nbreak \x1e{} \u2028 ü \ud800 \x00"
-
-
-def test_a_failure_reported_by_the_handler_is_its_own() -> None:
     results = run({"bad": "wrong", "good": "ok"})
     assert results["bad"].outcome is Outcome.WRONG_RESULT
     assert results["bad"].reason == "error 0.5 above limit 0.01"
     assert results["good"].outcome is Outcome.OK
-
-
-def test_only_the_first_final_result_counts() -> None:
     assert value_of("twice") == 1
 
 

@@ -61,8 +61,5 @@ def test_results_come_before_the_worker_is_found_unusable(tmp_path: Path) -> Non
 def test_a_hang_at_startup() -> None:
     with pytest.raises(WorkerUnusable, match=r"cannot start: silent for 0\.5 s"):
         run({"a": "ok"}, "hang_first", start_timeout_s=0.5)
-
-
-def test_a_hang_at_exit_costs_only_time() -> None:
     results = run({"a": "ok"}, "hang_at_exit", exit_timeout_s=0.5)
     assert results["a"].outcome is Outcome.OK

@@ -52,13 +52,10 @@ def test_a_worker_moved_out_of_the_group_is_ended_too() -> None:
     assert results["z"].outcome is Outcome.OK
 
 
-def test_a_wrapper_that_is_not_installed() -> None:
-    with pytest.raises(ToolMissing, match="no-such-profiler not found on PATH"):
-        run({"a": "ok"}, wrapper=["no-such-profiler"])
-
-
 def test_a_wrapper_that_cannot_be_run(tmp_path: Path) -> None:
     (tmp_path / "tool").write_text("#!/no/such/interpreter\n")
     (tmp_path / "tool").chmod(0o755)
     with pytest.raises(WorkerUnusable, match=r"cannot run .*tool"):
         run({"a": "ok"}, wrapper=[str(tmp_path / "tool")])
+    with pytest.raises(ToolMissing, match="no-such-profiler not found on PATH"):
+        run({"a": "ok"}, wrapper=["no-such-profiler"])
