@@ -91,6 +91,8 @@ def copied_workers() -> Iterator[None]:
 
 
 def _serve() -> None:
+    import torch._inductor.config  # noqa: F401 - torch's profiler does, as it begins
+
     from fa_tune.gpu.jobs import judge  # noqa: F401 - what copies share
 
     supervisor = os.getppid()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,15 +9,14 @@ import pytest
 
 from fa_tune.tune.judge.process import Process
 from fa_tune.tune.judge.trial import JudgeOptions
-from tests.judge.copies import copied_workers
-from tests.judge.court import BF16, CAUSAL, HERE, OPTIONS, trusted, verdict
+from tests.judge.court import BF16, CAUSAL, HERE, OPTIONS, verdict
 
 pytest.importorskip("torch", reason="torch is not installed: nobody computes anything")
 
 # By file: the word of the refusal, and the functions.
 CHEATS = {
     "kept": {
-        "kept": "once by_shape by_pointer by_sum by_corner by_some_keys by_contents "
+        "kept": "once by_pointer by_sum by_some_keys by_contents "
         "by_contents_without_torch by_version",
         "wrong": "when_bound cast_when_bound keys_when_bound one_behind found_in_memory tired",
     },
@@ -36,15 +34,13 @@ CHEATS = {
         "aliased": "in_place_of_q a_view_of_q in_the_storage_of_k",
     },
     "numbers": {
-        "wrong": "e4m3_products e5m2_values bf16_operands bf16_weights e4m3_weights int8_keys "
-        "half_sums no_last_key every_other_key largest_keys near_keys clamped "
-        "small_weights_dropped all_alike a_percent_more noisy low_rank short_series linear "
-        "own_scale other_kv_heads one_head_for_all rows_of_others zeros half_scores",
+        "wrong": "bf16_operands bf16_weights half_sums no_last_key clamped small_weights_dropped "
+        "a_percent_more noisy short_series own_scale other_kv_heads rows_of_others half_scores",
         "unwritten": "no_maximum rows_left_out last_row_left_out nothing",
     },
     "forms": {
-        "form": "wider other_half heads_first one_row_more flat elsewhere one_memory sparse "
-        "parameter array other_name tuple_of_one bare",
+        "form": "wider other_half heads_first one_row_more elsewhere one_memory sparse "
+        "parameter array other_name bare",
         "crashed": "no_launch",
     },
     "patches": {
@@ -65,7 +61,7 @@ CHEATS = {
     "shapes": {
         "wrong": "announced one_batch whole_blocks short equal_heads natural_strides known_seeds "
         "moderate_scores normal_inputs wrong_strides",
-        "shapes": "refuses_others refuses_all refuses_at_launch",
+        "shapes": "refuses_others refuses_at_launch",
     },
 }
 # With other options.
@@ -85,12 +81,6 @@ CASES = [
     for word, names in words.items()
     for name in names.split()
 ] + [(place, word, options) for place, (word, options) in SPECIAL.items()]
-
-
-@pytest.fixture(scope="module")
-def ours() -> Iterator[Process]:
-    with copied_workers(), trusted() as process:
-        yield process
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
 import pytest
 
 from fa_tune.core.workload import Workload
-from fa_tune.tune.judge import flow, timing
+from fa_tune.tune.judge import draws, flow
 from fa_tune.tune.judge.draws import Ordeal
 from fa_tune.tune.judge.process import Process
-from tests.judge.copies import copied_workers
-from tests.judge.court import BF16, CAUSAL, FULL, HERE, OPTIONS, trusted, verdict
+from tests.judge.court import BF16, CAUSAL, FULL, HERE, OPTIONS, verdict
 
 pytest.importorskip("torch", reason="torch is not installed: nobody computes anything")
 
@@ -29,15 +27,10 @@ OWN = _names("formulations.py")
 PROBLEMS = (FULL, CAUSAL, BF16)  # in turn
 
 
-@pytest.fixture(scope="module")
-def ours() -> Iterator[Process]:
-    with copied_workers(), trusted() as process:
-        yield process
-
-
 @pytest.fixture(autouse=True)
-def _little_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "OUTSIDE_S", 0.1)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draws, "MOST_LENGTH", 300)
+    monkeypatch.setattr(draws, "MOST_BLOCKS", 2)
 
 
 def _leave_out(monkeypatch: pytest.MonkeyPatch, which: slice) -> None:

@@ -41,7 +41,7 @@ def _pytest(tmp_path: Path, probe: str, *arguments: str) -> subprocess.Completed
 
 @pytest.mark.parametrize(
     ("probe", "workers"),
-    [(NO_DEVICE, []), (OLD_DEVICE, []), (NO_DEVICE, ["-n", "2", "--dist", "loadgroup"])],
+    [(OLD_DEVICE, []), (NO_DEVICE, ["-n", "2", "--dist", "loadgroup"])],
 )
 def test_skipped_loudly_without_a_device(tmp_path: Path, probe: str, workers: list[str]) -> None:
     done = _pytest(tmp_path, probe, *workers)

@@ -26,10 +26,6 @@ def one_row_more(problem):
     return _given(problem, lambda o: torch.cat((o, o[:, :1]), 1))
 
 
-def flat(problem):
-    return _given(problem, torch.Tensor.flatten)
-
-
 def elsewhere(problem):
     return _given(problem, lambda o: o.to("meta"))
 
@@ -52,10 +48,6 @@ def array(problem):
 
 def other_name(problem):
     return lambda: {"out": attend(problem)}
-
-
-def tuple_of_one(problem):
-    return lambda: (attend(problem),)
 
 
 def bare(problem):

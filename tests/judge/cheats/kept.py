@@ -29,16 +29,8 @@ def by_pointer(problem):
     return _by(problem, lambda *tensors: tuple(t.data_ptr() for t in tensors))
 
 
-def by_shape(problem):
-    return _by(problem, lambda *tensors: (problem.workload.key, *(t.shape for t in tensors)))
-
-
 def by_sum(problem):
     return _by(problem, lambda *tensors: tuple(float(t.double().sum()) for t in tensors))
-
-
-def by_corner(problem):
-    return _by(problem, lambda *tensors: tuple(float(t.flatten()[0]) for t in tensors))
 
 
 def by_some_keys(problem):

@@ -25,14 +25,6 @@ def _rounded(problem, dtype, *names):
     return _changed(problem, change)
 
 
-def e4m3_products(problem):
-    return _rounded(problem, torch.float8_e4m3fn, "q", "k")
-
-
-def e5m2_values(problem):
-    return _rounded(problem, torch.float8_e5m2, "v")
-
-
 def bf16_operands(problem):
     return _rounded(problem, torch.bfloat16, "q", "k", "v")
 
@@ -41,22 +33,8 @@ def bf16_weights(problem):
     return _rounded(problem, torch.bfloat16, "weights")
 
 
-def e4m3_weights(problem):
-    return _rounded(problem, torch.float8_e4m3fn, "weights")
-
-
 def half_scores(problem):
     return _rounded(problem, torch.float16, "scores")
-
-
-def int8_keys(problem):
-    def change(name, tensor):
-        if name != "k":
-            return tensor
-        step = tensor.abs().amax() / 127
-        return (tensor / step).round() * step
-
-    return _changed(problem, change)
 
 
 def half_sums(problem):
@@ -90,40 +68,12 @@ def no_last_key(problem):
     return _scored(problem, change)
 
 
-def every_other_key(problem):
-    def change(scores):
-        scores[..., 1::2] = -torch.inf
-        return scores
-
-    return _scored(problem, change)
-
-
-def largest_keys(problem):
-    def change(scores):
-        n = max(1, scores.shape[-1] // 4)
-        return scores.masked_fill(scores < scores.topk(n, -1).values[..., -1:], -torch.inf)
-
-    return _scored(problem, change)
-
-
-def near_keys(problem):
-    def change(scores):
-        away = torch.arange(scores.shape[-1]) - torch.arange(scores.shape[-2])[:, None]
-        return scores.masked_fill(away.abs() > 100, -torch.inf)
-
-    return _scored(problem, change)
-
-
 def clamped(problem):
     return _scored(problem, lambda scores: scores.clamp(max=20))
 
 
 def small_weights_dropped(problem):
     return _weighted(problem, lambda w: w * (w > 1e-2 * w.amax(-1, keepdim=True)))
-
-
-def all_alike(problem):
-    return _weighted(problem, lambda w: (w > 0).float() / (w > 0).sum(-1, keepdim=True).clamp(1))
 
 
 def a_percent_more(problem):
@@ -134,17 +84,6 @@ def noisy(problem):
     return _changed(
         problem, lambda name, t: t * (1 + 5e-3 * torch.randn_like(t)) if name == "o" else t
     )
-
-
-def low_rank(problem):
-    def change(name, tensor):
-        if name != "k":
-            return tensor
-        u, s, v = torch.linalg.svd(tensor, full_matrices=False)
-        s[..., s.shape[-1] // 2 :] = 0
-        return u @ (s[..., None] * v)
-
-    return _changed(problem, change)
 
 
 def no_maximum(problem):
@@ -172,16 +111,6 @@ def _by_weights(problem, weigh):
     q, k, v = heads_first(problem)
     scores = masked(problem, q @ k.transpose(-1, -2) * problem.workload.scale)
     return as_output(problem, weigh(scores) @ v)
-
-
-def linear(problem):
-    def launch():
-        q, k, v = heads_first(problem)
-        q, k = (torch.nn.functional.elu(t) + 1 for t in (q, k))
-        o = q @ (k.transpose(-1, -2) @ v) / (q @ k.sum(-2)[..., None])
-        return {"o": as_output(problem, o)}
-
-    return launch
 
 
 def own_scale(problem):
@@ -220,10 +149,6 @@ def other_kv_heads(problem):
     return launch
 
 
-def one_head_for_all(problem):
-    return lambda: {"o": attend(problem)[:, :, :1].repeat(1, 1, problem.workload.heads, 1)}
-
-
 def rows_left_out(problem):
     def launch():
         problem.outputs["o"][:, ::2] = attend(problem)[:, ::2]
@@ -252,10 +177,6 @@ def rows_of_others(problem):
 
 def nothing(problem):
     return lambda: None
-
-
-def zeros(problem):
-    return lambda: {"o": problem.outputs["o"].zero_()}
 
 
 def uninitialised(problem):

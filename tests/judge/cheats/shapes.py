@@ -32,10 +32,6 @@ def refuses_others(problem):
     return lambda: {"o": attend(problem)}
 
 
-def refuses_all(problem):
-    raise InvalidConfig("no shape")
-
-
 def refuses_at_launch(problem):
     def launch():
         raise InvalidConfig("no shape")

@@ -45,15 +45,6 @@ def _scaled(problem):
     return masked(problem, q @ k.transpose(-1, -2) * problem.workload.scale), v
 
 
-def by_einsum(problem):
-    def launch():
-        q, k, v = heads_first(problem)
-        scores = masked(problem, torch.einsum("bhqd,bhkd->bhqk", q, k) * problem.workload.scale)
-        return {"o": as_output(problem, torch.einsum("bhqk,bhkd->bhqd", softmax(scores), v))}
-
-    return launch
-
-
 def by_logsumexp(problem):
     def launch():
         scores, v = _scaled(problem)
@@ -71,29 +62,6 @@ def by_powers_of_two(problem):
         weights = ((scores - top.masked_fill(top == -torch.inf, 0)) * 1.4426950408889634).exp2()
         o = weights @ v / weights.sum(-1, keepdim=True).clamp(min=1e-30)
         return {"o": as_output(problem, o)}
-
-    return launch
-
-
-def keys_first(problem):
-    """Scores transposed."""
-
-    def launch():
-        q, k, v = heads_first(problem)
-        scores = (k @ q.transpose(-1, -2) * problem.workload.scale).transpose(-1, -2)
-        weights = softmax(masked(problem, scores))
-        return {"o": as_output(problem, (v.transpose(-1, -2) @ weights.transpose(-1, -2)).mT)}
-
-    return launch
-
-
-def batched_products(problem):
-    def launch():
-        q, k, v = (t.flatten(0, 1) for t in heads_first(problem))
-        scores = torch.baddbmm(q.new_zeros(1), q, k.mT, beta=0, alpha=problem.workload.scale)
-        o = torch.bmm(softmax(masked(problem, scores)), v)
-        shape = (problem.workload.batch, problem.workload.heads)
-        return {"o": as_output(problem, o.unflatten(0, shape))}
 
     return launch
 
@@ -118,10 +86,6 @@ def online(problem):
     return lambda: {"o": as_output(problem, _online(problem, *heads_first(problem)))}
 
 
-def online_in_odd_blocks(problem):
-    return lambda: {"o": as_output(problem, _online(problem, *heads_first(problem), block=77))}
-
-
 def rows_in_turn(problem):
     def launch():
         q, k, v = heads_first(problem)
@@ -129,16 +93,6 @@ def rows_in_turn(problem):
             rows = slice(first, first + 100)
             o = _online(problem, q[..., rows, :], k, v, rows)
             problem.outputs["o"][:, rows] = o.transpose(1, 2)
-
-    return launch
-
-
-def head_by_head(problem):
-    def launch():
-        q, k, v = heads_first(problem)
-        for head in range(q.shape[1]):
-            scores = masked(problem, q[:, head] @ k[:, head].mT * problem.workload.scale)
-            problem.outputs["o"][:, :, head] = softmax(scores) @ v[:, head]
 
     return launch
 
@@ -164,27 +118,6 @@ def split_keys(problem):
     return launch
 
 
-def groups_expanded(problem):
-    def launch():
-        q, k, v = (problem.inputs[name].transpose(1, 2).float() for name in "qkv")
-        group = q.shape[1] // k.shape[1]
-        k, v = (t[:, :, None].expand(-1, -1, group, -1, -1).flatten(1, 2) for t in (k, v))
-        scores = masked(problem, q @ k.mT * problem.workload.scale)
-        return {"o": as_output(problem, softmax(scores) @ v)}
-
-    return launch
-
-
-def groups_together(problem):
-    def launch():
-        q, k, v = (problem.inputs[name].transpose(1, 2).float() for name in "qkv")
-        q = q.unflatten(1, (k.shape[1], -1))
-        scores = masked(problem, q @ k[:, :, None].mT * problem.workload.scale)
-        return {"o": as_output(problem, (softmax(scores) @ v[:, :, None]).flatten(1, 2))}
-
-    return launch
-
-
 def mask_kept(problem):
     """What depends on the shape alone may be kept."""
     w = problem.workload
@@ -197,15 +130,13 @@ def mask_kept(problem):
     return launch
 
 
-def workspace_kept(problem):
-    w = problem.workload
-    scores = torch.empty(w.batch, w.heads, w.seq_len_q, w.seq_len_kv)
-
+def groups_expanded(problem):
     def launch():
-        q, k, v = heads_first(problem)
-        torch.matmul(q, k.mT, out=scores)
-        weights = softmax(masked(problem, scores.mul_(w.scale)))
-        return {"o": as_output(problem, weights @ v)}
+        q, k, v = (problem.inputs[name].transpose(1, 2).float() for name in "qkv")
+        group = q.shape[1] // k.shape[1]
+        k, v = (t[:, :, None].expand(-1, -1, group, -1, -1).flatten(1, 2) for t in (k, v))
+        scores = masked(problem, q @ k.mT * problem.workload.scale)
+        return {"o": as_output(problem, softmax(scores) @ v)}
 
     return launch
 
@@ -221,6 +152,12 @@ def in_numpy(problem):
     return launch
 
 
+def whole_blocks_only(problem):
+    if problem.workload.seq_len_q % 128 or problem.workload.seq_len_kv % 128:
+        raise InvalidConfig("whole blocks of 128")
+    return lambda: {"o": attend(problem)}
+
+
 def threads_joined(problem):
     def launch():
         found = {}
@@ -230,12 +167,6 @@ def threads_joined(problem):
         return found
 
     return launch
-
-
-def whole_blocks_only(problem):
-    if problem.workload.seq_len_q % 128 or problem.workload.seq_len_kv % 128:
-        raise InvalidConfig("whole blocks of 128")
-    return lambda: {"o": attend(problem)}
 
 
 def natural_strides_only(problem):
