@@ -126,7 +126,6 @@ def _waiting(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    assert child.stdout is not None
     assert child.stdout.readline() == "here\n"
     return child
 

@@ -61,7 +61,6 @@ def test_what_is_put_is_got(store: ArtifactStore, warnings: list[str]) -> None:
     stored = store.put(KEY, GOOD, CUBIN)
     assert store.get(KEY) == stored
     assert stored.entry == GOOD
-    assert stored.cubin is not None
     assert stored.cubin.is_absolute()
     assert stored.cubin.read_bytes() == CUBIN
     assert store.get(_key(2)) is None
@@ -71,7 +70,6 @@ def test_what_is_put_is_got(store: ArtifactStore, warnings: list[str]) -> None:
 def test_failures_are_remembered_with_their_log(store: ArtifactStore) -> None:
     store.put(KEY, FAILED)
     stored = store.get(KEY)
-    assert stored is not None
     assert (stored.entry, stored.cubin) == (FAILED, None)
 
 
@@ -273,7 +271,6 @@ def test_what_root_stores_others_can_read(store: ArtifactStore) -> None:
         cubin = store.put(KEY, GOOD, CUBIN).cubin
     finally:
         os.umask(umask)
-    assert cubin is not None
     assert cubin.stat().st_mode & 0o777 == 0o644
     assert _json(store).stat().st_mode & 0o777 == 0o644
 
@@ -290,7 +287,6 @@ def test_what_other_users_may_write_is_not_taken(
     store: ArtifactStore, tmp_path: Path, depth: int
 ) -> None:
     cubin = store.put(KEY, GOOD, CUBIN).cubin
-    assert cubin is not None
     path = (cubin, cubin.parent, store.path, store.path.parent)[depth]
     path.chmod(path.stat().st_mode | 0o002)
     with pytest.raises(StorageError, match=r"other users may write it; .*--cache-dir"):

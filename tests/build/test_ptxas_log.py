@@ -6,12 +6,7 @@ import dataclasses
 
 import pytest
 
-from fa_tune.build.ptxas_log import (
-    KernelFacts,
-    diagnostics,
-    first_error,
-    kernel_facts,
-)
+from fa_tune.build.ptxas_log import KernelFacts, diagnostics, first_error, kernel_facts
 from fa_tune.core import codec
 from fa_tune.core.errors import ToolMissing
 

@@ -130,21 +130,18 @@ def test_multiprocessors_are_those_of_the_device(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     h20 = device.find_device()
-    assert h20 is not None
     assert h20.multiprocessors == 78
     assert device.limits_for("sm_90a", h20) == device.limits_for(None, h20)
     assert device.limits_for(None, h20).multiprocessors == 78
     assert device.limits_for("sm_80", h20).multiprocessors == 108
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1")
     part = device.find_device()
-    assert part is not None
     assert part.multiprocessors == 16
 
 
 def test_a_device_whose_multiprocessors_nobody_counts(nvml: FakeNvml) -> None:
     nvml.cores = None
     found = device.find_device()
-    assert found is not None
     assert found.multiprocessors is None
     assert device.limits_for(None, found).multiprocessors == 132
 
@@ -152,8 +149,6 @@ def test_a_device_whose_multiprocessors_nobody_counts(nvml: FakeNvml) -> None:
 def test_a_number_is_cudas_not_nvmls(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
     first, second = device.find_device(0), device.find_device(1)
-    assert first is not None
-    assert second is not None
     assert (first.uuid, second.uuid) == ("GPU-bb33", "GPU-aa11")
     with pytest.raises(ToolMissing, match="there is no GPU 2: CUDA_VISIBLE_DEVICES leaves 2"):
         device.find_device(2)

@@ -49,7 +49,6 @@ def test_a_single_sample_has_no_interval() -> None:
 @given(samples.filter(lambda s: len(s) > 1))
 def test_the_interval_holds_the_median_and_lies_within_the_samples(values: list[float]) -> None:
     interval = median_interval(values)
-    assert interval is not None
     assert min(values) <= interval.low <= median(values) <= interval.high <= max(values)
 
 

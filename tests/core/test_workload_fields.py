@@ -8,14 +8,7 @@ from typing import Any
 import pytest
 
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.workload import (
-    OPTIONAL,
-    DType,
-    Effect,
-    Workload,
-    benchmark_workload,
-    labels,
-)
+from fa_tune.core.workload import OPTIONAL, DType, Effect, Workload, benchmark_workload, labels
 from fa_tune.core.workload_parts import WorkloadParts, parts_of
 
 PLAIN = benchmark_workload(4096, 128, DType.FP16)

@@ -39,10 +39,7 @@ def build_host_cost(folder: Path, image: KernelImage, *core: Path) -> Path:
 
 
 def host_cost(
-    image: KernelImage,
-    *core: Path,
-    rounds: int = 50,
-    environment: Mapping[str, str] | None = None,
+    image: KernelImage, *core: Path, rounds: int = 50, environment: Mapping[str, str] | None = None
 ) -> Any:
     """What the program prints."""
     with tempfile.TemporaryDirectory() as name:

@@ -179,8 +179,7 @@ def images(
 ) -> list[KernelImage]:
     """`few`: rows of a tile for few rows."""
     launch = LaunchPlan(
-        "sm80_forward",
-        *(Grid.BLOCKS_HEADS_BATCH, few or 128, 1, 128, 0, 1, 1, 1, 0, 0, 0),
+        "sm80_forward", *(Grid.BLOCKS_HEADS_BATCH, few or 128, 1, 128, 0, 1, 1, 1, 0, 0, 0)
     )
     config = SomeConfig(
         w.dtype,

@@ -12,10 +12,7 @@ pytest.importorskip("torch", reason="torch is not installed: nobody computes any
 
 EDITS = {
     "fa_tune/core/dtypes.py": [
-        (
-            "ALL = {",
-            'E5M2 = ElementType("E5M2", 23, 1, "float8_e5m2", 0, 2.0**-2, -14)\nALL = {',
-        ),
+        ("ALL = {", 'E5M2 = ElementType("E5M2", 23, 1, "float8_e5m2", 0, 2.0**-2, -14)\nALL = {'),
         ("BF16, E4M3)}", "BF16, E5M2, E4M3)}"),
     ],
     "fa_tune/core/workload.py": [

@@ -35,9 +35,7 @@ EDITS = {
             "from fa_tune.families.toy.family import ToyFamily\nfrom fa_tune.operations.base",
         ),
     ],
-    "fa_tune/families/plan.py": [
-        ("    BACKWARD = 1\n", "    BACKWARD = 1\n    TOY = 2\n"),
-    ],
+    "fa_tune/families/plan.py": [("    BACKWARD = 1\n", "    BACKWARD = 1\n    TOY = 2\n")],
     "fa_tune/build/native/abi.py": [
         (
             'is exactly 1; 0: any"),\n    )\n\n\nclass Tensor(',

@@ -442,7 +442,6 @@ extern "C" const void* NAME2() { return fa_tune::exported(); }
     header = (built.folder / "include" / "fa_tune" / "export.h").read_text(encoding="utf-8")
     assert f"export_{soname[1]}\n" in header
     name = re.search(r"export_([0-9a-f]+)\n", project._texts(few)["include/fa_tune/export.h"])
-    assert name is not None
     library = tmp_path / f"libfa_tune.so.{name[1]}"
     source = [str(folder / "src" / file) for file in ("exported.cpp", "images.S")]
     where = [f"-I{folder / at}" for at in ("include/fa_tune", "include", "images", "src")]

@@ -198,7 +198,6 @@ class KernelFamilyContract:
         request = BuildRequest(families.variant_of(family, config), traits, arch)
         (result,) = build([request], artifacts)
         assert result.outcome is Outcome.OK, result.reason
-        assert result.artifact is not None
         assert result.artifact.resources.ctas_per_sm >= 1
 
 

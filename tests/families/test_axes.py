@@ -55,10 +55,7 @@ def test_order_is_that_of_the_fields(rng: random.Random) -> None:
     [
         (ONE_POINT | {"n_warp": (4,)}, "no config field named 'n_warp'; did you mean n_warps?"),
         (ONE_POINT | {"splits": (4,)}, "no config field named 'splits'; fields: dtype, d_head"),
-        (
-            ONE_POINT | {"stages": (4,)},
-            "no config field named 'stages'; did you mean kv_stages?",
-        ),
+        (ONE_POINT | {"stages": (4,)}, "no config field named 'stages'; did you mean kv_stages?"),
         (ONE_POINT | {"B_r": ()}, "axis B_r has no values"),
         ({"dtype": (5,)}, "no values given for d_head, B_r"),
     ],

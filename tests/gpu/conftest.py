@@ -110,7 +110,6 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> MachineOptions:
 def arch() -> str:
     """The device's architecture, `sm_90`."""
     device = devices.find_device()
-    assert device is not None
     return limits(device.compute_capability).arch
 
 

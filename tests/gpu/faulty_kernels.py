@@ -71,13 +71,7 @@ extern "C" __global__ void slow_to_compile(float* p) {
     FA_TUNE_SLOW_TIMES(R4, a = a * p[i] + __sinf(a); if (a > i) p[i++] = a;)
 }
 """
-NAMES = (
-    "illegal_address",
-    "illegal_address_later",
-    "endless",
-    "endless_later",
-    "wrong_numbers",
-)
+NAMES = ("illegal_address", "illegal_address_later", "endless", "endless_later", "wrong_numbers")
 
 
 def compile_faulty(folder: Path, arch: str, d_head: int) -> Path:

@@ -130,7 +130,6 @@ def gradients_elsewhere() -> None:
         out = attention(q, q, q, causal=True)
     assert out.dtype == torch.bfloat16
     out.sum().backward()
-    assert q.grad is not None
     assert q.grad.dtype == torch.float32
     half = draw(2, 128, 4, 64).requires_grad_()
     checkpoint(lambda t: attention(t, t, t), half, use_reentrant=False).sum().backward()
@@ -256,7 +255,6 @@ def derivatives() -> None:
         (products.forward(*exact, exact[1], traits)[1] ** 2).sum().backward()
         for mine, other in zip(both, exact, strict=True):
             assert mine.grad is not None
-            assert other.grad is not None
             assert (mine.grad - other.grad).abs().max() < 1e-2 * other.grad.abs().max()
 
 
@@ -271,7 +269,6 @@ def rows_of_no_sequence() -> None:
             out = flash_attn_varlen_func(*three, ends, ends, 97, 97, causal=True)
             out.sum().backward()
             for tensor in (out, *(t.grad for t in three)):
-                assert tensor is not None
                 assert tensor.isfinite().all()
                 assert not tensor[:3].any()
                 assert not tensor[180:].any()
@@ -287,7 +284,6 @@ def many_sequences() -> None:
     dense = [t.detach().view(n, length, 1, 64).requires_grad_() for t in three]
     attention(*dense, causal=True).sum().backward()
     for packed, one in zip(three, dense, strict=True):
-        assert packed.grad is not None
         assert one.grad is not None
         assert (packed.grad.view_as(one.grad) - one.grad).abs().max() < 1e-2
     starts = torch.tensor([0, 0, 1, 1, 1, 2], device="cuda", dtype=torch.int32)

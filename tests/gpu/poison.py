@@ -87,12 +87,7 @@ def _places(one: Problem) -> Iterator[tuple[str, int]]:
 
 
 def _check_place(
-    one: Problem,
-    kind: str,
-    place: int,
-    kernel: KernelCall,
-    library: Library | None,
-    device: str,
+    one: Problem, kind: str, place: int, kernel: KernelCall, library: Library | None, device: str
 ) -> list[str]:
     w = one.workload
     clean = inputs_for(w, "plain", 11, device)

@@ -10,7 +10,7 @@ from tests.gpu.conftest import fa_tune, run_program
 from tests.gpu.score_hooks import BENT
 
 ON_HOPPER = pytest.mark.usefixtures("hopper")
-pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu"), ON_HOPPER]
+pytestmark = [pytest.mark.gpu, ON_HOPPER]
 
 
 def assert_right(*options: str) -> None:

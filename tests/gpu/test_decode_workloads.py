@@ -12,7 +12,7 @@ from fa_tune.core.workload import Workload
 from fa_tune.operations.flops import moved_bytes
 from tests.gpu.conftest import fa_tune
 
-pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
+pytestmark = pytest.mark.gpu
 
 SIZES = ["--seq-lens", "1", "--seq-lens-kv", "8192", "--heads", "64", "--kv-heads", "8"]
 CACHES = (

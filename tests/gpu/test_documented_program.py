@@ -26,7 +26,6 @@ print("right")
 
 
 @pytest.mark.gpu
-@pytest.mark.xdist_group("gpu")
 def test_it_runs_and_its_results_are_right(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(PROGRAM + JUDGE)

@@ -10,7 +10,7 @@ from fa_tune.profile import profile_json
 from tests.gpu.conftest import fa_tune, run_program
 from tests.gpu.explained_pairs import PAIRS, WORKLOAD_ARGUMENTS, Pair, check
 
-pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
+pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from tests.export.conftest import configure_and_build, run, tool
 from tests.export.small_registry import entry
 from tests.gpu.conftest import run_python
 
-pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
+pytestmark = pytest.mark.gpu
 
 D_HEADS = (64, 128)
 
@@ -31,7 +31,6 @@ def chosen() -> list[Entry]:
     """For each type and head dimension, short and long sequences by different families, where the
     device runs several; nothing for causal masks, so that the default runs."""
     device = devices.find_device()
-    assert device is not None
     gpu = Gpu(device.name, device.compute_capability)
     found = []
     for dtype in DType:

@@ -23,7 +23,7 @@ from fa_tune.tune.verify import verdict_key, verify_all
 from tests.gpu.conftest import Built
 from tests.gpu.faulty_kernels import compile_faulty, disguised
 
-pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
+pytestmark = pytest.mark.gpu
 
 N_GOOD = 28
 PATIENCE_S = 15.0  # the first item of a worker also loads torch's libraries

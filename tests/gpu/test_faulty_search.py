@@ -111,7 +111,6 @@ def spoil(monkeypatch: pytest.MonkeyPatch, cubin: Path) -> dict[str, str]:
 
 
 @pytest.mark.gpu
-@pytest.mark.xdist_group("gpu")
 def test_four_faults_cost_four_variants_and_less_than_the_time_again(
     tmp_path: Path, arch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,7 +130,6 @@ def test_four_faults_cost_four_variants_and_less_than_the_time_again(
     assert {found[s].outcome for s in good} == {Outcome.OK}
     assert all(found[s].measurement is not None for s in good)
     (one,) = faulty.result.results
-    assert one.decision is not None
     assert one.decision.chosen.subject not in failing.values()
     print(f"clean {clean.took_s:.1f} s, with four faults {faulty.took_s:.1f} s")
     assert faulty.took_s < 2 * clean.took_s

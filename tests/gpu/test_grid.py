@@ -55,7 +55,6 @@ def drawn(name: str, family: KernelFamily, limits: ArchLimits, seed: int) -> lis
 
 
 @pytest.mark.gpu
-@pytest.mark.xdist_group("gpu")
 @pytest.mark.parametrize("name", ["fixed", "fresh", "pairs", "mixed", "fa_forward"])
 def test_every_case_of_a_grid_is_right(
     name: str, family: KernelFamily, built: Built, arch: str

@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,19 +17,11 @@ from fa_tune.families.sm90.constraints import constraints
 from fa_tune.families.sm90.sets import default_config, get_configs
 from tests.gpu.conftest import Built, faults_of, problem_items
 
-if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: there is nothing to judge with")
+pytest.importorskip("torch", reason="torch is not installed: there is nothing to judge with")
 
 import torch
 
-from tests.gpu.growing import (
-    GROWTHS,
-    SLOPES,
-    STEADY_GROWTHS,
-    STEP,
-    check,
-    growing_inputs,
-)
+from tests.gpu.growing import GROWTHS, SLOPES, STEADY_GROWTHS, STEP, check, growing_inputs
 from tests.gpu.oracle import attention
 from tests.gpu.tiled_kernel import TiledKernel
 
@@ -87,7 +78,6 @@ def problems(config: Sm90Config) -> Iterator[tuple[Workload, int]]:
 
 
 @pytest.mark.gpu
-@pytest.mark.xdist_group("gpu")
 @pytest.mark.usefixtures("hopper")
 def test_growing_maxima_are_noticed(built: Built) -> None:
     wanted = (

@@ -22,7 +22,7 @@ from tests.gpu.cases import awkward_cases, requests_of
 from tests.gpu.conftest import Built, case_items, faults_of
 from tests.tools.required import GROUPS, code_path_builds
 
-pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
+pytestmark = pytest.mark.gpu
 
 D_HEADS = (64, 128)
 ALL_TRAITS = (

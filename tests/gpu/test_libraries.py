@@ -42,7 +42,6 @@ MODULES = {"fa4": "flash_attn.cute", "cudnn-fe": "cudnn", "flashinfer": "flashin
 
 
 @pytest.mark.gpu
-@pytest.mark.xdist_group("gpu")
 @pytest.mark.parametrize("library", CASES)
 def test_a_library_computes_the_workload(library: str) -> None:
     if library in MODULES and find(MODULES[library]) is None:

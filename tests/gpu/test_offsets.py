@@ -24,7 +24,6 @@ LONG_LSE = Workload(2048, 1024, 1024, 1025, 1, 64, DType.FP16, lse=True)
 
 
 @pytest.mark.gpu
-@pytest.mark.xdist_group("gpu")
 def test_offsets_beyond_32_bits(family: KernelFamily, built: Built, arch: str) -> None:
     found = devices.find_device()
     assert found is not None

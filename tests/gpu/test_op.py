@@ -18,7 +18,7 @@ from tests.gpu.conftest import run_python
 from tests.gpu.test_grid import SEED_VARIABLE, fresh_seed
 from tests.project_files import ROOT
 
-pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
+pytestmark = pytest.mark.gpu
 
 # Programs, and the checks that each makes in one process.
 CHECKS: dict[str, tuple[str, ...]] = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from fa_tune.build.native.call import tensors_of
@@ -11,8 +9,7 @@ from fa_tune.core.model import Variant
 from fa_tune.core.workload import Workload
 from fa_tune.operations.base import Tensors
 
-if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: there is nothing to judge with")
+pytest.importorskip("torch", reason="torch is not installed: there is nothing to judge with")
 
 import torch
 

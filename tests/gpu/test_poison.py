@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,8 +16,7 @@ from fa_tune.families.base import KernelFamily
 from tests.gpu.cases import grid_configs, item_of, request, takes
 from tests.gpu.conftest import Built, faults_of
 
-if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: there is nothing to judge with")
+pytest.importorskip("torch", reason="torch is not installed: there is nothing to judge with")
 
 import torch
 
@@ -51,7 +50,6 @@ def problems(family: KernelFamily, limits: ArchLimits) -> list[Problem]:
 
 
 @pytest.mark.gpu
-@pytest.mark.xdist_group("gpu")
 def test_nan_and_infinity_reach_whom_they_must_and_nobody_else(
     family: KernelFamily, built: Built, arch: str
 ) -> None:
@@ -138,6 +136,6 @@ def test_flash_attention_2_sets_the_limit() -> None:
     assert check(one, kernel, library_of(TiledKernel(*BLOCKS)), "cpu") == []
     larger = library_of(TiledKernel(48, 32))
     assert check(one, kernel, larger, "cpu") == [], "it may leak more than we do"
-    found = check(one, kernel, library_of(TiledKernel(1, 1)), "cpu")
+    found = check(one, kernel, library_of(TiledKernel(4, 4)), "cpu")
     assert found
     assert all("hidden keys show in" in text for text in found)

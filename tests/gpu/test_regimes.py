@@ -13,7 +13,7 @@ from fa_tune.core.workload import DType
 from fa_tune.store import recordings
 from tests.gpu.conftest import fa_tune
 
-pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
+pytestmark = pytest.mark.gpu
 
 ROUNDS = 2
 

@@ -41,7 +41,6 @@ def storm(family: KernelFamily, found: ArchLimits) -> list[Case]:
 
 
 @pytest.mark.gpu
-@pytest.mark.xdist_group("gpu")
 class TestOnTheGpu:
     def test_launches_in_a_row_repeat_bitwise(
         self, family: KernelFamily, built: Built, arch: str

@@ -50,11 +50,7 @@ def paths() -> list[Sm90Config]:
         replace(single, order=Order.LONGEST_FIRST),
         replace(one, min_ctas_per_sm=3),
         replace(
-            one,
-            min_ctas_per_sm=3,
-            scheduler=Scheduler.SINGLE,
-            q_stages=1,
-            cross_tile_overlap=False,
+            one, min_ctas_per_sm=3, scheduler=Scheduler.SINGLE, q_stages=1, cross_tile_overlap=False
         ),
         replace(one, min_ctas_per_sm=4, B_c=48, dtype=DType.BF16),
         replace(base, d_head=64, dtype=DType.BF16, rescale=Rescale.THRESHOLDED),
@@ -67,7 +63,6 @@ def paths() -> list[Sm90Config]:
 
 
 @pytest.mark.gpu
-@pytest.mark.xdist_group("gpu")
 @pytest.mark.usefixtures("hopper")
 class TestOnTheGpu:
     @pytest.mark.parametrize(("kernels", "d_head"), [*GROUPS, *(("tune", d) for d in D_HEADS)])

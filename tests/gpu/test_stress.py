@@ -76,7 +76,6 @@ def stressed(
 
 
 @pytest.mark.gpu
-@pytest.mark.xdist_group("gpu")
 @pytest.mark.usefixtures("hopper")
 class TestOnTheGpu:
     def test_whoever_is_held_up_the_result_is_the_same(self, built: Built, tmp_path: Path) -> None:

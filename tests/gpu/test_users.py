@@ -15,7 +15,7 @@ from fa_tune.core.options import MachineOptions
 from fa_tune.core.workload import DType
 from tests.gpu.conftest import run_program
 
-pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
+pytestmark = pytest.mark.gpu
 
 EXAMPLES = ("examples/torch_attention.py:attention", "examples/row_attention.cu:rows")
 SMALL = ["--dtype", "fp16", "--seq-lens", "512", "--batch", "1", "--heads", "4", "--d-head", "64"]

@@ -11,7 +11,7 @@ from fa_tune.core.workload import DType, Workload
 from fa_tune.store.registry import file as registry_file
 from tests.gpu.conftest import fa_tune
 
-pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]
+pytestmark = pytest.mark.gpu
 
 FAMILY = families.get("sm80")
 CONFIG = str(FAMILY.default_config(96, DType.BF16))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,8 +16,7 @@ from fa_tune.core.jobs import ABTestItem, ABTestJob
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.plan import TensorRole
 
-if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: no jobs to test")
+pytest.importorskip("torch", reason="torch is not installed: no jobs to test")
 
 import torch
 

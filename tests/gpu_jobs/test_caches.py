@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from fa_tune.core.workload import Workload
 
-if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: no tensors to lay out")
+pytest.importorskip("torch", reason="torch is not installed: no tensors to lay out")
 
 import torch
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from fa_tune.core.inputs import FAR_KEYS, HEADS, RANK, ROW_SPREAD, TEMPERATURES, InputSpec
 from fa_tune.core.workload import DType, Workload
 
-if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: nothing to draw with")
+pytest.importorskip("torch", reason="torch is not installed: nothing to draw with")
 
 import torch
 from safetensors.torch import save_file

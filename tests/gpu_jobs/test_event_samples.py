@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,8 +14,7 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Outcome
 from fa_tune.core.workload import DType, Workload
 
-if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: no jobs to test")
+pytest.importorskip("torch", reason="torch is not installed: no jobs to test")
 
 import torch
 

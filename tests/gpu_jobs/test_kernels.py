@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cupy
 import pytest
 
 from fa_tune.core.model import Outcome
 
-if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: no jobs to test")
+pytest.importorskip("torch", reason="torch is not installed: no jobs to test")
 
 import torch
 
@@ -59,9 +58,7 @@ def test_a_users_source_that_does_not_compile_is_told_by_the_compilers_line(repo
     kind = type("CompileException", (Exception,), {})  # as CuPy's
     log = 'mine.cu(1): warning: unused\nmine.cu(3): error: expected a ";"\n\n1 error detected'
     assert guarded(report, "a", raising(kind(log))) is None
-    assert report.failures == [
-        ("a", Outcome.COMPILE_FAILED, 'mine.cu(3): error: expected a ";"'),
-    ]
+    assert report.failures == [("a", Outcome.COMPILE_FAILED, 'mine.cu(3): error: expected a ";"')]
 
 
 def test_a_refusal_costs_the_item(report: Any) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from fa_tune.build.native.call import tensors_of
@@ -11,8 +9,7 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import Workload
 from fa_tune.families.plan import TensorRole
 
-if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: no tensors to launch on")
+pytest.importorskip("torch", reason="torch is not installed: no tensors to launch on")
 
 import torch
 

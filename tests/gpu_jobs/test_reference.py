@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from fa_tune.core.workload import DType, Workload
 
-if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: no reference to test")
+pytest.importorskip("torch", reason="torch is not installed: no reference to test")
 
 import torch
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 
-if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: no jobs to test")
+pytest.importorskip("torch", reason="torch is not installed: no jobs to test")
 
 
 from fa_tune.core.jobs import Reading

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,8 +14,7 @@ from fa_tune.core.jobs import Reading
 from fa_tune.core.stopping import StoppingRule, StopReason
 from fa_tune.core.workload import DType, Workload
 
-if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: no jobs to test")
+pytest.importorskip("torch", reason="torch is not installed: no jobs to test")
 
 
 from fa_tune.gpu import telemetry

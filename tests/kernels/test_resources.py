@@ -21,13 +21,7 @@ from fa_tune.build.compile import BuildRequest, BuildResult, build
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.model import Outcome
 from tests.tools.proven import due, passed
-from tests.tools.required import (
-    FULL_ARCHS,
-    SAMPLE_ARCHS,
-    TURNS_ARCH,
-    builds_for,
-    code_path_builds,
-)
+from tests.tools.required import FULL_ARCHS, SAMPLE_ARCHS, TURNS_ARCH, builds_for, code_path_builds
 from tests.tools.resource_table import (
     differences,
     read_table,
@@ -82,7 +76,6 @@ def _check_sanity(results: Sequence[BuildResult]) -> None:
     assert not failed, "\n".join(failed)
     for result in results:
         artifact = result.artifact
-        assert artifact is not None
         name = f"{artifact.variant.key} {artifact.traits} {artifact.arch}"
         assert not artifact.diagnostics, f"{name}: {artifact.diagnostics}"
         resources = artifact.resources

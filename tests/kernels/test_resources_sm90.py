@@ -22,12 +22,7 @@ from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import BuildResult, build
 from fa_tune.core.model import Outcome
 from tests.tools.proven import ALL
-from tests.tools.required_sm90 import (
-    ARCH,
-    builds,
-    quick_builds,
-    required_builds,
-)
+from tests.tools.required_sm90 import ARCH, builds, quick_builds, required_builds
 from tests.tools.resource_table import (
     COLUMNS,
     Table,

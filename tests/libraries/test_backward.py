@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -13,8 +13,7 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import Workload
 from fa_tune.operations.base import CheckCase, Problem
 
-if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: nobody computes anything")
+pytest.importorskip("torch", reason="torch is not installed: nobody computes anything")
 
 import torch
 

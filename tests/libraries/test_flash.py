@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,8 +14,7 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType, Workload
 from tests.tensors import qkv
 
-if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: nobody computes anything")
+pytest.importorskip("torch", reason="torch is not installed: nobody computes anything")
 
 import torch
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from fa_tune.core.workload import Workload
 
-if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: nobody computes anything")
+pytest.importorskip("torch", reason="torch is not installed: nobody computes anything")
 
 import torch
 from torch.nn.attention.flex_attention import flex_attention

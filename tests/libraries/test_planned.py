@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,8 +19,7 @@ from fa_tune.core.workload import Workload
 from fa_tune.libraries import cudnn_fe, fastest
 from fa_tune.operations.base import CheckCase, Problem
 
-if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: nobody computes anything")
+pytest.importorskip("torch", reason="torch is not installed: nobody computes anything")
 
 import torch
 

@@ -6,7 +6,7 @@ import dataclasses
 import subprocess
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,8 +14,7 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import Workload
 from fa_tune.operations.base import Tensors
 
-if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: no libraries to ask")
+pytest.importorskip("torch", reason="torch is not installed: no libraries to ask")
 
 import torch
 

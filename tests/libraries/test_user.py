@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,8 +16,7 @@ from fa_tune.core.workload import Workload
 from fa_tune.libraries import user
 from fa_tune.operations.base import CheckCase, Problem
 
-if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: nobody computes anything")
+pytest.importorskip("torch", reason="torch is not installed: nobody computes anything")
 
 import torch
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,8 +13,7 @@ from fa_tune.operations.backward.spec import backward_of, forward_of
 from fa_tune.operations.base import CheckCase, Problem
 from fa_tune.operations.traits import Traits
 
-if not TYPE_CHECKING:
-    pytest.importorskip("torch", reason="torch is not installed: there are no gradients")
+pytest.importorskip("torch", reason="torch is not installed: there are no gradients")
 
 import torch
 

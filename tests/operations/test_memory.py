@@ -17,7 +17,6 @@ def test_decoding_reads_keys_and_values_once() -> None:
     queries_and_result = 2 * 16 * 64 * 128 * 2
     assert moved_bytes(DECODE) == 2 * 16 * 8 * 8192 * 128 * 2 + queries_and_result
     found = memory_rate(DECODE, 122e-6, "NVIDIA H200", 0.97)
-    assert found is not None
     assert found.bytes_per_s == pytest.approx(4.405e12, rel=1e-3)
     assert found.of_peak == pytest.approx(found.bytes_per_s / ROOFS["NVIDIA H200"].bytes_per_s)
     assert "97 % of the speed of a bare read" in found.sentence
@@ -32,7 +31,6 @@ def test_only_the_keys_that_some_query_sees_are_read() -> None:
 
 def test_of_an_unknown_gpu_there_is_no_share() -> None:
     found = memory_rate(DECODE, 122e-6, "NVIDIA X")
-    assert found is not None
     assert (found.of_peak, found.of_read) == (None, None)
 
 

@@ -14,20 +14,10 @@ from fa_tune.core import codec
 from fa_tune.core.model import CaseError, Verdict
 from fa_tune.core.workload import DType, Workload
 from fa_tune.core.workload import benchmark_workload as benchmark
-from fa_tune.operations.base import (
-    SINK_FIRST,
-    SINK_LAST,
-    CheckCase,
-    Figures,
-    reference_limits,
-)
+from fa_tune.operations.base import SINK_FIRST, SINK_LAST, CheckCase, Figures, reference_limits
 from fa_tune.operations.forward.spec import Forward
 from fa_tune.operations.traits import Traits
-from fa_tune.operations.verification import (
-    case_error,
-    fault,
-    verdict,
-)
+from fa_tune.operations.verification import case_error, fault, verdict
 
 W = benchmark(1024, 128, DType.FP16)
 BF16 = benchmark(1024, 128, DType.BF16)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import cache
 from typing import Any
@@ -67,6 +67,7 @@ def _request(config: Sm90Config, traits: Traits) -> BuildRequest:
 def axes(d_heads: tuple[int, ...]) -> Axes:
     """Every knob and trait with the values to cover."""
     found: dict[str, tuple[Value, ...]] = {}
+    configs = [c for d in D_HEADS for c in get_configs("all", d_head=d)]
     for f in dataclasses.fields(Sm90Config):
         kind = python_type(f)
         if kind is bool:
@@ -74,13 +75,15 @@ def axes(d_heads: tuple[int, ...]) -> Axes:
         elif issubclass(kind, Enum):
             found[f.name] = tuple(kind)
         else:
-            found[f.name] = _NAMED.get(f.name) or _values_of_number(f)
+            found[f.name] = _NAMED.get(f.name) or _values_of_number(f, configs)
     return {**found, "d_head": d_heads, **TRAIT_AXES}
 
 
-def _values_of_number(f: dataclasses.Field[Any]) -> tuple[Value, ...]:
+def _values_of_number(
+    f: dataclasses.Field[Any], configs: Sequence[Sm90Config]
+) -> tuple[Value, ...]:
     """What the sets have of it, and the first few; those that nothing can have drop out."""
-    known = {getattr(c, f.name) for d in D_HEADS for c in get_configs("all", d_head=d)}
+    known = {getattr(c, f.name) for c in configs}
     few = 2 if f.metadata["place"] == "number" else 4
     return tuple(sorted({*known, *range(1, few + 1)}))
 
