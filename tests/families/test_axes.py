@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.errors import InvalidConfig
-from fa_tune.core.workload import DType
 from fa_tune.families.axes import expand
 from fa_tune.families.sm80.config import FlashForwardKernelConfig
 from fa_tune.families.sm80.constraints import constraints
@@ -22,12 +21,6 @@ FIRST = [f.name for f in _FIELDS if f.default is MISSING]
 ONE_POINT = dict(
     zip(FIRST, [(v,) for v in (5, 128, 64, 64, 4, 1, 1, 1, 2, 2, 2, 1, 1)], strict=True)
 )
-
-
-def test_one_point() -> None:
-    (config,) = expand(FlashForwardKernelConfig, ONE_POINT)
-    assert config.dtype is DType.FP16
-    assert str(config).endswith("load_2_2_2_tiles+buffer+opt_softmax")
 
 
 def test_a_field_with_a_default_may_be_left_out_or_varied() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
+from functools import cache
 
 import pytest
 
@@ -18,6 +19,7 @@ from fa_tune.operations.traits import Traits
 H200 = limits((9, 0))
 
 
+@cache
 def configs() -> list[Config]:
     found = []
     for family in families.all_families():

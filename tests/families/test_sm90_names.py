@@ -57,22 +57,6 @@ def test_a_family_knows_its_own(config: Sm90Config, other: object) -> None:
     assert not sm90.recognises(str(other))
 
 
-def test_the_short_form_is_readable() -> None:
-    assert str(CONFIG) == "sm90(FP16, 128, 128x176): stages_2+pingpong+overlap+early_test_wait"
-    kept = dataclasses.replace(
-        CONFIG, early_test_wait=False, q_stages=2, cross_tile_overlap=True,
-        rescale=Rescale.THRESHOLDED, scheduler=Scheduler.DYNAMIC, order=Order.LONGEST_FIRST,
-    )  # fmt: skip
-    assert str(kept) == (
-        "sm90(FP16, 128, 128x176): stages_2+q_stages_2+pingpong+overlap+cross_tile_overlap"
-        "+thresholded_rescale+dynamic+longest_first"
-    )
-    later = dataclasses.replace(
-        CONFIG, rescale=Rescale.STALE_MAX, min_ctas_per_sm=2, single_loop=True
-    )
-    assert str(later).endswith("+stale_max+min_ctas_per_sm_2+early_test_wait+single_loop")
-
-
 @pytest.mark.parametrize(
     "text",
     [

@@ -57,11 +57,6 @@ def test_a_damaged_short_form_is_explained_by_the_family_it_is_of(
         families.parse(text)
 
 
-def test_d_head_serves_a_short_form_without_it() -> None:
-    assert families.parse("wave(FP16, 128x176, 2): pingpong", d_head=64).d_head == 64
-    assert families.parse("(FP16, 64, 64, 4): load_0_0_0_tiles", d_head=64).d_head == 64
-
-
 def test_no_config_is_nobodys() -> None:
     with pytest.raises(TypeError, match="str is no family's config class"):
         families.of("(FP16, 64, 64, 4): load_0_0_0_tiles")
