@@ -1,7 +1,5 @@
 """Launches of kernels that are never loaded, as the C++ core describes them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache

@@ -3,8 +3,6 @@
 A shell starts `./check &` with SIGINT ignored, and what is ignored stays so in every child.
 """
 
-from __future__ import annotations
-
 import signal
 import subprocess
 from collections.abc import Sequence

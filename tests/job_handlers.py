@@ -4,8 +4,6 @@ Each item's `do` names what happens to it; `work` obeys one after the other, `ro
 round and round as an interleaved measurement does.
 """
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import math

@@ -1,7 +1,5 @@
 """The project's own files, as git sees them: tracked, and new ones that are not ignored."""
 
-from __future__ import annotations
-
 import subprocess
 from functools import cache
 from pathlib import Path

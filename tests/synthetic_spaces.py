@@ -7,8 +7,6 @@ of waves on short problems.  A hash of the config adds a per cent of ruggedness,
 optimum is no product of independent choices.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Attention by the definition, which everything else is compared with, and tensors by name."""
 
-from __future__ import annotations
-
 import itertools
 
 import torch

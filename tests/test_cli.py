@@ -1,7 +1,5 @@
 """The program as a shell sees it: start-up, exit statuses, streams."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

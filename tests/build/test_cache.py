@@ -1,7 +1,5 @@
 """The artifact store: keys, damage, concurrent writers, folders that cannot be written."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """Builds: order, resources, what is stored and what is not."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence

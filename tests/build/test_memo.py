@@ -1,7 +1,5 @@
 """Facts kept between processes: found once, found anew when in doubt."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

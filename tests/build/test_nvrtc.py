@@ -1,7 +1,5 @@
 """NVRTC on a machine that needs no GPU."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The compiler processes: what a crash, a hang or Ctrl-C costs."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Facts, diagnostics and reasons from recorded compiler logs."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

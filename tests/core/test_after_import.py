@@ -1,7 +1,5 @@
 """What is done after an import is done once, and the module is as it would be."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Workloads whose lengths or pages the device alone knows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

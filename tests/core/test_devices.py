@@ -1,7 +1,5 @@
 """Which GPU a number means: CUDA's numbering, told by NVML, under CUDA_VISIBLE_DEVICES."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Files are replaced whole, or left as they were."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -1,7 +1,5 @@
 """Score hooks by their text: how they are known, and what a kernel is made of."""
 
-from __future__ import annotations
-
 import dataclasses
 import subprocess
 import sys

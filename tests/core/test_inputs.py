@@ -1,7 +1,5 @@
 """What inputs are called, and what is asked of a file of them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import struct

@@ -1,7 +1,5 @@
 """Jobs cross to a worker and back as JSON, and name handlers that there are."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 import json

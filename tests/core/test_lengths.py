@@ -1,7 +1,5 @@
 """The lengths of packed batches as text, and workloads that have them."""
 
-from __future__ import annotations
-
 import pytest
 
 from fa_tune import operations

@@ -1,7 +1,5 @@
 """The grid of workloads that options span."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

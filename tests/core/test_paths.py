@@ -1,7 +1,5 @@
 """Kernels and recordings are found in a checkout and in an installed package, and only there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

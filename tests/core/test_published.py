@@ -1,7 +1,5 @@
 """The models that come with fa-tune, and the workloads that follow from them."""
 
-from __future__ import annotations
-
 import shutil
 import tomllib
 from collections.abc import Iterator

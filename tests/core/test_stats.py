@@ -1,7 +1,5 @@
 """Medians, bootstrap intervals and paired ratios, against invented samples."""
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

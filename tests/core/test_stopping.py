@@ -1,7 +1,5 @@
 """When a rule of kernels is over, told with simulated noise."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Mapping, Sequence

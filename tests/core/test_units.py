@@ -1,7 +1,5 @@
 """Unit conversions: every spelling seen in the wild, and refusal of those that are not known."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 
 import pytest

@@ -1,7 +1,5 @@
 """A workload's fields are declared once; what follows from the declarations."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

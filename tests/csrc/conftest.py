@@ -1,7 +1,5 @@
 """The C++ core, and a stub of the CUDA driver that records what is launched."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

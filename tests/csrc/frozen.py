@@ -4,8 +4,6 @@
 launched all: random calls of every family, with the launches of each, none where it is refused.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import lzma

@@ -1,7 +1,5 @@
 """`csrc/bench/host_cost.cpp`, built and run."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -6,8 +6,6 @@ how often an entry was exact, nearest, passed over for lack of a kernel, or none
 the problems were, as JSON.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import random

@@ -3,8 +3,6 @@
 Arguments: the core's library, an empty folder.  Prints `right`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from collections.abc import Callable

@@ -5,8 +5,6 @@ Arguments: the core's library, how many tables, a seed.  Prints how many problem
 many not, as JSON.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import sys

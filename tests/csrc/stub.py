@@ -1,7 +1,5 @@
 """The stub of the driver in ctypes, for processes that run with it."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

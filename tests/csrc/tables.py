@@ -1,7 +1,5 @@
 """Tables of the C++ core as objects."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from typing import Any

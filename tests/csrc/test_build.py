@@ -1,7 +1,5 @@
 """The core is compiled once, by what is there, and says in one line what is not."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import stat

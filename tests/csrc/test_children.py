@@ -1,7 +1,5 @@
 """What takes a process of its own, whose driver is the stub."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

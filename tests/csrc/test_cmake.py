@@ -1,7 +1,5 @@
 """The C++ tests of the core, built by CMake with sanitizers."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is launched is what is frozen: grids, clusters, shared memory, tensor maps, parameters."""
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import cache
 from pathlib import Path

@@ -1,8 +1,6 @@
 """A copy of the package with an exercise's changes, to be run in a process of its own: what an
 extension needs is counted by what it changes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

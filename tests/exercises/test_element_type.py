@@ -1,7 +1,5 @@
 """An element type of 8 bits for Q, K, V and O: from its row in the table to the C++ core."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

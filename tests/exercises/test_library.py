@@ -1,7 +1,5 @@
 """A new library to be measured beside our kernels is one new file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

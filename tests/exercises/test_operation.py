@@ -1,7 +1,5 @@
 """A backward pass with a field of its own, its kernels, verification and place in autograd."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A field of the workload that changes scores, in every layer from its key to the kernels."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A user's function and a user's `.cu` beside our kernels: their own files alone."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

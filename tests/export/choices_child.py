@@ -4,8 +4,6 @@ Arguments: the library, a GPU's name, its compute capability as one number, a fi
 workloads, one a line.  Prints the config of each.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from pathlib import Path

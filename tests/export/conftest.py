@@ -1,7 +1,5 @@
 """One export, built once, with the stub of the driver that is part of it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

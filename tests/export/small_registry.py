@@ -1,7 +1,5 @@
 """A registry of a few configs on two GPU models, for exports that are quick to compile."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from pathlib import Path

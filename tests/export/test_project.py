@@ -1,7 +1,5 @@
 """An exported library: built, tested and used as its users do, without a GPU."""
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
 import hashlib

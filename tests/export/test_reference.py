@@ -1,7 +1,5 @@
 """The reference that the exported examples compare with: numbers of 16 bits, and attention."""
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import replace
 

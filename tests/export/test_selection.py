@@ -1,7 +1,5 @@
 """What goes into an export; nothing is compiled here."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Defaults by size: what a library runs for few queries that nobody tuned."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 

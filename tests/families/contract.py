@@ -1,7 +1,5 @@
 """What every kernel family has to keep; a family's test class inherits `KernelFamilyContract`."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Random configs: any values a config can hold, whether or not a kernel could run them."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from hypothesis import strategies as st

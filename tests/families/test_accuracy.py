@@ -1,7 +1,5 @@
 """Exact kernels: of every default and of the sets, and what takes part where they are asked for."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What families are offered: workloads of fields that they name, and no others."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

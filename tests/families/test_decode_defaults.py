@@ -1,7 +1,5 @@
 """What the decode family runs where nothing was tuned, and what recordings hold in its place."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import statistics

@@ -1,7 +1,5 @@
 """Replays of recordings that are older than the default."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """A family that another one outruns is left out of a search, but not where it is needed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Plans: what the core knows of a kernel."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import re

@@ -1,7 +1,5 @@
 """The sm90 short form reads back, and nobody else's config is read as one."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What of kernel sources is code, and which sources are equal."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

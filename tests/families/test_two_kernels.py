@@ -1,7 +1,5 @@
 """A variant of two kernels is one variant: compiled together, stored together, one artifact."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

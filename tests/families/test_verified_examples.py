@@ -1,7 +1,5 @@
 """Problems that kernels are verified on when certain features are asked for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A family that the package does not know keeps the contract, once it is registered."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

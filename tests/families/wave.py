@@ -4,8 +4,6 @@ It runs on 9.0 only and compiles for sm_90a, its short form tells the family, an
 persistent.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Damaged texts: what a slip, a bad copy or a killed program leaves, from a fixed seed."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterator, Sequence

@@ -1,8 +1,6 @@
 """A reader of ncu's CSV pages that shares nothing with the program, and is stricter: it knows
 well-formed rows in plain or comma-grouped numbers only, and gives up on anything else."""
 
-from __future__ import annotations
-
 import re
 
 Facts = dict[tuple[int, int], tuple[str, dict[str, float]]]

@@ -1,8 +1,6 @@
 """A reader of short forms that shares nothing with the program: by hand, character by character,
 with words of its own.  What it refuses or reads otherwise, the program must not read."""
 
-from __future__ import annotations
-
 QUOTES = "\"'`“”‘’"
 SM80_FLAGS = ("async", "eager", "swizzled", "buffer", "opt_softmax", "interleave", "pingpong")
 SM80_ORDERS = ("few_ahead", "far_ahead", "short_runs", "shared_maxima")  # from 1

@@ -1,8 +1,6 @@
 """A reader of comma-separated tables that shares nothing with the program: character by
 character, strict about quotes and about the number of cells."""
 
-from __future__ import annotations
-
 
 def read(text: str) -> list[dict[str, str]] | None:
     """Each row's cells by heading; None for a text that is no such table."""

@@ -1,8 +1,6 @@
 """Damaged pages of ncu are read as they stand, or refused, or their last row is left out with a
 warning: no number comes from a row that is not there."""
 
-from __future__ import annotations
-
 import math
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Damaged short forms are read as what they say, or refused: never as something else."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 

@@ -1,7 +1,5 @@
 """Damaged files of ours: what is read is what stands in them, or they are refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

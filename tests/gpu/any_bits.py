@@ -4,8 +4,6 @@ Judged by torch's FlashAttention 2: finite where it is, and as near to fp64 as i
 finite and fp64 says what is right.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterator

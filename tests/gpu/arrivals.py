@@ -4,8 +4,6 @@ What lanes have read comes before the arrival of one of them by __syncwarp, whic
 take into account: it calls a race what refills the place when that one has arrived.  With an
 arrival of each lane only the true ones are left."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor

@@ -1,7 +1,5 @@
 """What the GPU tests share: one device, one cache of compiled kernels for the whole run."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

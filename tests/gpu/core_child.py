@@ -2,8 +2,6 @@
 check that is named, in one process; see `op_checks.main`.  FA_TUNE_TEST_CACHE holds kernels.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import threading

@@ -1,7 +1,5 @@
 """Pairs of configs whose difference is known, and what an explanation of each has to name."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ FA_TUNE_REGISTRY names the registry.  Arguments: for each problem its key and th
 that the example wrote.  Prints `right`.
 """
 
-from __future__ import annotations
-
 import sys
 from math import prod
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Kernels that do what none should: they take the parameters of ours, so that their cubin can
 stand in for a variant's."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Seconds until attention is there in a new process, as JSON, with an idle GPU and a context."""
 
-from __future__ import annotations
-
 import json
 import time
 

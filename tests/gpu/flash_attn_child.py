@@ -5,8 +5,6 @@ the worst error in multiples of what is allowed, and those that are wrong.  An e
 that of torch's operations in the same precision.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

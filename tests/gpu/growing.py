@@ -13,8 +13,6 @@ A negative growth is one of all rows alike, whose slopes are 1: maxima rise stea
 key to the first.  In some steps one key is far above the others, each time another.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

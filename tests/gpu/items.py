@@ -1,7 +1,5 @@
 """Items of the tests' own jobs: mappings of `subject`, `cubin`, `symbols` and what a test adds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 Items: subject, traits, arch, cubin, symbols, and what the kind says.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace

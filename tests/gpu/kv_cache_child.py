@@ -1,8 +1,6 @@
 """Attention to caches on a GPU beside fp64: every check that is named, in one process; see
 `op_checks.main`."""
 
-from __future__ import annotations
-
 import random
 import warnings
 from dataclasses import dataclass, replace

@@ -1,8 +1,6 @@
 """Workers for checking tools, under which everything takes long: kernels on small problems that
 nevertheless take every path, and hardly anything beside them, which would only be checked, too."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The worker of test_libraries.py: what a library returns against the definition."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

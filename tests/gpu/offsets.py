@@ -1,8 +1,6 @@
 """Tensors of more than 2³¹ elements: views with huge strides, which take the memory but not the
 time, and a log-sum-exp that really is that long."""
 
-from __future__ import annotations
-
 import torch
 
 from fa_tune.core.workload import Workload

@@ -1,7 +1,5 @@
 """What the checks of the operators share."""
 
-from __future__ import annotations
-
 import json
 import sys
 import traceback

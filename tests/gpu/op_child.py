@@ -1,7 +1,5 @@
 """The operators on a GPU: every check that is named, in one process; see `op_checks.main`."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The drop-ins on a GPU: every check that is named, in one process; see `op_checks.main`."""
 
-from __future__ import annotations
-
 import itertools
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Gradients of the operators on a GPU: every check that is named; see `op_checks.main`."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any

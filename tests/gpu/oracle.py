@@ -5,8 +5,6 @@ bit.
 A kernel is anything that writes O and the log-sum-exp, so that the judge can be judged.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -1,7 +1,5 @@
 """A worker that runs kernels on packed batches with rows of NaN behind every sequence."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from dataclasses import replace

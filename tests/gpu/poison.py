@@ -7,8 +7,6 @@ NaN.  That may reach the rows of a tile of queries that has to compute the key's
 element's own column; FlashAttention 2, where it is at hand, sets the limit.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping

@@ -5,8 +5,6 @@ JSON: how many, and those that are wrong.  Traits are drawn for several problems
 wants kernels of its own.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import sys

@@ -1,8 +1,6 @@
 """A worker that launches many kernels on many problems, one after the other without a pause,
 and all of them once more in another order: every result must be the same."""
 
-from __future__ import annotations
-
 import functools
 import random
 from collections.abc import Callable, Mapping, Sequence

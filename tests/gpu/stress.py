@@ -8,8 +8,6 @@ filled with NaN.  So neither the sources nor the ordinary kernels know of it.
 `MUTATIONS` are changes of the sources that are wrong and yet nearly always go well.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -1,8 +1,6 @@
 """A worker that launches a held-up kernel again and again; every result must be that of the
 ordinary kernel, to the bit.  See tests/gpu/stress.py."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

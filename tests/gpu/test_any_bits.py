@@ -3,8 +3,6 @@
 A kernel that does not end is ended by its deadline.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace

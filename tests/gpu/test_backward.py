@@ -1,7 +1,5 @@
 """Backward passes of every config give right gradients."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

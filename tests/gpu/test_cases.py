@@ -1,7 +1,5 @@
 """The GPU tests' problems are those they claim to be; needs no GPU."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Decoding as a workload, from a shell: lengths and pages on the device, beside a bare read."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

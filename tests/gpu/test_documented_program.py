@@ -1,7 +1,5 @@
 """examples/one_kernel.py, which runs a kernel on tensors of one's own; what examples need."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import os

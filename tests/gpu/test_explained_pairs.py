@@ -1,7 +1,5 @@
 """Pairs whose difference is known are explained by the right counter, measured here."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

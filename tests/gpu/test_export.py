@@ -1,7 +1,5 @@
 """An exported library on a GPU: its examples are right, and give Python's bits."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace

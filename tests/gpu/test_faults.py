@@ -1,7 +1,5 @@
 """A kernel that crashes, hangs or is wrong costs only itself, whoever runs it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The faulty kernels are what they should be; this needs no GPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

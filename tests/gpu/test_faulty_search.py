@@ -2,8 +2,6 @@
 measures the 28 others, names the four with their reasons, and takes less than twice the time
 that it takes where nothing is wrong with any."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ The grid has one draw with a fixed seed and one with a seed of its own per run, 
 failure names: `FA_TUNE_GRID_SEED=… pytest tests/gpu/test_grid.py` repeats it.
 """
 
-from __future__ import annotations
-
 import os
 import random
 

@@ -1,7 +1,5 @@
 """Kernels that keep a maximum for as long as they can notice when they cannot; see growing.py."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A judge on a GPU: the examples are accepted, and what only a GPU makes possible is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

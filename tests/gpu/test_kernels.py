@@ -1,8 +1,6 @@
 """Every kernel is right: whole sets by the product's own check, and a sample that takes every
 code path by another one."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any

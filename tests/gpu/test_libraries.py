@@ -1,7 +1,5 @@
 """Libraries compute the workload that they are measured on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

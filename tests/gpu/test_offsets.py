@@ -1,7 +1,5 @@
 """Tensors of more than 2³¹ elements; needs 48 GB of GPU memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -2,8 +2,6 @@
 gradients; what a call costs the host.  Caches whose lengths and pages the GPU alone knows.  The C++
 core with kernels that it loads itself, beside those that CuPy loaded."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The GPU tests' judge passes what is right and finds what is wrong; needs no GPU."""
 
-from __future__ import annotations
-
 import pytest
 
 from fa_tune.build.native.call import tensors_of

@@ -1,7 +1,5 @@
 """Packed batches: random mixtures of lengths, zero among them, with NaN between the sequences."""
 
-from __future__ import annotations
-
 import pytest
 
 from fa_tune.core.arch import parse_arch

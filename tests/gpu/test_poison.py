@@ -1,7 +1,5 @@
 """NaN and infinity reach whom they must and nobody else, as in torch; see tests/gpu/poison.py."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Isolated and sustained times of one kernel and a library, from the command to the recording."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

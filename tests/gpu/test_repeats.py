@@ -1,8 +1,6 @@
 """Launches in a row give the same bits, and 10,000 random workloads finish, twice, with the same
 results: a barrier out of step would hang or let stale numbers through."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -28,8 +28,6 @@ What the tools see of the sm90 kernels is less than of the sm80 ones:
   not see bulk copies, and of shared memory it does not tell.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

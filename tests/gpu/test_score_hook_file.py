@@ -1,7 +1,5 @@
 """A score hook of which only a file is given: kernels are judged by its text."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The program itself, from a shell: cold, again, and killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -5,8 +5,6 @@ tests/gpu/test_grid.py, test_repeats.py, test_poison.py and test_offsets.py take
 this one as well; tests/gpu/test_stress.py holds its roles up.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -7,8 +7,6 @@ end, with the log-sum-exp) and number of warpgroups; sleeps are drawn anew for e
 Kernels with a barrier taken out show that this finds something.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Users' kernels beside ours, from the command line: right ones, and ones that fail."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

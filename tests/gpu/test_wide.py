@@ -5,8 +5,6 @@ Scales to 1e30, NaN and infinity are in any_bits.py and poison.py, tensors of mo
 elements in offsets.py.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence

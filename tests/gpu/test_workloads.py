@@ -1,7 +1,5 @@
 """Lengths of keys, alignments, log-sum-exp and softmax scale, from the command line to the GPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 """What the kernels compute, tile by tile, written in torch: it judges the GPU tests' judges on
 machines without a GPU, and with a fault built in shows that they would find it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

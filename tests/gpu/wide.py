@@ -1,8 +1,6 @@
 """Problems beyond those that a search verifies: scales, scores, structure and lengths at their
 ends, judged by the product's criterion."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The jobs import CuPy; without a GPU it has nothing to do here, and may be missing."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from types import ModuleType, SimpleNamespace

@@ -1,7 +1,5 @@
 """The pairs of a confirmation, without a GPU."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace

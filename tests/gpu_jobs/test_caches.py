@@ -1,7 +1,5 @@
 """Caches hold what sequences own, NaN beside it, and are judged sequence by sequence."""
 
-from __future__ import annotations
-
 import pytest
 
 from fa_tune.core.workload import Workload

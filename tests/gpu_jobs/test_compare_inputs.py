@@ -1,7 +1,5 @@
 """What workers do with inputs that are not normal, without a GPU."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Drawn inputs have the scores that their names promise."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a sample is: a launch or a run of launches, timed without what the host takes."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from functools import partial

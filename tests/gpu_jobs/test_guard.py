@@ -1,7 +1,5 @@
 """What a job reports of its items, and how long each may be silent."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Score hooks as functions of tensors where only their text was given."""
 
-from __future__ import annotations
-
 import pytest
 
 from fa_tune.core import hooks

@@ -1,7 +1,5 @@
 """What is right is let through and what is not is found, whatever the inputs; on the CPU."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace

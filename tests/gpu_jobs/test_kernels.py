@@ -1,7 +1,5 @@
 """What an error costs: the item, or the whole process."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import cupy

@@ -1,7 +1,5 @@
 """The tensors of a call, as the core takes them."""
 
-from __future__ import annotations
-
 import pytest
 
 from fa_tune.build.native.call import tensors_of

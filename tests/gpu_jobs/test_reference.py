@@ -1,7 +1,5 @@
 """The reference against torch's own attention, which is written by others."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

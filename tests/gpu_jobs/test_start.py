@@ -1,7 +1,5 @@
 """A worker starts often, so what it loads is what it needs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Streams of others as CuPy's, by whichever name its version has for them."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

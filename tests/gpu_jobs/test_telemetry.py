@@ -1,7 +1,5 @@
 """What rounds were taken under: flags, and what NVML tells."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

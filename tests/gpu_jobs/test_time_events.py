@@ -1,7 +1,5 @@
 """Who is timed how often, and in what order."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace

@@ -1,8 +1,6 @@
 """sm90/fwd/dominant_weight.cuh on the host, against weights that are known: what rounding made of
 the largest of a row, by sums that do not tell it quite."""
 
-from __future__ import annotations
-
 import ctypes
 import shutil
 import subprocess

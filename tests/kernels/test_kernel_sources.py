@@ -1,7 +1,5 @@
 """Rules of the device code: where asm lives, and who includes whom."""
 
-from __future__ import annotations
-
 import re
 from pathlib import PurePosixPath
 

@@ -7,8 +7,6 @@ An NVRTC without a table is no failure (the checks that need none still run) but
 `python -m tests.tools.record_resources` adds one.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from pathlib import Path

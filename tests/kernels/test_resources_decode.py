@@ -2,8 +2,6 @@
 that differ in shared memory.  Where all have them with the present sources, one of each kind of
 heads is compiled (tests/tools/proven.py)."""
 
-from __future__ import annotations
-
 import pytest
 
 from fa_tune import families

@@ -1,8 +1,6 @@
 """The sm80_bwd defaults have registers for what they hold, but for a few words, on every device.
 Where all have with the present sources, a few alone are compiled (tests/tools/proven.py)."""
 
-from __future__ import annotations
-
 import pytest
 
 from fa_tune.build.cache import ArtifactStore

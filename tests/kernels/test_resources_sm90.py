@@ -8,8 +8,6 @@ compilation to its two seconds: for a machine that does nothing else.
 table anew.
 """
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Sequence

@@ -2,8 +2,6 @@
 wgmma.  Where all have with the present sources, the defaults alone are compiled
 (tests/tools/proven.py)."""
 
-from __future__ import annotations
-
 import pytest
 
 from fa_tune import families

@@ -1,7 +1,5 @@
 """mma_sync/run_stream.cuh on the host: every step meets its own fragment, loaded in time."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -2,8 +2,6 @@
 where there are registers to spare without spills; a hook that does not compile says why.  Where all
 have passed with the present sources, each trait is compiled once (tests/tools/proven.py)."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Libraries compute the backward pass of the same problem as ours, or refuse in one line."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 from typing import Any

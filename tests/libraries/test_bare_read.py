@@ -1,7 +1,5 @@
 """The bare read reads what kernels have to."""
 
-from __future__ import annotations
-
 import pytest
 
 from fa_tune.core.workload import Workload

@@ -1,7 +1,5 @@
 """FlashAttention 3 and 4 are asked for the same problem as everybody, or refuse in one line."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from types import ModuleType

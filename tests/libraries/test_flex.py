@@ -1,7 +1,5 @@
 """FlexAttention is asked for the same problem as everybody."""
 
-from __future__ import annotations
-
 import pytest
 
 from fa_tune.core.workload import Workload

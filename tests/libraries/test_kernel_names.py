@@ -5,8 +5,6 @@ name was taken from a running program; the other mangled ones were made by a com
 templates of the same shape.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

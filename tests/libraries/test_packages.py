@@ -1,7 +1,5 @@
 """Which packages a reference's kernels come from."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import sys
 

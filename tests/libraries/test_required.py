@@ -1,7 +1,5 @@
 """A reference that is not installed is told before anything is run."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """SDPA's back ends are asked for the same problem, or refuse in one line."""
 
-from __future__ import annotations
-
 import dataclasses
 import subprocess
 import sys

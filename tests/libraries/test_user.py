@@ -1,7 +1,5 @@
 """Users' kernels: where they are, what they must give, and that wrong ones are told in one line."""
 
-from __future__ import annotations
-
 import re
 from importlib.metadata import EntryPoint
 from pathlib import Path

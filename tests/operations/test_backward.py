@@ -1,7 +1,5 @@
 """The backward pass: its work and tensors by hand, and its gradients against autograd's."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from fa_tune.core.errors import InvalidConfig

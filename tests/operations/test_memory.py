@@ -1,7 +1,5 @@
 """Rates of memory, where it may be the limit."""
 
-from __future__ import annotations
-
 import pytest
 
 from fa_tune.core.roofline import ROOFS

@@ -1,7 +1,5 @@
 """What an operation says of its workloads."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

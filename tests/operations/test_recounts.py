@@ -1,7 +1,5 @@
 """Counts of work, tensors and bytes against a table of who sees whom, made pair by pair."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

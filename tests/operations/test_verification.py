@@ -1,7 +1,5 @@
 """What kernels are checked on, and when they pass."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,8 +1,6 @@
 """In CuPy's place, by PYTHONPATH: a `.cu` without shared memory is compiled by CXX and run thread
 by thread."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import os
