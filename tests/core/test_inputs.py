@@ -88,9 +88,6 @@ def test_a_softmax_scale_beyond_a_dtype_is_refused(spec: InputSpec, dtype: DType
             spec.check(Workload(1, 1, 1, 64, 64, 64, dtype, softmax_scale=1e-25))
 
 
-# Files ------------------------------------------------------------------------------------------
-
-
 def saved(path: Path, **tensors: np.ndarray[Any, Any]) -> Path:
     save_file(tensors, path)
     return path

@@ -23,9 +23,6 @@ from tests.families.strategies import configs
 sizes = st.integers(1, 2**31)
 
 
-# DType ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("text", ["FP16", "fp16", " Fp16 ", "5"])
 def test_dtype_from_string(text: str) -> None:
     assert DType.from_string(text) is DType.FP16
@@ -35,9 +32,6 @@ def test_dtype_from_string(text: str) -> None:
 def test_unknown_dtype_lists_the_known(text: str) -> None:
     with pytest.raises(InvalidConfig, match=r"allowed: FP16 \(5\), BF16 \(15\)"):
         DType.from_string(text)
-
-
-# Workload -------------------------------------------------------------------------------------
 
 
 scales = st.none() | st.floats(MIN_SCALE, MAX_SCALE)
@@ -166,9 +160,6 @@ def test_benchmark_shapes(seq_len: int, batch: int) -> None:
     assert benchmark_workload(seq_len, 128, DType.FP16) == Workload(
         batch, 16, 16, seq_len, seq_len, 128, DType.FP16
     )
-
-
-# Variant, DeviceInfo --------------------------------------------------------------------------
 
 
 @given(configs)

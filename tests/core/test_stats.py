@@ -91,9 +91,6 @@ def test_few_samples_do_not_pretend_to_be_exact() -> None:
     assert median_interval([1.0, 1.05, 1.1]) == Interval(1.0, 1.1)
 
 
-# Paired ratios
-
-
 def test_pairing_removes_a_drift_that_hits_both() -> None:
     drift = [1.0 + 0.02 * i for i in range(10)]
     ratio = paired_ratio([1.01e-3 * d for d in drift], [1e-3 * d for d in drift])
@@ -127,9 +124,6 @@ def test_a_measurement_against_itself_is_one(values: list[float]) -> None:
 def test_a_duration_that_is_not_positive_has_no_ratio(a: list[float], b: list[float]) -> None:
     with pytest.raises(ValueError, match="positive"):
         paired_ratio(a, b)
-
-
-# Bounds by ranks --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("n", "confidence"), [(10, 0.997), (15, 0.997), (40, 0.997), (200, 0.95)])

@@ -61,9 +61,6 @@ def counts(taken: Mapping[str, list[float]]) -> dict[str, int]:
     return {name: len(samples) for name, samples in taken.items()}
 
 
-# How many rounds --------------------------------------------------------------------------------
-
-
 def test_a_clear_order_takes_the_first_rounds_alone() -> None:
     taken, rule = run({"a": 1.0, "b": 1.1, "c": 1.2}, noise=0.002)
     assert counts(taken) == dict.fromkeys("abc", RUNS)
@@ -251,9 +248,6 @@ def test_a_default_that_is_not_kept_is_a_candidate_like_others() -> None:
     assert counts(run(times, keep=["default"], default="default")[0])["a"] > RUNS
 
 
-# Who goes on ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("time", "n"), [(ABANDON, RUNS), (ABANDON * 1.001, 1)])
 def test_three_times_the_leader_is_the_end(time: float, n: int) -> None:
     assert counts(run({"leader": 1.0, "slow": time})[0]) == {"leader": RUNS, "slow": n}
@@ -290,9 +284,6 @@ def test_exactly_that_many_means_that_many_for_all() -> None:
     taken, rule = run({"a": 1.0, "b": 100.0}, runs=7, adaptive=False)
     assert counts(taken) == {"a": 7, "b": 7}
     assert set(rule.stop_reasons.values()) == {StopReason.ENOUGH}
-
-
-# Disturbances -----------------------------------------------------------------------------------
 
 
 def test_a_repeated_round_is_one_more_for_all_who_are_left() -> None:

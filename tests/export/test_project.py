@@ -65,9 +65,6 @@ def core_objects(built: Built) -> list[Path]:
     return [path for path in found if path.name not in ("exported.cpp.o", "images.S.o")]
 
 
-# The project --------------------------------------------------------------------------------
-
-
 def test_its_own_tests_pass(built: Built) -> None:
     shown = run(tool("ctest"), "--test-dir", str(built.build), "-R", "choices", "--no-tests=error")
     for place in (1, 2, 3):  # an H200, an A100, and at least one that nobody tuned
@@ -111,9 +108,6 @@ def test_examples_say_that_there_is_no_driver(built: Built) -> None:
         assert len(done.stderr.splitlines()) == 1
 
 
-# Other projects -----------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def consumer(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project that docs/export.md shows, built with the installed package."""
@@ -143,9 +137,6 @@ def test_another_project_finds_the_package(consumer: Path, built: Built, program
         assert done.returncode == 1
         assert done.stderr.startswith("no CUDA driver found")
         assert len(done.stderr.splitlines()) == 1
-
-
-# What it chooses ----------------------------------------------------------------------------
 
 
 @cache
@@ -263,9 +254,6 @@ int main() {{
     there = {kernel.variant.key for kernel in built.made.kernels}
     assert said.startswith(f"there is no {families.variant(unknown).key}; there is: ")
     assert set(said.strip().partition("there is: ")[2].split("; ")) == there
-
-
-# The folder ---------------------------------------------------------------------------------
 
 
 def test_the_manifest_says_what_is_there(exported: Export) -> None:

@@ -55,9 +55,6 @@ def typed(config: FlashForwardKernelConfig, dtype_name: str) -> str:
     return f"void kernel<{type(config).__name__}{{{', '.join(texts)}}}>(Args)"
 
 
-# Round trips ----------------------------------------------------------------------------------
-
-
 @given(configs)
 @example(BEST_CONFIG)
 @example(PLAIN_CONFIG)
@@ -118,9 +115,6 @@ def test_a_name_with_thirteen_values_or_more_is_read(more: str, changes: dict[st
     assert parse_demangled_typed(cast) == expected
 
 
-# Where a short form may stand -----------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -161,8 +155,6 @@ def test_four_numbers_take_d_head_from_the_argument() -> None:
     assert (config.dtype, config.d_head, config.B_r, config.B_c) == (DType.BF16, 64, 128, 32)
     assert parse_kernel_name_into_config(text, d_head=64) == config
 
-
-# Refusals -------------------------------------------------------------------------------------
 
 SHORT_FORM_ERRORS = [
     ("", "no config"),
@@ -220,9 +212,6 @@ def test_typed_values_may_go_without_a_type() -> None:
     assert parse_kernel_name_into_config(name) == BEST_CONFIG
     with pytest.raises(InvalidConfig, match="unknown dtype"):
         parse_kernel_name_into_config(name.replace("(DType)", "()"))
-
-
-# Real kernel names ----------------------------------------------------------------------------
 
 
 def test_every_recorded_kernel_name_is_understood() -> None:

@@ -34,17 +34,11 @@ def _no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KERNELS", raising=False)
 
 
-# tune -----------------------------------------------------------------------------------------
-
-
 def test_tune_set_for_one_dtype_and_d_head() -> None:
     assert get_autotuning_kernel_configs([DType.FP16]) == get_autotuning_kernel_configs()[40:]
     narrow = get_autotuning_kernel_configs(d_head=64)
     wide = [dataclasses.replace(c, d_head=128) for c in narrow]
     assert wide == get_autotuning_kernel_configs()
-
-
-# prog -----------------------------------------------------------------------------------------
 
 
 def test_ladder() -> None:
@@ -64,9 +58,6 @@ def test_ladder_at_all_block_sizes() -> None:
         assert {c.short_form(include_tup=False) for c in of_rung} == {
             rung.short_form(include_tup=False)
         }
-
-
-# all ------------------------------------------------------------------------------------------
 
 
 def test_kernels_to_build_for_fp16_are_those_of_the_recorded_names() -> None:
@@ -100,9 +91,6 @@ def test_tune_has_something_for_every_d_head_and_size_of_shared_memory(
 def test_every_set_can_run(key: str, d_head: int) -> None:
     for config in get_kernel_configs(key, d_head=d_head):
         assert constraints(config, parse_arch("sm_80")) is None
-
-
-# Keys -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -170,9 +158,6 @@ def test_keys_re_target_sets() -> None:
     assert {c.dtype for c in get_kernel_configs("all", dtypes=bf16)} == {DType.BF16}
     assert len(get_kernel_configs("all", dtypes=bf16, d_head=64)) == 45
     assert {c.d_head for c in get_kernel_configs("64,64", d_head=64)} == {64}
-
-
-# One config -----------------------------------------------------------------------------------
 
 
 def test_select_one_config() -> None:

@@ -27,9 +27,6 @@ def wave(only_sm80: None, monkeypatch: pytest.MonkeyPatch) -> WaveFamily:
     return register(monkeypatch)
 
 
-# Names ------------------------------------------------------------------------------------------
-
-
 def test_a_text_that_is_of_no_family_lists_what_each_accepts() -> None:
     with pytest.raises(InvalidConfig) as caught:
         families.parse("fastest please")
@@ -58,9 +55,6 @@ def test_a_damaged_short_form_is_explained_by_the_family_it_is_of(
 def test_no_config_is_nobodys() -> None:
     with pytest.raises(TypeError, match="str is no family's config class"):
         families.of("(FP16, 64, 64, 4): load_0_0_0_tiles")
-
-
-# Device -----------------------------------------------------------------------------------------
 
 
 def test_the_preferred_family_comes_first_where_it_runs() -> None:
@@ -92,9 +86,6 @@ def test_it_compiles_for_an_architecture_of_its_own(tmp_path: Path) -> None:
     (plain,) = build([replace(request, arch="sm_90")], store)
     assert plain.outcome is Outcome.COMPILE_FAILED
     assert not plain.cached, "what sm_90a made is not what sm_90 gets"
-
-
-# Sources ----------------------------------------------------------------------------------------
 
 
 def test_a_familys_hash_is_its_own(wave: WaveFamily) -> None:

@@ -46,8 +46,6 @@ def _refused_or(read: Any, *arguments: Any) -> Any:
         return None
 
 
-# Tables ---------------------------------------------------------------------------------------
-
 TABLE = "".join(
     (PROFILES / "prog_events.csv").read_text("utf-8").splitlines(keepends=True)[:5]
 )  # fmt: skip
@@ -87,9 +85,6 @@ def _check_cell(column: Any, value: Any, cell: str, notes: list[str]) -> None:
 def test_report_ends_in_no_traceback() -> None:
     for text in _changed(TABLE, 500, "report"):
         _refused_or(parse_report_source, text.encode("utf-8", "surrogatepass"), Path("here"))
-
-
-# Provenance -----------------------------------------------------------------------------------
 
 
 def test_no_damaged_provenance_is_misread(tmp_path: Path) -> None:
@@ -139,9 +134,6 @@ def _holds(read: Any, stands: Any) -> bool:
     return bool(read == stands)
 
 
-# Registry -------------------------------------------------------------------------------------
-
-
 def test_no_damaged_registry_is_misread() -> None:
     whole = json.dumps(json.loads(REGISTRY.read_text("utf-8")), separators=(",", ":"))
     assert _holds(_read_registry(whole), json.loads(whole))
@@ -153,9 +145,6 @@ def test_no_damaged_registry_is_misread() -> None:
 
 def _read_registry(text: str) -> Any:
     return json.loads(schema.to_json(schema.from_json(text, "here")))
-
-
-# Journal --------------------------------------------------------------------------------------
 
 
 def test_no_damaged_older_journal_is_misread(tmp_path: Path) -> None:

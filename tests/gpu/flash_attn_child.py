@@ -75,9 +75,6 @@ def cases() -> list[Case]:
     return found
 
 
-# The definition -----------------------------------------------------------------------------
-
-
 def window_of(case: Case) -> tuple[int, int]:
     if "local" not in case.mask:
         return (-1, -1)
@@ -92,9 +89,6 @@ def defined(case: Case, q: Any, k: Any, v: Any, slopes: torch.Tensor | None) -> 
     window = {"window_left": left, "window_right": None if causal else right}
     traits = Traits(causal, True, **window, softcap=softcap, alibi_slopes=slopes)
     return reference(q, k, v, traits)
-
-
-# Ours ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

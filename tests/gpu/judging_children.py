@@ -67,9 +67,6 @@ def check_offsets(kernel: CompiledKernel, item: Mapping[str, Any]) -> list[str]:
         torch.cuda.empty_cache()
 
 
-# Poison -----------------------------------------------------------------------------------------
-
-
 def flash_attention(w: Workload, inputs: Tensors) -> torch.Tensor:
     """torch's FlashAttention 2, [batch, seq, heads, d_head].
 
@@ -93,9 +90,6 @@ def check_poison(kernel: CompiledKernel, item: Mapping[str, Any]) -> list[str]:
     rows = 128 if one.workload.d_head <= 192 else 64
     known = one.workload.softcap is None and b_r <= rows and b_c <= 64
     return poison.check(one, call_of(kernel), flash_attention if known else None, "cuda")
-
-
-# Repeats and streams ----------------------------------------------------------------------------
 
 
 def repeat_all(kernel: CompiledKernel, item: Mapping[str, Any]) -> list[str]:

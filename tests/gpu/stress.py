@@ -211,9 +211,6 @@ def _wrapper(name: str, plain: Wrapper) -> str:
     return f"__device__ __forceinline__ {plain.returns} {name}({plain.parameters}) {{\n{body}\n}}"
 
 
-# Compiling --------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Stressed:
     """A cubin with its kernel's name."""

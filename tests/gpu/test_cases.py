@@ -88,9 +88,6 @@ def test_every_d_head_and_type_has_its_default_and_others(arch: str) -> None:
         assert len({families.blocks(c) for c in mine}) > 1
 
 
-# Of one kernel ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("traits", ["plain", "lse", "ragged", "causal", "causal+ragged+lse"])
 @pytest.mark.parametrize("config", [SM80.example, str(default_config(128, DType.BF16))])
 def test_awkward_cases_are_of_their_kernel(config: str, traits: str) -> None:
@@ -103,9 +100,6 @@ def test_awkward_cases_are_of_their_kernel(config: str, traits: str) -> None:
     blind = [c for c in cases if c.workload.causal and c.workload.seq_len_q > c.workload.seq_len_kv]
     assert any(c.workload.bottom_right for c in blind) == ("causal" in traits)
     assert {c.growth for c in cases} >= {None, 12.0}
-
-
-# For checking tools -----------------------------------------------------------------------------
 
 
 def test_small_problems_have_the_traits_and_let_every_ring_turn() -> None:
@@ -126,9 +120,6 @@ def check_small_problems(config: Config, traits: Traits) -> None:
     assert max(w.seq_len_kv for w in found) >= 5 * b_c
     assert sum(w.batch * w.heads * w.seq_len_q * w.seq_len_kv for w in found) < 40e6
     assert {w.mask for w in found} == ({"causal", "causal_br"} if traits.causal else {"full"})
-
-
-# Of every family --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", FORWARD_FAMILIES)

@@ -29,9 +29,6 @@ ALL_TRAITS = (
 )  # fmt: skip
 
 
-# Whole sets -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("kernels", "d_head"), GROUPS)
 def test_every_variant_of_a_set_is_right_on_whole_blocks_and_ragged_lengths(
     machine: MachineOptions, kernels: str, d_head: int
@@ -47,9 +44,6 @@ def test_every_variant_of_a_set_is_right_on_whole_blocks_and_ragged_lengths(
     expected = len(select_configs(kernels, dtypes=dtypes, d_head=d_head))
     assert len(report.verdicts) == 2 * (expected - len(report.rejected))
     assert all(len(v.cases) >= 3 for v in report.verdicts.values())
-
-
-# Every code path, and every combination of traits -----------------------------------------------
 
 
 def configs_for_traits(arch: str) -> list[FlashForwardKernelConfig]:

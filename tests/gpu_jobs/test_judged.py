@@ -75,8 +75,6 @@ def found(kind: str, w: Workload, kernel: Faulty) -> CaseError:
     return judge(case, must_be, kernel(drawn, case.workload))
 
 
-# No false alarms --------------------------------------------------------------------------------
-
 RIGHT = {
     "forwards": tiled(),
     "backwards": tiled(backwards=True),
@@ -106,8 +104,6 @@ def test_a_single_key_and_equal_keys_pass(dtype: DType) -> None:
     drawn["k"][:] = drawn["k"][:, :1]
     assert judge(case, expected(case.workload, drawn), tiled()(drawn, case.workload)).ok
 
-
-# Faults -----------------------------------------------------------------------------------------
 
 F16, B16 = workload(DType.FP16), workload(DType.BF16)
 ORDINARY = ("normal", "sigma_12", SINK_FIRST, SINK_LAST, "falling")
@@ -225,9 +221,6 @@ def test_a_sequence_without_keys_has_the_sink_as_its_log_sum_exp() -> None:
     must_be = expected(w, given)
     assert torch.equal(must_be["lse"].exact[1, :, 0], given["sink"].double())
     assert not must_be["o"].exact[1].any()
-
-
-# The reference itself ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -46,9 +46,6 @@ def difference(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a.double() - b.double()).abs().max())
 
 
-# Attention --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dtype", list(DType))
 @pytest.mark.parametrize(("q", "kv", "diagonal"), [(37, 53, None), (37, 53, 16), (53, 37, 0)])
 def test_attention_is_torchs(dtype: DType, q: int, kv: int, diagonal: int | None) -> None:
@@ -66,9 +63,6 @@ def test_in_its_own_precision_it_errs_as_that_precision_does(dtype: DType) -> No
     error = difference(attention(given, w), attention(given, w, dtype=torch.float32))
     epsilon = float(torch.finfo(dtype.to_torch_dtype()).eps)
     assert epsilon / 16 < error < 16 * epsilon
-
-
-# Tensors -----------------------------------------------------------------------------------------
 
 
 def test_inputs_have_their_shapes_and_dtype() -> None:

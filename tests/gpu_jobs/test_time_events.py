@@ -20,8 +20,6 @@ from fa_tune.gpu.jobs import time_events
 
 WORKLOAD = Workload(1, 1, 1, 64, 64, 64, DType.FP16)
 
-# The rounds -------------------------------------------------------------------------------------
-
 
 class Spoken:
     """What a job reported, in order."""
@@ -205,9 +203,6 @@ def test_who_was_finished_before_has_no_clock(run: Callable[..., Spoken]) -> Non
     assert report.results["a"]["sm_clock_hz"] is None
 
 
-# The baseline and the flags -----------------------------------------------------------------------
-
-
 def test_the_baseline_opens_and_closes_every_round(
     run: Callable[..., Spoken], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -360,9 +355,6 @@ def test_one_lost_on_the_way_costs_no_round(
         assert report.results[name]["relative"] == (taken if adaptive else [])
 
 
-# After the race ---------------------------------------------------------------------------------
-
-
 def test_those_that_may_be_chosen_are_measured_apart(run: Callable[..., Spoken]) -> None:
     """By these samples nothing is chosen; they are paired by rounds as the others are."""
     times = {"sm90:base": 1.0, "sm90:a": 0.98, "sm90:b": 0.985, "sm90:c": 1.1}
@@ -411,9 +403,6 @@ def test_the_rule_knows_what_the_job_says(
     given = {"order": ["c", "a", "b"], "margin": 0.02, "adaptive": True}
     run(dict.fromkeys("ab", 1.0), baseline="a", keep=["a"], **given)
     assert told == {**given, "order": ["a", "b"], "keep": {"a"}, "default": "a"}
-
-
-# One kind of sample -------------------------------------------------------------------------------
 
 
 class Short(FakeSubject):

@@ -87,9 +87,6 @@ def test_everything_compiles_to_what_the_table_says_in_two_seconds(tmp_path: Pat
     check(build(builds(), ArtifactStore(tmp_path)), MAX_COMPILE_S)
 
 
-# The table --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("version", recorded_versions())
 def test_the_table_has_every_build_and_no_other(version: str) -> None:
     found = read_table(table_path(version, ARCH))
@@ -106,6 +103,3 @@ def test_no_set_has_a_kernel_that_spills_or_does_not_fit(version: str) -> None:
         assert spilled == 0, request
         assert facts["registers"] * facts["threads"] * facts["ctas_per_sm"] <= 65536, request
         assert facts["ctas_per_sm"] >= 1, request
-
-
-# The builds -------------------------------------------------------------------------------------

@@ -52,9 +52,6 @@ def by_hand(q: Any, k: Any, v: Any, scale: float, left: int, right: int | None, 
 FAR = 1 << 20
 
 
-# cuDNN's front end ------------------------------------------------------------------------------
-
-
 class Tensor:
     """An operand of a graph: what is declared of it."""
 
@@ -190,9 +187,6 @@ class Graph:
             out.of(bound, i, n_q).copy_(made)
 
 
-# FlashInfer -------------------------------------------------------------------------------------
-
-
 class Wrapper:
     """A wrapper of FlashInfer's; what is planned stays until it runs."""
 
@@ -272,8 +266,6 @@ class Decode(Paged):
         clock.now += 1 if self.how["use_tensor_cores"] else 5
         return super().run(*given, **how)
 
-
-# ------------------------------------------------------------------------------------------------
 
 clock = SimpleNamespace(now=0, plans=[])
 

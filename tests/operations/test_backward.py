@@ -30,9 +30,6 @@ def of_key(
     return Workload.from_key(KEY.format(kv_heads, q, k, d, dtype, mask))
 
 
-# Work and tensors -------------------------------------------------------------------------------
-
-
 def test_two_by_two_by_hand() -> None:
     # S = QK, dP = dO V, dV = P dO, dQ = dS K and dK = dS Q: five products of 2x2 matrices, each of
     # 8 multiplications and 8 additions.
@@ -107,9 +104,6 @@ def test_cases_have_the_head_dimension_of_v(traits: str) -> None:
         (64, 128), 192, of_key("full").dtype, Traits.parse(traits), d_head_v=128
     )
     assert {case.workload.d_v for case in found} == {128}
-
-
-# Gradients --------------------------------------------------------------------------------------
 
 
 def autograd(

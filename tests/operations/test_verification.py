@@ -37,9 +37,6 @@ def verification_workloads(
 ALL_TRAITS = ["plain", "ragged", "causal", "lse", "causal+ragged", "causal+ragged+lse"]
 
 
-# The criterion ----------------------------------------------------------------------------------
-
-
 ONES = Figures(1.0, 1.0)
 THEIRS = Figures(1e-3, 1e-4)
 
@@ -139,9 +136,6 @@ def test_nothing_tried_is_not_correct() -> None:
     assert verdict([]) == Verdict(False, (), "no case was run")
 
 
-# The cases --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("traits", ALL_TRAITS)
 @pytest.mark.parametrize("blocks", BLOCKS)
 def test_lengths_are_those_the_kernel_was_compiled_for(
@@ -224,8 +218,6 @@ def test_thorough_is_more_of_the_same_traits(blocks: tuple[int, int], traits: st
     assert min(scales) == 1e-6
     assert max(scales) == 1e6
 
-
-# As plain data ----------------------------------------------------------------------------------
 
 figures = st.floats(allow_nan=True, allow_infinity=True)
 maybe = st.none() | figures
