@@ -26,3 +26,6 @@ inline bool says(const std::string& text, const char* part) {
         CHECK((call) == (status));               \
         CHECK(says(fa_tune_last_error(), part)); \
     } while (false)
+
+// One that is refused in such words.
+#define CHECK_REFUSED(call, part) CHECK_FAILS(call, FA_TUNE_INVALID, part)

@@ -117,9 +117,13 @@ inline fa_tune_tensors tensors(const fa_tune_problem& p) {
 }
 
 inline fa_tune_status launch(const fa_tune::Kernel& kernel, const fa_tune_problem& p,
-                             void* stream = nullptr, int device = -1) {
-    const fa_tune_tensors given = tensors(p);
+                             const fa_tune_tensors& given, void* stream = nullptr, int device = 0) {
     return fa_tune_launch(kernel.get(), &p, &given, device, stream);
+}
+
+inline fa_tune_status launch(const fa_tune::Kernel& kernel, const fa_tune_problem& p,
+                             void* stream = nullptr, int device = -1) {
+    return launch(kernel, p, tensors(p), stream, device);
 }
 
 inline stub_launch last_launch() {

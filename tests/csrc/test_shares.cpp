@@ -18,37 +18,32 @@ void shares_need_a_workspace() {
     // 132 multiprocessors have 264 CTAs at a time; with 4 of the 1024 blocks each, 256 do it.
     CHECK(kernel.workspace_bytes(p) == 2 * 264 * 8 * (128 + 2) * 4);
     fa_tune_tensors given = tensors(p);
-    CHECK(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);
+    CHECK(launch(kernel, p, given) == FA_TUNE_OK);
     stub_launch found;
     CHECK(stub_get_launch(0, &found) != 0 && found.grid[0] == 256 && found.grid[1] == 1);
     given.workspace = nullptr;
-    CHECK_FAILS(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr), FA_TUNE_INVALID,
-                "needs a workspace of fa_tune_workspace_bytes");
+    CHECK_REFUSED(launch(kernel, p, given), "needs a workspace of fa_tune_workspace_bytes");
     given.workspace = reinterpret_cast<void*>(8);
-    CHECK_FAILS(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr), FA_TUNE_INVALID,
-                "workspace must start at a multiple of 16 bytes");
+    CHECK_REFUSED(launch(kernel, p, given), "workspace must start at a multiple of 16 bytes");
     given = tensors(p);
     std::int32_t lengths[1] = {};
     given.of[FA_TUNE_TENSOR_CACHE_SEQLENS].address = lengths;
-    CHECK(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);
+    CHECK(launch(kernel, p, given) == FA_TUNE_OK);
     CHECK(stub_get_launch(1, &found) != 0 && found.grid[0] == 264);
     given.of[FA_TUNE_TENSOR_PAGE_TABLE].address = lengths;
     given.page_size = 24;
-    CHECK_FAILS(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr), FA_TUNE_INVALID,
-                "page_size must be a multiple of 16, not 24");
+    CHECK_REFUSED(launch(kernel, p, given), "page_size must be a multiple of 16, not 24");
     // One sequence, but any number of pages.
     given.page_size = 16;
-    CHECK(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);
+    CHECK(launch(kernel, p, given) == FA_TUNE_OK);
     given.of[FA_TUNE_TENSOR_K].batch_stride = 132;
-    CHECK_FAILS(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr), FA_TUNE_INVALID,
-                "K must have every row at a multiple of 16 bytes");
+    CHECK_REFUSED(launch(kernel, p, given), "K must have every row at a multiple of 16 bytes");
     given.of[FA_TUNE_TENSOR_K] = tensors(p).of[FA_TUNE_TENSOR_K];
     const fa_tune::Kernel plain = Variant::plain().kernel();
     const fa_tune_problem square = problem();
-    CHECK_FAILS(fa_tune_launch(plain.get(), &square, &given, 0, nullptr), FA_TUNE_INVALID,
-                "takes no lengths or pages");
+    CHECK_REFUSED(launch(plain, square, given), "takes no lengths or pages");
     p.batch = 1 << 29;
-    CHECK_FAILS(launch(kernel, p), FA_TUNE_INVALID, "too many blocks of keys");
+    CHECK_REFUSED(launch(kernel, p), "too many blocks of keys");
     CHECK(Variant::plain().kernel().workspace_bytes(problem()) == 0);
 }
 
@@ -62,16 +57,15 @@ void a_window_is_not_lost_where_the_device_has_the_lengths() {
     fa_tune_tensors given = tensors(p);
     p.window = FA_TUNE_WINDOW_LEFT;
     p.window_left = 100;
-    CHECK(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);
+    CHECK(launch(kernel, p, given) == FA_TUNE_OK);
     std::int32_t lengths[1] = {};
     given.of[FA_TUNE_TENSOR_CACHE_SEQLENS].address = lengths;
     for (const std::int32_t cached : {0, 1}) {
         p.cached = cached;
-        CHECK_FAILS(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr), FA_TUNE_INVALID,
-                    "does not compute");
+        CHECK_REFUSED(launch(kernel, p, given), "does not compute");
     }
     p.window_left = 8191;
-    CHECK(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);
+    CHECK(launch(kernel, p, given) == FA_TUNE_OK);
 }
 
 // As where the host has the lengths.
@@ -92,7 +86,7 @@ void a_window_to_the_right_shows_nothing_beyond_a_causal_mask() {
             p.window = i == 0 ? FA_TUNE_WINDOW_NONE : FA_TUNE_WINDOW_RIGHT;
             p.window_right = i == 0 ? 0 : 5;
             stub_reset();
-            CHECK(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);
+            CHECK(launch(kernel, p, given) == FA_TUNE_OK);
             CHECK(stub_get_launch(0, &found[i]) != 0);
         }
         CHECK(std::memcmp(found[0].params, found[1].params, found[0].params_bytes) == 0);
@@ -107,25 +101,23 @@ void more_than_kernels_count_is_refused() {
     p.seq_len_kv = (1 << 30) - 1;
     CHECK(launch(kernel, p) == FA_TUNE_OK);
     p.seq_len_kv = 1 << 30;
-    CHECK_FAILS(launch(kernel, p), FA_TUNE_INVALID, "fewer keys of a sequence");
+    CHECK_REFUSED(launch(kernel, p), "fewer keys of a sequence");
     p.seq_len_kv = 64 * 64;  // as many blocks as a tile counts for besides
     p.batch = 1 << 23;
     fa_tune_tensors given = tensors(p);
     std::int32_t lengths[1] = {};
     given.of[FA_TUNE_TENSOR_CACHE_SEQLENS].address = lengths;
-    CHECK(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);
+    CHECK(launch(kernel, p, given) == FA_TUNE_OK);
     ++p.batch;
     CHECK(launch(kernel, p) == FA_TUNE_OK);
-    CHECK_FAILS(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr), FA_TUNE_INVALID,
-                "where the device alone knows lengths");
+    CHECK_REFUSED(launch(kernel, p, given), "where the device alone knows lengths");
     Variant in_clusters = Variant::shared();
     in_clusters.launch.cluster_x = 2;
     const fa_tune::Kernel clusters = in_clusters.kernel();
-    CHECK(fa_tune_launch(clusters.get(), &p, &given, 0, nullptr) == FA_TUNE_OK);
+    CHECK(launch(clusters, p, given) == FA_TUNE_OK);
     p.batch = 1;
     given.added = -1;
-    CHECK_FAILS(fa_tune_launch(kernel.get(), &p, &given, 0, nullptr), FA_TUNE_INVALID,
-                "added must be at least 0");
+    CHECK_REFUSED(launch(kernel, p, given), "added must be at least 0");
 }
 
 }  // namespace
