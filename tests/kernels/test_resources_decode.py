@@ -6,14 +6,14 @@ import pytest
 
 from fa_tune import families
 from fa_tune.build.cache import ArtifactStore
-from fa_tune.build.compile import BuildRequest, build
+from fa_tune.build.compile import BuildRequest
 from fa_tune.core.arch import limits
-from fa_tune.core.model import Outcome
 from fa_tune.core.workload import DType
 from fa_tune.families.decode.bounds import bounds_of
 from fa_tune.families.decode.config import KVType
 from fa_tune.families.decode.reading import Tiles
 from fa_tune.families.decode.sets import ROWS, Heads, default_config, double_tile
+from tests.gpu.cases import compiled
 from tests.tools.proven import due, passed
 
 TRAITS = "causal+ragged+lse"  # the most that a kernel does
@@ -38,10 +38,9 @@ def test_defaults_do_not_spill(capability: tuple[int, int], artifacts: ArtifactS
         configs += [double_tile(dtype) for dtype in DType]
     requests = [BuildRequest(families.variant(c), TRAITS, arch.arch) for c in configs]
     note = f"decode defaults, {arch.arch}"
-    for result in build(due(note, requests, requests[:: len(ROWS)]), artifacts):
-        config = families.config_of(result.request.variant)
-        assert result.outcome is Outcome.OK, result.reason
-        found = result.artifact.resources
+    for artifact in compiled(due(note, requests, requests[:: len(ROWS)]), artifacts):
+        config = families.config_of(artifact.variant)
+        found = artifact.resources
         assert found.spill_store_bytes == found.spill_load_bytes == 0, config
         assert found.registers * config.threads * config.ctas_per_sm <= 65536, config
         assert found.ctas_per_sm >= config.ctas_per_sm, config

@@ -6,8 +6,7 @@ import pytest
 
 from fa_tune import families
 from fa_tune.build.cache import ArtifactStore
-from fa_tune.build.compile import build
-from fa_tune.core.model import Outcome
+from tests.gpu.cases import compiled
 from tests.tools.proven import due, passed
 from tests.tools.required_sm90_bwd import builds, quick_builds
 
@@ -19,17 +18,15 @@ MOST_SPILLED_BYTES, PERSISTENT_SPILLED_BYTES, PACKED_SPILLED_BYTES = 32, 64, 160
 def test_the_fast_set_compiles_without_serialised_products(artifacts: ArtifactStore) -> None:
     """C75xx is what ptxas calls wgmma that it had to serialise."""
     requests, note = builds(), "sm90_bwd fast"
-    for result in build(due(note, requests, quick_builds()), artifacts):
-        assert result.outcome is Outcome.OK, result.reason
-        assert result.artifact is not None
-        assert not result.artifact.diagnostics, result.request
-        found = result.artifact.resources
+    for artifact in compiled(due(note, requests, quick_builds()), artifacts):
+        assert not artifact.diagnostics, artifact
+        found = artifact.resources
         spilled = max(found.spill_store_bytes, found.spill_load_bytes)
-        config = families.config_of(result.request.variant)
+        config = families.config_of(artifact.variant)
         persistent = (config.dynamic or config.cluster > 1) and not config.two_pass
         most = PERSISTENT_SPILLED_BYTES if persistent else MOST_SPILLED_BYTES
-        if persistent and "packed" in result.request.traits:
+        if persistent and "packed" in artifact.traits:
             most = PACKED_SPILLED_BYTES
-        assert spilled <= most, result.request
-        assert found.ctas_per_sm > 0, result.request
+        assert spilled <= most, artifact
+        assert found.ctas_per_sm > 0, artifact
     passed(note, requests)

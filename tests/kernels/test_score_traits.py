@@ -13,6 +13,7 @@ from fa_tune.build.compile import BuildRequest, build
 from fa_tune.core import hooks
 from fa_tune.core.model import Outcome
 from fa_tune.core.workload import DType
+from tests.gpu.cases import compiled
 from tests.tools.proven import due, passed
 
 pytest.importorskip("cuda.bindings.nvrtc")
@@ -47,13 +48,11 @@ def test_default_configs_compile(name: str, artifacts: ArtifactStore) -> None:
         BuildRequest(variant, traits, arch)
         for variant, traits in zip(itertools.cycle(variants), TRAITS, strict=False)
     ]
-    for result in build(due(note, requests, few), artifacts):
-        assert result.outcome is Outcome.OK, result.reason
-        assert result.artifact is not None
+    for artifact in compiled(due(note, requests, few), artifacts):
         # Others are at the limit without them: `192x128` at d_head 64 and the sm80 kernels.
-        if name == "sm90" and families.config_of(result.request.variant).d_head > 64:
-            assert result.artifact.resources.spill_store_bytes == 0, result.request
-        assert not result.artifact.diagnostics, result.request
+        if name == "sm90" and families.config_of(artifact.variant).d_head > 64:
+            assert artifact.resources.spill_store_bytes == 0, artifact
+        assert not artifact.diagnostics, artifact
     passed(note, requests)
 
 
