@@ -287,6 +287,14 @@ def test_recordings_hold_the_default_of_larger_rings(queries: int, stages: tuple
     assert (config.by_rows, former.by_rows) == (queries > 1, False)
 
 
+def test_recordings_hold_the_default_that_did_not_begin_early() -> None:
+    config: DecodeConfig = _FAMILY.default_for(replace(_ONE_QUERY, seq_len_kv=1024), limits((9, 0)))
+    assert config.dependent
+    (former,) = former_defaults(_FAMILY, config)
+    assert former == replace(config, dependent=False)
+    assert not former_defaults(_FAMILY, former)
+
+
 @pytest.mark.parametrize(
     ("queries", "keys", "words"),
     [
