@@ -67,13 +67,15 @@ struct FlashForwardKernelConfig {
     FA_HOST_DEVICE constexpr int d_v() const { return d_head_v != 0 ? d_head_v : d_head; }
 
     // Dynamic shared memory of one CTA in bytes: Q (later O), and kv_stages blocks of K and of V.
-    // With ping_pong O has rows of its own, rows are whole panels of 64 columns, and tags and
-    // barriers follow.
+    // Rows are whole groups of 32 columns; with ping_pong of 64, O has rows of its own, and tags
+    // and barriers follow.
     FA_HOST_DEVICE constexpr int smem_bytes(int elem_size = 2) const {
-        const int kv_rows = kv_stages * B_c, more = d_head > d_v() ? d_head : d_v();
+        const int kv_rows = kv_stages * B_c;
         const int panels = (d_head + 63) / 64 + (d_v() + 63) / 64;
-        return ping_pong ? (B_r + kv_rows) * panels * 64 * elem_size + 1024
-                         : (B_r * more + kv_rows * (d_head + d_v())) * elem_size;
+        const int row = (d_head + 31) / 32 * 32, row_v = (d_v() + 31) / 32 * 32;
+        return ping_pong
+                   ? (B_r + kv_rows) * panels * 64 * elem_size + 1024
+                   : (B_r * (row > row_v ? row : row_v) + kv_rows * (row + row_v)) * elem_size;
     }
 
     // CTAs that max_smem_bytes of shared memory per multiprocessor hold, each with the 1 KiB

@@ -267,7 +267,8 @@ fa_tune_problem settled(const fa_tune_problem& problem) {
 }
 
 bool is_decode_shape(const fa_tune_problem& problem) {
-    constexpr std::int64_t kFewQueries = 16, kFewRowsInAll = 2560, kKeysOfQuery = 4;
+    constexpr std::int64_t kFewRows = 32, kFewQueries = 16;
+    constexpr std::int64_t kFewRowsInAll = 2560, kKeysOfQuery = 4;
     if (problem.operation != FA_TUNE_OPERATION_FORWARD || problem.packed != 0) return false;
     const std::int64_t queries = problem.seq_len_q, heads = problem.batch * problem.heads;
     // The product of three sizes may be beyond 64 bits.

@@ -74,7 +74,7 @@ inline bool is_causal(const fa_tune_problem& problem) {
 }
 
 // Rows that share a head of K and V, of which more are several tiles.
-constexpr std::int64_t kFewRows = 64;
+constexpr std::int64_t kMostTileRows = 64;
 inline std::int64_t rows_of_kv_head(const fa_tune_problem& p) {
     return p.seq_len_q * (p.heads / p.kv_heads);
 }

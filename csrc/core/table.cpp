@@ -29,7 +29,7 @@ Sizes sizes_of(const fa_tune_problem& problem) {
     const std::int64_t rows = problem.packed != 0 ? problem.total_q : problem.batch;
     const std::int64_t group = problem.heads / problem.kv_heads;
     const std::int64_t shared = rows_of_kv_head(problem);
-    const std::int64_t row_tiles = (shared + kFewRows - 1) / kFewRows;
+    const std::int64_t row_tiles = (shared + kMostTileRows - 1) / kMostTileRows;
     Sizes found{};
     found.seq_len_q = log2(problem.seq_len_q);
     found.seq_len_kv = log2(problem.seq_len_kv);

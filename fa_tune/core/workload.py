@@ -132,7 +132,8 @@ MIN_SCALE, MAX_SCALE = 1e-30, 1e30
 # A score below a soft cap is off by up to 2^-23 of the cap.
 MIN_SOFTCAP, MAX_SOFTCAP = 1e-3, 1e3
 # See `Workload.decode_shape`.
-FEW_ROWS = 64  # that share a head of K and V
+FEW_ROWS = 32  # that share a head of K and V
+MOST_TILE_ROWS = 64  # of those, that kernels for decoding have most often
 FEW_QUERIES = 16
 FEW_ROWS_IN_ALL, KEYS_OF_QUERY = 2560, 4  # about 20 rows for each multiprocessor of an H200
 MOST = 2**63 - 1  # of any size: what C++ counts in, and no product of them is beyond a float
@@ -464,8 +465,8 @@ class Workload(Keyed):
 
     @property
     def row_tiles(self) -> tuple[int, int]:
-        """How many tiles of up to FEW_ROWS rows each head of K and V has, and the rows of one."""
-        number = -(-self.rows_of_kv_head // FEW_ROWS)
+        """Tiles of up to MOST_TILE_ROWS rows of each head of K and V, and the rows of one."""
+        number = -(-self.rows_of_kv_head // MOST_TILE_ROWS)
         return number, -(-self.rows_of_kv_head // number)
 
     @property
@@ -473,9 +474,9 @@ class Workload(Keyed):
         """Whether reading K and V takes the time, so that kernels are fastest which read them once
         for all heads that share them, and divide the keys of a tile among multiprocessors.
 
-        So it is with few rows for each head of K and V; with few queries, which fill no tile of a
-        head; and with few rows in all, which make fewer tiles than there are multiprocessors, but
-        not of a short prompt, whose tiles have few keys to divide."""
+        So it is with few rows for each head of K and V, or few queries, which fill no other tile;
+        and with few rows in all, which make fewer tiles than there are multiprocessors, but not of
+        a short prompt, whose tiles have few keys to divide."""
         if self.op != FORWARD or self.packed:
             return False
         few = self.rows_of_kv_head <= FEW_ROWS or self.seq_len_q <= FEW_QUERIES

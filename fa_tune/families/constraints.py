@@ -22,19 +22,16 @@ _OF_ALL: tuple[Rule[Any], ...] = (
     ),
 )
 
-# Of those whose copies are of 16 bytes.
-WHOLE_CHUNK_GROUPS: tuple[Rule[Any], ...] = (
-    (
-        "d_head_whole_chunk_groups",
-        "d_head must be a multiple of 32 between 32 and 256, whole groups of four 16-byte chunks",
-        lambda c: 32 <= c.d_head <= 256 and c.d_head % 32 == 0,
-    ),
-    (
-        "d_head_v_whole_chunk_groups",
-        "d_head_v must be 0, as d_head, or a multiple of 32 between 32 and 256",
-        lambda c: 32 <= c.d_v <= 256 and c.d_v % 32 == 0,
-    ),
-)
+
+def whole_chunk_groups(columns: int) -> int:
+    """Columns of a row in shared memory: whole groups of four 16-byte chunks of 16-bit elements."""
+    return -(-columns // 32) * 32
+
+
+def chunks_at_once(columns: int) -> int:
+    """16-byte chunks of a row that a pass of copies covers: kernels/common/chunks.cuh."""
+    chunks = columns // 8
+    return chunks & -chunks if chunks % 4 == 0 else 1 << (chunks - 1).bit_length()
 
 
 def broken_rule(config: ConfigT, rules: Iterable[Rule[ConfigT]]) -> Rejected | None:

@@ -12,7 +12,7 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fa_tune.core.workload import FEW_ROWS, FORWARD, PAGE_KEYS
+from fa_tune.core.workload import FORWARD, MOST_TILE_ROWS, PAGE_KEYS
 from fa_tune.libraries.base import BASIC, CACHE, PACKED, TORCH, WINDOW, Library, Package, sides
 from fa_tune.libraries.fastest import fastest
 from fa_tune.libraries.flash import PACKAGE_REFUSALS, output
@@ -43,7 +43,7 @@ def forward(problem: Problem) -> Launch:
         "q_data_type": dtype,
         "kv_data_type": dtype,
     }
-    if w.packed or not (w.cached or w.sink or w.seq_len_q <= FEW_ROWS):
+    if w.packed or not (w.cached or w.sink or w.seq_len_q <= MOST_TILE_ROWS):
         ways = [partial(_ragged, problem, told)]
     elif w.d_head_v:
         raise LIBRARY.refusal("no head dimension of V for itself with few queries, caches or sinks")

@@ -12,6 +12,7 @@ from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.hooks import hook_of
 from fa_tune.core.tensors import is_expanded, score_tensors
 from fa_tune.core.workload import BACKWARD, Workload
+from fa_tune.families.sm90_bwd.constraints import OTHER_V, WIDEST_CLUSTERED, holds_d_head
 from fa_tune.op.backward import Three
 from fa_tune.op.operands import Done, Lengths, with_whole_rows
 from fa_tune.op.python_op import asked_workload, launch
@@ -20,12 +21,10 @@ from fa_tune.op.traits import Traits
 
 # A kernel for a workload on a device; `repeatable`: one that gives the same bits always.
 Kernels = Callable[[Workload, int, bool], CoreKernel]
-# Blocks of 128 keys, of all heads of K and V: with fewer most multiprocessors have none, and
-# torch's passes are faster (benchmarks/backward_h200.md, "In a training step").
-FEWEST_TILES, TILE_KEYS = 64, 128
-# Where kernels were measured to be faster than torch's passes: compute capabilities and, of Q and
-# of V, head dimensions.
-SERVED = {(9, 0): {*((d, d) for d in (64, 96, 128, 192, 256)), (192, 128)}}
+# Blocks of 128 keys, of all heads of K and V: with fewer torch's passes are faster, or nobody has
+# measured (benchmarks/backward_few_tiles_h200.txt).  Above d_head 128 no clusters divide a block,
+# so that most multiprocessors have none (benchmarks/backward_h200.md, "In a training step").
+FEWEST_TILES, FEWEST_WIDE_TILES, TILE_KEYS = 8, 64, 128
 _own_bwd = torch.ops.fa_tune.own_bwd.default
 _packed_own_bwd = torch.ops.fa_tune.packed_own_bwd.default
 
@@ -51,10 +50,11 @@ class OwnBackward:
             return None
         batch = k.shape[0] if lengths is None else 1
         tiles = batch * k.shape[-2] * -(-k.shape[-3] // TILE_KEYS)
-        if traits.masks_only and tiles < FEWEST_TILES:
+        d_head, d_head_v = q.shape[-1], v.shape[-1]
+        fewest = FEWEST_TILES if d_head <= WIDEST_CLUSTERED else FEWEST_WIDE_TILES
+        if traits.masks_only and tiles < fewest:
             return None
-        heads = SERVED.get(torch.cuda.get_device_capability(q.device), ())
-        if (q.shape[-1], v.shape[-1]) not in heads:
+        if not _are_served(torch.cuda.get_device_capability(q.device), d_head, d_head_v):
             return None
         repeatable = torch.are_deterministic_algorithms_enabled()
         made, _ = self._refusals.attempt(
@@ -93,6 +93,12 @@ class OwnBackward:
         kernel = self._kernels(workload, device, repeatable)
         launch(kernel, problem_of(workload), tensors, device)
         return dq, dk, dv
+
+
+def _are_served(capability: tuple[int, int], d_head: int, d_head_v: int) -> bool:
+    """Whether kernels were measured to be faster there than torch's passes."""
+    alike = d_head == d_head_v and holds_d_head(d_head)
+    return capability == (9, 0) and (alike or (d_head, d_head_v) == OTHER_V)
 
 
 def _by_native(done: Done, traits: Traits, lengths: Lengths | None) -> Three:

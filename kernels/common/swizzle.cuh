@@ -16,25 +16,28 @@
 // 24 / 8 = 3; 3 XOR 5 = 6; its byte offset is 5 * 256 + 6 * 16 + 0 = 1376.
 //
 // A row whose chunks come in groups of 4 only (96 columns: 12 chunks, 192 bytes) already
-// alternates between two halves of the banks, so there r / 2 % 4 is what is XORed.
+// alternates between two halves of the banks, so there r / 2 % 4 is what is XORed.  So is it
+// where chunks are no whole groups (80 columns: 10 chunks): a row is as long as if they were.
 //
 // Rows may be further apart than their columns take up: then two tiles of unlike columns can
 // follow each other in one place, row by row.
 #pragma once
 
+#include "common/chunks.cuh"
+
 namespace fa_tune {
 
-template <int kRows_, int kColumns_, bool kSwizzled_, int kPitch = kColumns_>
+template <int kRows_, int kColumns_, bool kSwizzled_, int kPitch_ = kColumns_>
 struct SmemTile {
     static constexpr int kRows = kRows_;
     static constexpr int kColumns = kColumns_;
     static constexpr bool kSwizzled = kSwizzled_;
+    static constexpr int kPitch = whole_chunk_groups(kPitch_);
     static constexpr int kRowBytes = 2 * kPitch;
     static constexpr int kChunks = kColumns / 8;
     static constexpr int kBytes = kRows * kRowBytes;
     static constexpr bool kEightChunkGroups = kPitch % 64 == 0;
-    static_assert(kColumns % 32 == 0 && kPitch % 32 == 0 && kPitch >= kColumns,
-                  "a tile row must be whole groups of four 16-byte chunks");
+    static_assert(kColumns % 16 == 0 && kPitch >= kColumns, "a tile row must be whole k-steps");
 
     // What chunk numbers of this row are XORed with; depends on row % 8 alone.
     __device__ __forceinline__ static int row_mask(int row) {

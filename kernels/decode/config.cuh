@@ -60,9 +60,16 @@ struct DecodeConfig {
     // the queries of a tile are loaded before any key, once for all warps, which take them from
     // shared memory, in place of by each warp for itself behind its first keys
     bool shared_queries = false;
+    // copies of K and V take from memory the sectors of 32 bytes that they need, in place of whole
+    // lines of 128, which the next head shares
+    bool sectors = false;
 
     // Head dimension of V and O.
     FA_HOST_DEVICE constexpr int d_v() const { return d_head_v != 0 ? d_head_v : d_head; }
+
+    // Columns of tiles, whole k-steps: copies add zeros behind d_head and d_v.
+    FA_HOST_DEVICE constexpr int padded_d() const { return (d_head + 15) / 16 * 16; }
+    FA_HOST_DEVICE constexpr int padded_d_v() const { return (d_v() + 15) / 16 * 16; }
 
     constexpr bool operator==(const DecodeConfig& other) const = default;
     FA_HOST_DEVICE constexpr bool operator<(const DecodeConfig& other) const {
@@ -117,7 +124,10 @@ struct DecodeConfig {
         if (by_rows != other.by_rows) {
             return by_rows < other.by_rows;
         }
-        return shared_queries < other.shared_queries;
+        if (shared_queries != other.shared_queries) {
+            return shared_queries < other.shared_queries;
+        }
+        return sectors < other.sectors;
     }
 };
 

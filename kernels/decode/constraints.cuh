@@ -2,6 +2,7 @@
 // refuse the same ones before compiling, with the same sentences.
 #pragma once
 
+#include "common/chunks.cuh"
 #include "decode/config.cuh"
 
 namespace fa_tune::decode {
@@ -9,13 +10,13 @@ namespace fa_tune::decode {
 template <DecodeConfig CFG>
 struct Constraints {
     static constexpr int kColumns = CFG.kv_type == KVType::E4M3 ? 16 : 8;  // of a chunk
-    static constexpr int kChunks = CFG.d_head / kColumns, kChunksV = CFG.d_v() / kColumns;
+    static constexpr int kChunks = chunks_at_once(CFG.padded_d() / kColumns);
+    static constexpr int kChunksV = chunks_at_once(CFG.padded_d_v() / kColumns);
 
-    static_assert(CFG.d_head >= 32 && CFG.d_head <= 256 && CFG.d_head % 32 == 0,
-                  "d_head must be a multiple of 32 between 32 and 256, whole groups of four "
-                  "16-byte chunks");
-    static_assert(CFG.d_v() >= 32 && CFG.d_v() <= 256 && CFG.d_v() % 32 == 0,
-                  "d_head_v must be 0, as d_head, or a multiple of 32 between 32 and 256");
+    static_assert(CFG.d_head >= 32 && CFG.d_head <= 256 && CFG.d_head % 8 == 0,
+                  "d_head must be a multiple of 8 between 32 and 256");
+    static_assert(CFG.d_v() >= 32 && CFG.d_v() <= 256 && CFG.d_v() % 8 == 0,
+                  "d_head_v must be 0, as d_head, or a multiple of 8 between 32 and 256");
     static_assert(CFG.kv_type != KVType::E4M3 || (CFG.d_head % 64 == 0 && CFG.d_v() % 64 == 0),
                   "e4m3 needs multiples of 64 as d_head and d_head_v: half of the chunks");
     static_assert(CFG.n_warps >= 1 && CFG.n_warps <= 16, "n_warps must be between 1 and 16");
@@ -29,10 +30,9 @@ struct Constraints {
         "Q and O of a warp's rows must fit its registers: rows times d_head at most 4096");
     static_assert(CFG.B_c >= 16 && CFG.B_c % (16 * (CFG.n_warps / CFG.row_warps)) == 0,
                   "B_c must be a multiple of 16 keys for each group of warps");
-    // A pass copies 32 * row_warps chunks, as many of a row as the power of two in its chunks.
+    // A pass copies 32 * row_warps chunks.
     static_assert(
-        16 * (kChunks & -kChunks) % (32 * CFG.row_warps) == 0 &&
-            16 * (kChunksV & -kChunksV) % (32 * CFG.row_warps) == 0,
+        16 * kChunks % (32 * CFG.row_warps) == 0 && 16 * kChunksV % (32 * CFG.row_warps) == 0,
         "the 16-byte chunks of 16 keys must divide evenly among the threads of row_warps");
     static_assert(CFG.stages >= 2 && CFG.stages <= 8, "stages must be between 2 and 8");
     static_assert(CFG.ctas_per_sm >= 1 && CFG.ctas_per_sm <= 8,
@@ -46,6 +46,9 @@ struct Constraints {
                              CFG.tile_keys == 0 && !CFG.by_rows),
         "with a cluster for each tile there are no aligned, min_blocks, combine, tile_keys and "
         "by_rows to choose");
+    static_assert(!CFG.sectors || CFG.d_head % (64 * kColumns / 8) != 0 ||
+                      CFG.d_v() % (64 * kColumns / 8) != 0,
+                  "rows of whole lines of 128 bytes have no sectors to choose");
     static_assert(CFG.tile_keys >= 0 && CFG.tile_keys <= 1024,
                   "tile_keys must be between 0 and 1024");
 };

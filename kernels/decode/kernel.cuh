@@ -243,7 +243,10 @@ __device__ __forceinline__ void combine_cluster(const DecodeParams& p, unsigned 
     const int items = rows.count * kQuads;
     const unsigned arrived = smem + L::kWord;
     if (threadIdx.x == 0) {
-        const int parts = items / CFG.cluster * CFG.cluster;
+        // Of each CTA those of its own items.
+        constexpr bool kEven = kQuads % CFG.cluster == 0;
+        const int parts =
+            (kEven ? items : items + CFG.cluster - 1 - rank) / CFG.cluster * CFG.cluster;
         ptx::mbarrier_arrive_expect_tx(arrived, parts * (L::kPartBytes + L::kSumBytes));
     }
 #pragma unroll 1

@@ -26,7 +26,8 @@ struct Layout : Constraints<CFG> {
     // A group's ring; at a tile's end its sums.
     static constexpr int kStageBytes = KTile::kBytes + VTile::kBytes;
     static constexpr int kRingBytes = CFG.stages * kStageBytes;
-    static constexpr int kSumsBytes = CFG.B_r * CFG.d_v() * 4;
+    static constexpr int kSumsPitch = whole_chunk_groups(CFG.d_v());
+    static constexpr int kSumsBytes = CFG.B_r * kSumsPitch * 4;
     static constexpr int kGroupBytes = kRingBytes > kSumsBytes ? kRingBytes : kSumsBytes;
 
     // Behind the groups: queries, if warps share them; (m, l) of each group's rows, and a word;
@@ -45,7 +46,7 @@ struct Layout : Constraints<CFG> {
 
     // Chunks of four columns change places against bank conflicts.
     __device__ __forceinline__ static unsigned sums_at(int group, int row, int column) {
-        return group * kGroupBytes + 4 * (row * CFG.d_v() + (column ^ 8 * (row % 4)));
+        return group * kGroupBytes + 4 * (row * kSumsPitch + (column ^ 8 * (row % 4)));
     }
     __device__ __forceinline__ static unsigned row_sum_at(int group, int row) {
         return kRowSums + 8 * (group * CFG.B_r + row);

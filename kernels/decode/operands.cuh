@@ -40,9 +40,11 @@ struct Operands {
     using Elem = mma_sync::Element<CFG.dtype>;
 
     template <int kKeys>
-    using KTile = SmemTile<kKeys, CFG.d_head / kNumbers, true>;
+    using KTile = SmemTile<kKeys, CFG.padded_d() / kNumbers, true>;
     template <int kKeys>
-    using VTile = SmemTile<kKeys, CFG.d_v() / kNumbers, true>;
+    using VTile = SmemTile<kKeys, CFG.padded_d_v() / kNumbers, true>;
+    // Of a row in memory.
+    static constexpr int kColumnsK = CFG.d_head / kNumbers, kColumnsV = CFG.d_v() / kNumbers;
 
     // A lane's words of Q, of a k-step: its first column, and the words from there on.
     __device__ __forceinline__ static int q_column(int lane) {

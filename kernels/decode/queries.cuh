@@ -19,7 +19,7 @@ namespace fa_tune::decode {
 
 template <DecodeConfig CFG>
 struct SharedQueries {
-    using Tile = SmemTile<CFG.B_r, CFG.d_head, true>;
+    using Tile = SmemTile<CFG.B_r, CFG.padded_d(), true>;
     static constexpr int kThreads = 32 * CFG.n_warps;
     static constexpr int kChunks = Tile::kRows * Tile::kChunks;
     static constexpr int kOwn = (kChunks + kThreads - 1) / kThreads;  // of a thread
@@ -34,6 +34,7 @@ struct SharedQueries {
             const int row = chunk / Tile::kChunks;
             own[i] = {0, 0, 0, 0};
             if (row >= rows.count) continue;
+            if (CFG.d_head < Tile::kColumns && 8 * (chunk % Tile::kChunks) >= CFG.d_head) continue;
             own[i] = *reinterpret_cast<const uint4*>(p.q + rows.offset(p, p.q_strides, row) +
                                                      8 * (chunk % Tile::kChunks));
         }

@@ -35,8 +35,8 @@ struct WarpGroup {
     using Elem = typename Ops::Elem;
     static constexpr int kTilesM = L::kWarpRows / 16;
     static constexpr int kTilesS = L::kKeys / 8;
-    static constexpr int kTilesO = CFG.d_v() / 8;
-    static constexpr int kStepsQK = CFG.d_head / 16;
+    static constexpr int kTilesO = CFG.padded_d_v() / 8;
+    static constexpr int kStepsQK = CFG.padded_d() / 16;
     static constexpr int kStepsPV = L::kKeys / 16;
     // Groups of copies of a block.  K comes alone, so that scores are computed while V is on its
     // way, unless other CTAs of the multiprocessor are at work meanwhile.
@@ -190,7 +190,9 @@ struct WarpGroup {
                 take(column + 2, first[i + 1], second[i + 1]);
             } else {
                 take(column, first[i], first[i + 1]);
-                take(Ops::o_column(n + 1, lane, 0), second[i], second[i + 1]);
+                if (8 * (n + 1) < CFG.d_v()) {
+                    take(Ops::o_column(n + 1, lane, 0), second[i], second[i + 1]);
+                }
             }
         }
     }
@@ -243,9 +245,10 @@ struct WarpGroup {
         const KeyValueCache& cache = p.cache;
         if (keys > 0 && cache.pages == nullptr && there >= L::kKeys &&
             first_key + L::kKeys <= rows.new_from) {
-            load_whole<KTile>(to, source.k, p.k_strides.seq, first_key);
+            load_whole<KTile, Ops::kColumnsK>(to, source.k, p.k_strides.seq, first_key);
             if constexpr (kCopies == 2) ptx::cp_async_commit_group();
-            load_whole<VTile>(to + KTile::kBytes, source.v, p.v_strides.seq, first_key);
+            load_whole<VTile, Ops::kColumnsV>(to + KTile::kBytes, source.v, p.v_strides.seq,
+                                              first_key);
         } else {
             if (keys > 0) load_steps<kMayBegin>(to, rows, first_key, there);
             if constexpr (kCopies == 2) ptx::cp_async_commit_group();
@@ -253,10 +256,10 @@ struct WarpGroup {
         ptx::cp_async_commit_group();
     }
 
-    template <class Tile>
+    template <class Tile, int kColumns>
     __device__ __forceinline__ void load_whole(unsigned to, const unsigned short* from,
                                                long long stride, int first_key) const {
-        mma_sync::load_tile<Tile, L::kGroupThreads, true, false>(
+        mma_sync::load_tile<Tile, L::kGroupThreads, true, false, !CFG.sectors, kColumns>(
             to, from + first_key * stride, stride, L::kKeys, row_warp * 32 + lane);
     }
 
@@ -283,14 +286,16 @@ struct WarpGroup {
             }
             using K = typename Ops::template KTile<16>;
             using V = typename Ops::template VTile<16>;
-            load_step<K>(to + 16 * i * KTile::kRowBytes, place(p.k, p.k_strides, rows, page, key),
-                         p.k_strides.seq,
-                         place(cache.new_k, cache.new_k_strides, rows, rows.batch, -step.old),
-                         cache.new_k_strides.seq, step, rows.last);
-            load_step<V>(to + KTile::kBytes + 16 * i * VTile::kRowBytes,
-                         place(p.v, p.v_strides, rows, page, key), p.v_strides.seq,
-                         place(cache.new_v, cache.new_v_strides, rows, rows.batch, -step.old),
-                         cache.new_v_strides.seq, step, rows.last);
+            load_step<K, Ops::kColumnsK>(
+                to + 16 * i * KTile::kRowBytes, place(p.k, p.k_strides, rows, page, key),
+                p.k_strides.seq,
+                place(cache.new_k, cache.new_k_strides, rows, rows.batch, -step.old),
+                cache.new_k_strides.seq, step, rows.last);
+            load_step<V, Ops::kColumnsV>(
+                to + KTile::kBytes + 16 * i * VTile::kRowBytes,
+                place(p.v, p.v_strides, rows, page, key), p.v_strides.seq,
+                place(cache.new_v, cache.new_v_strides, rows, rows.batch, -step.old),
+                cache.new_v_strides.seq, step, rows.last);
         }
     }
 
@@ -309,7 +314,7 @@ struct WarpGroup {
 
     // Rows of `cached`, or where they are new, of `added`; these are written to `cached` as well if
     // `writes`.
-    template <class Tile>
+    template <class Tile, int kColumns>
     __device__ __forceinline__ void load_step(unsigned to, const unsigned short* cached,
                                               long long cached_stride, const unsigned short* added,
                                               long long added_stride, const Step& step,
@@ -317,10 +322,11 @@ struct WarpGroup {
         using Plan = mma_sync::CopyPlan<Tile, L::kGroupThreads>;
         const int thread = row_warp * 32 + lane;
         if (step.old >= min(step.there, 16)) {
-            mma_sync::load_tile<Tile, L::kGroupThreads, true, true>(
+            mma_sync::load_tile<Tile, L::kGroupThreads, true, true, !CFG.sectors, kColumns>(
                 to, Plan::source(cached, cached_stride, thread), cached_stride, step.there, thread);
             return;
         }
+        if (!Plan::has_chunk(thread)) return;
 #pragma unroll 1
         for (int i = 0; i < Plan::kRowPasses; ++i) {
             const int row = Plan::row(thread) + i * Plan::kRowsPerPass;
@@ -333,8 +339,10 @@ struct WarpGroup {
                 const int at = column + j * Plan::kChunksPerPass * 8;
                 const unsigned place =
                     to + Tile::offset(row, Plan::chunk(thread) + j * Plan::kChunksPerPass);
-                ptx::cp_async_cg_16_zfill(place, from + at, there ? 16 : 0);
-                if (is_new && writes) {
+                const bool has = Plan::template has_columns<kColumns>(thread, j);
+                ptx::cp_async_cg_16_zfill<!CFG.sectors>(place, has ? from + at : from,
+                                                        there && has ? 16 : 0);
+                if (is_new && writes && has) {
                     *reinterpret_cast<uint4*>(const_cast<unsigned short*>(old_place + at)) =
                         *reinterpret_cast<const uint4*>(from + at);
                 }
@@ -361,7 +369,8 @@ struct WarpGroup {
 #pragma unroll
                 for (int t = 0; t < kStepsQK; ++t) {
                     q[t][m][half] = real ? signed_as(rows, from[Ops::q_word(t, 0)]) : 0;
-                    q[t][m][half + 2] = real ? signed_as(rows, from[Ops::q_word(t, 1)]) : 0;
+                    const bool has = real && 16 * t + 8 < CFG.d_head;  // else there is one half
+                    q[t][m][half + 2] = has ? signed_as(rows, from[Ops::q_word(t, 1)]) : 0;
                 }
             }
 #pragma unroll

@@ -1,8 +1,8 @@
 // Whole tiles between global and shared memory, 16 bytes per thread and step.
 //
-// The threads form a rectangle of kRowsPerPass rows by kChunksPerPass chunks, the widest power
-// of two that divides a row.  128 threads, 128 columns (16 chunks): 8 rows a pass, and
-// neighbouring lanes read neighbouring chunks:
+// The threads form a rectangle of kRowsPerPass rows by kChunksPerPass chunks (common/chunks.cuh).
+// 128 threads, 128 columns (16 chunks): 8 rows a pass, and neighbouring lanes read neighbouring
+// chunks:
 //
 //     threads  0..15   row 0   | 16 chunks = 256 consecutive bytes |
 //     threads 16..31   row 1   |              ...                  |
@@ -20,8 +20,8 @@ namespace fa_tune::mma_sync {
 
 template <typename Tile, int kThreads>
 struct CopyPlan {
-    static constexpr int kChunksPerPass = Tile::kChunks & -Tile::kChunks;
-    static constexpr int kChunkPasses = Tile::kChunks / kChunksPerPass;
+    static constexpr int kChunksPerPass = chunks_at_once(Tile::kChunks);
+    static constexpr int kChunkPasses = (Tile::kChunks + kChunksPerPass - 1) / kChunksPerPass;
     static constexpr int kRowsPerPass = kThreads / kChunksPerPass;
     static constexpr int kRowPasses = Tile::kRows / kRowsPerPass;
     static constexpr int kSwizzleGroup = Tile::kEightChunkGroups ? 8 : 4;
@@ -33,6 +33,18 @@ struct CopyPlan {
     // The thread's first row and chunk.
     __device__ __forceinline__ static int row(int thread) { return thread / kChunksPerPass; }
     __device__ __forceinline__ static int chunk(int thread) { return thread % kChunksPerPass; }
+
+    // Whether rows have a chunk for the thread.
+    __device__ __forceinline__ static bool has_chunk(int thread) {
+        return Tile::kChunks % kChunksPerPass == 0 || chunk(thread) < Tile::kChunks;
+    }
+
+    // Whether its chunk in a pass is one of so many columns.
+    template <int kColumns>
+    __device__ __forceinline__ static bool has_columns(int thread, int chunk_pass) {
+        if constexpr (kColumns == Tile::kColumns) return true;
+        return 8 * (chunk(thread) + chunk_pass * kChunksPerPass) < kColumns;
+    }
 
     // Shared-memory offset of the thread's chunk in a pass.
     __device__ __forceinline__ static unsigned offset(int thread, int row_pass, int chunk_pass) {
@@ -56,10 +68,13 @@ struct CopyPlan {
 // Load a tile into `smem`.  `source` is CopyPlan::source of its row 0.
 // kAsync: by cp.async in the caller's current group, else through registers.
 // kPartial: rows from `valid_rows` on are filled with zeros and never read.
-template <typename Tile, int kThreads, bool kAsync, bool kPartial>
+// kLines: see ptx/cp_async.cuh.  kColumns: of a row of the source, behind which there are zeros.
+template <typename Tile, int kThreads, bool kAsync, bool kPartial, bool kLines = true,
+          int kColumns = Tile::kColumns>
 __device__ __forceinline__ void load_tile(unsigned smem, const unsigned short* source,
                                           long long row_stride, int valid_rows, int thread) {
     using Plan = CopyPlan<Tile, kThreads>;
+    if (!Plan::has_chunk(thread)) return;
     const long long pass_stride = row_stride * Plan::kRowsPerPass;
     uint4 staged[kAsync ? 1 : Plan::kRowPasses][kAsync ? 1 : Plan::kChunkPasses];
     // Stay on rows that exist: even a copy of no bytes wants a legal address.
@@ -73,10 +88,12 @@ __device__ __forceinline__ void load_tile(unsigned smem, const unsigned short* s
             const unsigned short* from = pass + j * Plan::kChunksPerPass * 8;
             if constexpr (!kAsync) {
                 staged[i][j] = valid ? *reinterpret_cast<const uint4*>(from) : uint4{0, 0, 0, 0};
-            } else if constexpr (kPartial) {
-                ptx::cp_async_cg_16_zfill(smem + Plan::offset(thread, i, j), from, valid ? 16 : 0);
+            } else if constexpr (kPartial || kColumns < Tile::kColumns) {
+                const bool has = Plan::template has_columns<kColumns>(thread, j);
+                ptx::cp_async_cg_16_zfill<kLines>(smem + Plan::offset(thread, i, j),
+                                                  has ? from : pass, valid && has ? 16 : 0);
             } else {
-                ptx::cp_async_cg_16(smem + Plan::offset(thread, i, j), from);
+                ptx::cp_async_cg_16<kLines>(smem + Plan::offset(thread, i, j), from);
             }
         }
         if (!kPartial || Plan::row(thread) + (i + 1) * Plan::kRowsPerPass < valid_rows) {

@@ -4,17 +4,30 @@
 
 namespace fa_tune::ptx {
 
-// shared[dst, dst + 16) = global[src, src + 16), past L1 (.cg), in the current group.
+// shared[dst, dst + 16) = global[src, src + 16), past L1 (.cg), in the current group.  kLines: L2
+// takes whole lines of 128 bytes from memory, else the sectors of 32 that are asked for.
+template <bool kLines = true>
 __device__ __forceinline__ void cp_async_cg_16(unsigned dst, const void* src) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(dst), "l"(src)
-                 : "memory");
+    if constexpr (kLines) {
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(dst), "l"(src)
+                     : "memory");
+    } else {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
+    }
 }
 
 // The same, reading only `bytes` (0 or 16) of the source and filling the rest with zeros.
+template <bool kLines = true>
 __device__ __forceinline__ void cp_async_cg_16_zfill(unsigned dst, const void* src, int bytes) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(dst), "l"(src),
-                 "r"(bytes)
-                 : "memory");
+    if constexpr (kLines) {
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(dst), "l"(src),
+                     "r"(bytes)
+                     : "memory");
+    } else {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src),
+                     "r"(bytes)
+                     : "memory");
+    }
 }
 
 // Close the current group of copies.

@@ -34,7 +34,7 @@ class TestDecodeContract(AssertedContract):
     bad_configs = (
         replace(_DEFAULT, d_head=100),
         replace(_DEFAULT, d_head=288),
-        replace(_DEFAULT, d_head_v=48),
+        replace(_DEFAULT, d_head_v=44),
         replace(_DEFAULT, d_head=96, kv_type=KVType.E4M3),
         replace(_DEFAULT, n_warps=0),
         replace(_DEFAULT, n_warps=17, B_c=272),
@@ -52,6 +52,7 @@ class TestDecodeContract(AssertedContract):
         replace(_DEFAULT, cluster=3, aligned=False),
         replace(_DEFAULT, cluster=2, aligned=False, min_blocks=2),
         replace(_DEFAULT, tile_keys=1025),
+        replace(_DEFAULT, sectors=True),
     )
 
 
@@ -212,9 +213,9 @@ def test_it_is_for_few_rows_alone() -> None:
         return _FAMILY.suits(workload, replace(_DEFAULT, B_r=rows))
 
     assert suits(1, 1)
-    assert suits(64, 1)
+    assert suits(32, 1)
     assert suits(4, 16)
-    assert not suits(65, 1)
+    assert not suits(33, 1)
     assert not suits(1, 16, rows=32)
     assert suits(3, 8, rows=32)
     assert not suits(4096, 8)

@@ -35,7 +35,7 @@ class TestSm80Contract(AssertedContract):
         replace(_DEFAULT, n_warps=64),
         replace(_DEFAULT, d_head=100),
         replace(_DEFAULT, d_head=288),
-        replace(_DEFAULT, d_head_v=48),
+        replace(_DEFAULT, d_head_v=40),
         replace(_DEFAULT, d_head_v=288),
         replace(_DEFAULT, B_r=64, n_warps=8),
         replace(_DEFAULT, B_c=40),

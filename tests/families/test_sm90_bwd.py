@@ -43,7 +43,7 @@ class TestSm90BackwardContract(SaidContract):
     compute_capability = (9, 0)
     refusing = ((8, 0), (8, 6), (8, 9), (10, 0), (12, 0))
     bad_configs = (
-        replace(DEFAULT, d_head=80),
+        replace(DEFAULT, d_head=84),
         replace(DEFAULT, d_head_v=64),
         replace(DEFAULT, B_r=128),
         replace(DEFAULT, B_c=64),
@@ -107,7 +107,7 @@ def test_a_set_has_the_default_and_what_repeats_the_same_bits(
     assert passes == ({True} if d_head > 128 else {False, True})
 
 
-@pytest.mark.parametrize(("d_head", "d_head_v"), [(80, 0), (256, 128), (128, 64)])
+@pytest.mark.parametrize(("d_head", "d_head_v"), [(84, 0), (256, 128), (128, 64)])
 def test_other_heads_have_no_sets_and_a_reason(d_head: int, d_head_v: int) -> None:
     for key in ("fast", "tune", "all"):
         assert FAMILY.configs(key, d_head=d_head, d_head_v=d_head_v) == []

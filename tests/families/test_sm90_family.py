@@ -36,7 +36,7 @@ class TestSm90Contract(SaidContract):
     compute_capability = (9, 0)
     refusing = ((8, 0), (8, 6), (8, 9), (10, 0), (12, 0))
     bad_configs = (
-        replace(DEFAULT, d_head=72),
+        replace(DEFAULT, d_head=76),
         replace(DEFAULT, d_head=320),
         replace(DEFAULT, d_head_v=8),
         replace(DEFAULT, d_head_v=272),
@@ -119,7 +119,7 @@ def test_a_head_dimension_of_values_that_says_nothing_is_left_out() -> None:
     assert replace(DEFAULT, d_head_v=128) == DEFAULT
     assert get_configs("fast", d_head=128, d_head_v=128) == get_configs("fast", d_head=128)
     assert get_configs("tune", d_head=64, d_head_v=64) == get_configs("tune", d_head=64)
-    assert get_configs("fast", d_head=128, d_head_v=24) == []
+    assert get_configs("fast", d_head=128, d_head_v=28) == []
 
 
 @pytest.mark.all_kernels
@@ -142,7 +142,7 @@ def test_the_fast_set_compiles_without_serialised_products_or_spills(
     passed("sm90 fast", requests)
 
 
-@pytest.mark.parametrize("d_head", [*sorted(TILES), 144, 160, 240])
+@pytest.mark.parametrize("d_head", [*sorted(TILES), 72, 88, 144, 160, 240])
 def test_the_fast_set_is_small_and_holds_the_default(d_head: int) -> None:
     for dtype in DType:
         configs = get_configs("fast", dtypes=[dtype], d_head=d_head)
@@ -181,7 +181,7 @@ def test_default_tiles_are_near_the_fastest_that_were_measured() -> None:
             assert speed > cudnn, workload.key
 
 
-@pytest.mark.parametrize("d_head", [64, 80, 128])
+@pytest.mark.parametrize("d_head", [64, 72, 80, 128])
 @pytest.mark.parametrize("causal", [False, True])
 def test_default_tiles_run_and_are_of_the_fast_set(d_head: int, causal: bool) -> None:
     for dtype, length, batch in itertools.product(DType, (16, 197, 257, 512, 1024, 4096), (1, 64)):
@@ -270,7 +270,7 @@ def test_d_head_256_has_a_default_of_its_own_without_windows_and_the_like(dtype:
     assert {sets.default_for(w) for w in others} == {usual}
 
 
-@pytest.mark.parametrize("d_head", [32, 72, 272, 512])
+@pytest.mark.parametrize("d_head", [32, 76, 272, 512])
 def test_a_d_head_without_tiles_has_no_sets_and_one_reason(d_head: int) -> None:
     assert [get_configs(key, d_head=d_head) for key in ("fast", "tune", "prog", "all")] == [[]] * 4
     rejected = constraints(default_config(d_head, DType.BF16), H200)

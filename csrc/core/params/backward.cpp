@@ -11,6 +11,7 @@ namespace fa_tune::core {
 namespace {
 
 constexpr std::int64_t kPaddedTo = 128;  // rows of a head in the workspace
+constexpr std::int64_t kColumns = 32;    // of sums of dQ there: a multiple
 constexpr double kL2Share = 0.6;         // for the heads at work
 constexpr std::int64_t kMaxGroupedHeads = 256;
 constexpr std::int64_t kTileKeys = 128;
@@ -30,7 +31,8 @@ std::int64_t kv_heads_of_all(const fa_tune_problem& problem) {
 std::int64_t workspace(const fa_tune_launch_plan& plan, const fa_tune_problem& problem) {
     std::int64_t words = 2 * rows_of_all(problem);  // statistics
     if (plan.sum_rows > 0) {
-        words += rows_of_all(problem) * problem.d_head;
+        const std::int64_t groups = (problem.d_head + kColumns - 1) / kColumns;
+        words += rows_of_all(problem) * groups * kColumns;
     }
     return words * static_cast<std::int64_t>(sizeof(float));
 }

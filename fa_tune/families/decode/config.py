@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from fa_tune.core.workload import DType
+from fa_tune.families.constraints import whole_chunk_groups
 from fa_tune.families.fields import (
+    CPP_D_V,
     Choice,
     ConfigBase,
     choice_field,
@@ -50,6 +52,13 @@ class KVType(Choice):
 class DecodeConfig(ConfigBase):
     """One point of the family's knobs, totally ordered by its fields in this order."""
 
+    CPP_METHODS = f"""
+{CPP_D_V}
+    // Columns of tiles, whole k-steps: copies add zeros behind d_head and d_v.
+    FA_HOST_DEVICE constexpr int padded_d() const {{ return (d_head + 15) / 16 * 16; }}
+    FA_HOST_DEVICE constexpr int padded_d_v() const {{ return (d_v() + 15) / 16 * 16; }}
+
+"""
     HEAD = "decode({c.dtype.name}, {c.d_head}, {c.B_r}, {c.B_c}, {c.n_warps})"
 
     dtype: DType = tuple_field("element type of Q and O, and of K and V but with `e4m3`")
@@ -114,6 +123,13 @@ class DecodeConfig(ConfigBase):
         later=True,
     )
 
+    sectors: bool = flag_field(
+        "sectors",
+        "copies of K and V take from memory the sectors of 32 bytes that they need, in place of "
+        "whole lines of 128, which the next head shares",
+        later=True,
+    )
+
     def with_ring_kib(self, kib: int) -> DecodeConfig:
         """This tile with the ring that fills so many KiB; `former.toml` calls it."""
         return replace(self, stages=self.stages_in(kib << 10))
@@ -137,6 +153,11 @@ class DecodeConfig(ConfigBase):
         return (self.d_head + self.d_v) * self.kv_bytes
 
     @property
+    def has_whole_lines(self) -> bool:
+        """Whether rows of K and V are lines of 128 bytes."""
+        return all(d * self.kv_bytes % 128 == 0 for d in (self.d_head, self.d_v))
+
+    @property
     def threads(self) -> int:
         """Threads per CTA."""
         return 32 * self.n_warps
@@ -150,8 +171,9 @@ class DecodeConfig(ConfigBase):
     def smem_bytes(self) -> int:
         """Dynamic shared memory: kernels/decode/layout.cuh, Layout."""
         keys = self.B_c // self.groups
-        ring = self.stages * keys * (self.d_head + self.d_v) * self.kv_bytes
-        sums = self.B_r * 4 * self.d_v
+        row, row_v = whole_chunk_groups(self.d_head), whole_chunk_groups(self.d_v)
+        ring = self.stages * keys * (row + row_v) * self.kv_bytes
+        sums = self.B_r * 4 * row_v
         parts = (16 + 8) * self.B_r * self.d_v // 4 if self.cluster > 1 else 0
-        queries = self.B_r * self.d_head * self.dtype.size_bytes if self.shared_queries else 0
+        queries = self.B_r * row * self.dtype.size_bytes if self.shared_queries else 0
         return self.groups * (max(ring, sums) + 8 * self.B_r) + queries + 16 + parts

@@ -8,9 +8,9 @@ from __future__ import annotations
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.model import Rejected
 from fa_tune.families.constraints import (
-    WHOLE_CHUNK_GROUPS,
     Rule,
     broken_rule,
+    chunks_at_once,
     smem_does_not_fit,
     too_old,
 )
@@ -25,20 +25,26 @@ from fa_tune.families.decode.config import (
 )
 
 MAX_WARPS = 16
-CHUNK_BYTES = 16  # of a copy between global and shared memory
 OPERANDS = 4096  # most elements of O, and of Q, in the registers of a warp
 
 
 def _copies_divide(config: DecodeConfig) -> bool:
-    for columns in (config.d_head, config.d_v):
-        chunks = columns * config.kv_bytes // CHUNK_BYTES
-        if MMA_K * (chunks & -chunks) % (32 * config.row_warps):
-            return False
-    return True
+    padded = (-(-d // MMA_K) * MMA_K for d in (config.d_head, config.d_v))
+    rows = (d * config.kv_bytes // 2 for d in padded)  # of 16-bit elements
+    return all(MMA_K * chunks_at_once(d) % (32 * config.row_warps) == 0 for d in rows)
 
 
 CONSTRAINTS: tuple[Rule[DecodeConfig], ...] = (
-    *WHOLE_CHUNK_GROUPS,
+    (
+        "d_head_whole_chunks",
+        "d_head must be a multiple of 8 between 32 and 256",
+        lambda c: 32 <= c.d_head <= 256 and c.d_head % 8 == 0,
+    ),
+    (
+        "d_head_v_whole_chunks",
+        "d_head_v must be 0, as d_head, or a multiple of 8 between 32 and 256",
+        lambda c: 32 <= c.d_v <= 256 and c.d_v % 8 == 0,
+    ),
     (
         "e4m3_whole_chunk_groups",
         "e4m3 needs multiples of 64 as d_head and d_head_v: half of the chunks",
@@ -108,6 +114,11 @@ CONSTRAINTS: tuple[Rule[DecodeConfig], ...] = (
                 and not c.by_rows
             )
         ),
+    ),
+    (
+        "sectors_share_lines",
+        "rows of whole lines of 128 bytes have no sectors to choose",
+        lambda c: not (c.sectors and c.has_whole_lines),
     ),
     (
         "tile_keys_in_range",

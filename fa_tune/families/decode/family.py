@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from fa_tune.core.arch import ArchLimits
-from fa_tune.core.workload import FEW_ROWS, FORWARD, DType, Workload
+from fa_tune.core.workload import FORWARD, MOST_TILE_ROWS, DType, Workload
 from fa_tune.families import computed
 from fa_tune.families.decode import clusters, sets
 from fa_tune.families.decode import constraints as rules
@@ -165,7 +165,7 @@ def counter_bytes(config: DecodeConfig) -> int:
 def _is_full(config: DecodeConfig, *workloads: Workload) -> bool:
     """Whether a tile is as large as several of them are, and not too large for any of them."""
     least = min(w.rows_of_kv_head for w in workloads)
-    return FEW_ROWS <= config.B_r < 2 * least
+    return MOST_TILE_ROWS <= config.B_r < 2 * least
 
 
 def _tiles_of(workload: Workload, rows: int) -> int:

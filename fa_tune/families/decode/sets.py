@@ -139,7 +139,7 @@ def _of_tiles(heads: Heads, dtype: DType, rows: int, tiles: Tiles) -> DecodeConf
     shared = _of_few_keys(shared, tiles)
     if not tiles.keys and tiles.density >= tiles.bounds.counted and tiles.sequences != 1:
         shared = counting(shared)
-    shared = _with_end(shared)
+    shared = _with_sectors(_with_end(shared), tiles)
     early = replace(shared, dependent=tiles.read_ns(shared) <= tiles.bounds.early_ns)
     return early if constraints(early, tiles.arch) is None else shared
 
@@ -243,6 +243,17 @@ def _with_end(tile: DecodeConfig) -> DecodeConfig:
     return replace(tile, by_rows=tile.B_r > MMA_M and tile.combine is not Combine.ALL)
 
 
+def _with_sectors(tile: DecodeConfig, tiles: Tiles) -> DecodeConfig:
+    """With sectors, where heads share lines that L2 does not keep from one to the next: CTAs with
+    several tiles each are in different heads' keys, and so are tiles of unlike lengths.  Rows that
+    are no whole 64 bytes, what memory gives at a time, are faster so anyway."""
+    if tile.has_whole_lines or tile.kv_type is not KVType.SAME:
+        return tile
+    apart = not tiles.keys or tiles.density > tile.ctas_per_sm
+    odd = any(d * tile.kv_bytes % 64 for d in (tile.d_head, tile.d_v))
+    return replace(tile, sectors=apart or odd)
+
+
 def _with_combine(tile: DecodeConfig, rows: int, tiles: Tiles) -> DecodeConfig:
     """The tile with its parts combined by all of its CTAs, where there are many parts: with few
     tiles, as few heads of K and V make."""
@@ -297,6 +308,8 @@ def _fast(heads: Heads, dtype: DType) -> Iterator[DecodeConfig]:
         wide = _best(heads, dtype, rows)
         for tile in _of_shares(heads, dtype, rows, (best, deeper, wide)):
             yield _with_end(tile)
+            if not tile.has_whole_lines:
+                yield replace(_with_end(tile), sectors=True)
         if rows <= WIDE_ROWS:
             yield replace(of_two(heads, dtype, rows), stages=2, cluster=2)
             yield from _of_clusters(wide, deeper if rows == MMA_M and wide == best else None)

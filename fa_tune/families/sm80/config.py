@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fa_tune.core.workload import DType, Workload
+from fa_tune.families.constraints import whole_chunk_groups
 from fa_tune.families.fields import (
     CPP_D_V,
     Choice,
@@ -30,13 +31,15 @@ BARRIER_BYTES = 1024  # room for the tags of blocks and the mbarriers, behind th
 _CPP_METHODS = f"""
 {CPP_D_V}
     // Dynamic shared memory of one CTA in bytes: Q (later O), and kv_stages blocks of K and of V.
-    // With ping_pong O has rows of its own, rows are whole panels of 64 columns, and tags and
-    // barriers follow.
+    // Rows are whole groups of 32 columns; with ping_pong of 64, O has rows of its own, and tags
+    // and barriers follow.
     FA_HOST_DEVICE constexpr int smem_bytes(int elem_size = 2) const {{
-        const int kv_rows = kv_stages * B_c, more = d_head > d_v() ? d_head : d_v();
+        const int kv_rows = kv_stages * B_c;
         const int panels = (d_head + 63) / 64 + (d_v() + 63) / 64;
-        return ping_pong ? (B_r + kv_rows) * panels * 64 * elem_size + 1024
-                         : (B_r * more + kv_rows * (d_head + d_v())) * elem_size;
+        const int row = (d_head + 31) / 32 * 32, row_v = (d_v() + 31) / 32 * 32;
+        return ping_pong
+                   ? (B_r + kv_rows) * panels * 64 * elem_size + 1024
+                   : (B_r * (row > row_v ? row : row_v) + kv_rows * (row + row_v)) * elem_size;
     }}
 
     // CTAs that max_smem_bytes of shared memory per multiprocessor hold, each with the 1 KiB
@@ -137,12 +140,13 @@ class FlashForwardKernelConfig(ConfigBase):
 
     @property
     def smem_bytes(self) -> int:
-        """Dynamic shared memory: Q (later O), and kv_stages blocks of K and of V.  With
-        ping_pong O has rows of its own, rows are whole panels of 64 columns, and tags and
-        barriers follow."""
+        """Dynamic shared memory: Q (later O), and kv_stages blocks of K and of V.  Rows are whole
+        groups of 32 columns; with ping_pong of 64, O has rows of its own, and tags and barriers
+        follow."""
         kv_rows = self.kv_stages * self.B_c
         if not self.ping_pong:
-            elements = self.B_r * max(self.d_head, self.d_v) + kv_rows * (self.d_head + self.d_v)
+            row, row_v = whole_chunk_groups(self.d_head), whole_chunk_groups(self.d_v)
+            elements = self.B_r * max(row, row_v) + kv_rows * (row + row_v)
             return elements * self.dtype.size_bytes
         panels = -(-self.d_head // PANEL_COLUMNS) - (-self.d_v // PANEL_COLUMNS)
         elements = (self.B_r + kv_rows) * panels * PANEL_COLUMNS

@@ -8,9 +8,9 @@ from __future__ import annotations
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.model import Rejected
 from fa_tune.families.constraints import (
-    WHOLE_CHUNK_GROUPS,
     Rule,
     broken_rule,
+    chunks_at_once,
     smem_does_not_fit,
     too_old,
 )
@@ -18,7 +18,6 @@ from fa_tune.families.sm80.config import FlashForwardKernelConfig, ProductOrder
 
 MMA_M = 16  # rows of one m16n8k16 tile
 MMA_K = 16  # its k-step, and what one "k-tile" means in the config
-CHUNK_ELEMENTS = 8  # elements of one 16-byte copy
 BOX_ROWS = 256  # most rows of one bulk tensor copy
 PING_PONG_CAPABILITY = (9, 0)
 
@@ -31,8 +30,7 @@ def _divides_evenly(config: FlashForwardKernelConfig) -> bool:
     """Whether copy passes cover Q and blocks of K and V.  Of one row a pass covers as many chunks
     as the power of two in a row's chunks."""
     blocks = ((config.B_r, config.d_head), (config.B_c, config.d_head), (config.B_c, config.d_v))
-    chunks = [(rows, d // CHUNK_ELEMENTS) for rows, d in blocks]
-    return all(rows * (n & -n) % config.threads == 0 for rows, n in chunks)
+    return all(rows * chunks_at_once(d) % config.threads == 0 for rows, d in blocks)
 
 
 CONSTRAINTS: tuple[Rule[FlashForwardKernelConfig], ...] = (
@@ -41,7 +39,16 @@ CONSTRAINTS: tuple[Rule[FlashForwardKernelConfig], ...] = (
         "n_warps must be between 1 and 32, the warps of one CTA",
         lambda c: 1 <= c.n_warps <= 32,
     ),
-    *WHOLE_CHUNK_GROUPS,
+    (
+        "d_head_whole_k_steps",
+        "d_head must be a multiple of 16 between 32 and 256, whole k-steps",
+        lambda c: 32 <= c.d_head <= 256 and c.d_head % MMA_K == 0,
+    ),
+    (
+        "d_head_v_whole_k_steps",
+        "d_head_v must be 0, as d_head, or a multiple of 16 between 32 and 256",
+        lambda c: 32 <= c.d_v <= 256 and c.d_v % MMA_K == 0,
+    ),
     (
         "warps_own_whole_mma_tiles",
         "B_r must be a multiple of 16 * n_warps, so that every warp owns whole 16-row mma tiles",

@@ -50,7 +50,7 @@ class Sm80Family(TemplateFamily[FlashForwardKernelConfig]):
         """What runs on every device of the family and was fastest, or near it, of all that do
         at every length on an H200: 32 rows per warp while O fits the registers, else 16."""
         size = sized_as(d_head, d_head_v)
-        load_tiles = (1, 1, 1) if size <= 64 else (2, 2, 2)
+        load_tiles = (1, 1, 1) if size <= 64 or d_head % 32 else (2, 2, 2)
         blocks = (128, 128, 4) if size <= 64 else (128, 64, 4) if size <= 128 else (64, 64, 4)
         return FlashForwardKernelConfig(
             dtype,

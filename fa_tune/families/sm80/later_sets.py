@@ -155,7 +155,7 @@ def _can_run(config: FlashForwardKernelConfig) -> bool:
 
     With a d_head that none can have every config is kept: their rejection tells why."""
     broken = [name for name, _, holds in CONSTRAINTS if not holds(config)]
-    heads = {"d_head_whole_chunk_groups", "d_head_v_whole_chunk_groups"}
+    heads = {"d_head_whole_k_steps", "d_head_v_whole_k_steps"}
     return not broken or not heads.isdisjoint(broken)
 
 

@@ -22,6 +22,7 @@ from fa_tune.families.fields import (
     tuple_field,
 )
 
+MMA_K = 16  # the k-step of a wgmma with 16-bit elements
 GROUP_ROWS = 64  # of a wgmma, and so of a consumer warpgroup
 PANEL_COLUMNS = 64  # 128 bytes, the widest swizzle
 BARRIER_BYTES = 8
@@ -90,6 +91,10 @@ class Sm90Config(ConfigBase):
     // Whether O leaves by a place of its own, because Q of the next tile comes before O is there.
     FA_HOST_DEVICE constexpr bool o_apart() const {{ return cross_tile_overlap && q_stages == 1; }}
 {CPP_D_V}
+    // Columns of tiles, whole k-steps: copies add zeros behind d_head and d_v.
+    FA_HOST_DEVICE constexpr int padded_d() const {{ return (d_head + 15) / 16 * 16; }}
+    FA_HOST_DEVICE constexpr int padded_d_v() const {{ return (d_v() + 15) / 16 * 16; }}
+
     // Query rows per CTA.
     FA_HOST_DEVICE constexpr int B_r() const {{ return 64 * mma_warpgroups; }}
 
@@ -211,9 +216,14 @@ class Sm90Config(ConfigBase):
         return (q + kv + o) * self.dtype.size_bytes + small
 
     @property
+    def padded_d_v(self) -> int:
+        """Columns of a tile of V and O, whole k-steps: copies add zeros behind d_v."""
+        return -(-self.d_v // MMA_K) * MMA_K
+
+    @property
     def operand_registers(self) -> int:
         """Registers per thread of O, S and P."""
-        return self.d_v // 2 + self.B_c // 2 + self.B_c // 4
+        return self.padded_d_v // 2 + self.B_c // 2 + self.B_c // 4
 
     @property
     def register_budget(self) -> int:

@@ -10,35 +10,36 @@ from fa_tune.core.model import Rejected
 from fa_tune.families.constraints import Rule, broken_rule, not_exactly, smem_does_not_fit
 from fa_tune.families.sm90.config import (
     ENTRY_OVERHEAD,
+    MMA_K,
     REGISTER_BUDGET,
     Rescale,
     Sm90Config,
 )
 
-MMA_K = 16  # the k-step of a wgmma with 16-bit elements
+COPIED = 8  # elements of 16 bytes, which rows are multiples of
 
 
 def holds_d_head(d_head: int) -> bool:
     """Whether there are kernels for it."""
-    return 64 <= d_head <= 256 and d_head % MMA_K == 0
+    return 64 <= d_head <= 256 and d_head % COPIED == 0
 
 
 def holds_d_v(d_v: int) -> bool:
     """Whether there are kernels for values and outputs of it."""
-    return 16 <= d_v <= 256 and d_v % MMA_K == 0
+    return 16 <= d_v <= 256 and d_v % COPIED == 0
 
 
 def _rows_have_room(c: Sm90Config) -> bool:
     """Whether exponentials come before the wait for the last product, as softmax.cuh has it."""
     alone = c.mma_warpgroups == 2 and c.min_ctas_per_sm == 1
-    registers = 2 * c.d_v + 3 * c.B_c <= 704
+    registers = 2 * c.padded_d_v + 3 * c.B_c <= 704
     in_place = c.rescale >= Rescale.STALE_MAX and c.overlap
-    return in_place and alone and c.B_c >= 64 and c.d_v <= 128 and registers
+    return in_place and alone and c.B_c >= 64 and c.padded_d_v <= 128 and registers
 
 
 def _max_may_be_first(c: Sm90Config) -> bool:
     """Whether maxima may come before exponentials, as softmax.cuh has it."""
-    registers = 2 * c.d_v + 3 * c.B_c <= 704
+    registers = 2 * c.padded_d_v + 3 * c.B_c <= 704
     stale = c.rescale in (Rescale.STALE_MAX, Rescale.WATCHED_MAX)
     return stale and c.mma_warpgroups > 1 and registers
 
@@ -46,13 +47,12 @@ def _max_may_be_first(c: Sm90Config) -> bool:
 CONSTRAINTS: tuple[Rule[Sm90Config], ...] = (
     (
         "d_head_fits_a_wgmma",
-        "d_head must be a multiple of 16 between 64 and 256, k-steps and columns of one wgmma",
+        "d_head must be a multiple of 8 between 64 and 256",
         lambda c: holds_d_head(c.d_head),
     ),
     (
         "d_head_v_fits_a_wgmma",
-        "d_head_v must be 0, as d_head, or a multiple of 16 between 16 and 256, columns of one "
-        "wgmma",
+        "d_head_v must be 0, as d_head, or a multiple of 8 between 16 and 256",
         lambda c: holds_d_v(c.d_v),
     ),
     (
@@ -144,7 +144,7 @@ def _registers_do_not_fit(config: Sm90Config) -> Rejected | None:
             f"{config.mma_warpgroups * config.min_ctas_per_sm} mma_warpgroups on a multiprocessor "
             f"there are {budget} for them",
         )
-    accumulators = max(config.d_v, config.B_c) // 2
+    accumulators = max(config.padded_d_v, config.B_c) // 2
     if accumulators + ENTRY_OVERHEAD > config.entry_registers:
         return Rejected(
             "wgmma_fits_at_entry",

@@ -41,6 +41,11 @@ class Sm90Family(TemplateFamily[Sm90Config]):
     def compile_arch(self, limits: ArchLimits) -> str:
         return f"{limits.arch}a"
 
+    def suits(self, workload: Workload, config: Sm90Config | None = None) -> bool:
+        """Small tiles where queries are few."""
+        few = config is None or sets.suits_queries(config, workload.seq_len_q)
+        return few and super().suits(workload, config)
+
     def default_for(self, workload: Workload, limits: ArchLimits) -> Sm90Config:
         """As `default_config`, with another tile or maxima where that is faster."""
         return sets.default_for(workload)

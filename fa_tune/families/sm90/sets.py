@@ -68,6 +68,7 @@ _ONE_Q_3 = f"stages_3+pingpong+overlap+{_STALE}"
 _ALONE = f"{_FREE}+{_STALE}+min_ctas_per_sm_3"
 _ONE_TILE = "stages_2+pingpong+overlap+stale_max+longest_first"
 _EARLY = "early_test_wait"
+_PAIR = f"{_FREE}+{_STALE}+min_ctas_per_sm_2"
 _TURNS = f"{_BEST}+rows_in_turn"
 _TURNS_3 = _TURNS.replace("stages_2", "stages_3", 1)
 _ADAPTIVE = f"{_BEST}+adaptive_max"
@@ -97,6 +98,8 @@ FAST: dict[int, Listed] = {
     80: (
         *(("128x128", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
         *(("192x80", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
+        *(("64x64", words) for words in (_PAIR, f"{_PAIR}+{_EARLY}")),
+        *(("128x64", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
     ),
     # 192x96 is 5 % faster on long sequences, but keeps a word of a thread in local memory.
     96: (*(("128x128", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),),
@@ -109,6 +112,8 @@ FAST: dict[int, Listed] = {
         *(("128x128", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
         *(("128x128", words) for words in (f"{_FREE}+{_STALE}", _ONE_Q)),
         *(("192x80", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
+        *(("64x64", words) for words in (_PAIR, f"{_PAIR}+{_EARLY}")),
+        *(("128x64", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
     ),
     192: (
         *(("128x80", words) for words in (_BEST, f"{_BEST}+{_EARLY}", _ONE_Q)),
@@ -196,10 +201,12 @@ def default_config(d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90Confi
 # Other tiles than the usual one, by d_head: consumer warpgroups, B_c, CTAs on a multiprocessor, and
 # how many times as long a row and a key of them take.
 SMALL_TILE = (1, 64, 3)  # fewer keys that no query sees; CTAs take turns
+SHORT_TILE, NARROW_TILE = (1, 64, 2), (2, 64, 1)  # above d_head 64, where few queries are
+FEW_QUERIES = 128  # for them
 OTHER_TILES = {
     64: (((4, 64, 1), 1.06), (SMALL_TILE, 1.25)),
-    80: (((3, 80, 1), 1.04),),
-    128: (((3, 80, 1), 1.04),),
+    80: (((3, 80, 1), 1.04), (SHORT_TILE, 1.4), (NARROW_TILE, 1.13)),
+    128: (((3, 80, 1), 1.04), (SHORT_TILE, 1.4), (NARROW_TILE, 1.13)),
 }
 MULTIPROCESSORS = 132  # of the boards that the defaults were measured on
 LEAST_WATCHED = 1024  # keys, with a causal mask
@@ -248,10 +255,18 @@ def _sees_few_keys(w: Workload) -> bool:
 def _by_tiles(usual: Sm90Config, w: Workload) -> Sm90Config:
     """With the tile that takes least time by the rows and keys that it visits."""
     costs = {usual: _visited(usual, w)}
-    for tile, cost in OTHER_TILES.get(w.d_head, ()):
+    for tile, cost in OTHER_TILES.get(usual.padded_d_v, ()):
         config = _with_tile(usual, w, tile)
-        costs[config] = cost * _visited(config, w)
+        if suits_queries(config, w.seq_len_q):
+            costs[config] = cost * _visited(config, w)
     return min(costs, key=costs.__getitem__)
+
+
+def suits_queries(config: Sm90Config, queries: int) -> bool:
+    """Whether there are so few queries, if the tile is one for few."""
+    tile = config.mma_warpgroups, config.B_c, config.min_ctas_per_sm
+    small = 64 < config.d_head <= 128 and tile in (SHORT_TILE, NARROW_TILE)
+    return queries <= FEW_QUERIES or not small
 
 
 def _with_tile(usual: Sm90Config, w: Workload, tile: tuple[int, int, int]) -> Sm90Config:

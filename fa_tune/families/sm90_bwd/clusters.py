@@ -35,7 +35,7 @@ def clustered(
     if cluster == 1:
         small = config.d_head == 64 and not masked
         return apart if small and _are_long(config, workload, limits) else config
-    meets = config.d_head != 64 and (masked or config.same_step)
+    meets = config.d_head != 64 and (masked or config.padded_d == 96)
     return replace(meeting if meets else apart, cluster=cluster)
 
 
@@ -53,7 +53,7 @@ def of_sizes(config: Sm90BackwardConfig) -> Iterator[Sm90BackwardConfig]:
 
 def _forms(config: Sm90BackwardConfig) -> tuple[Sm90BackwardConfig, Sm90BackwardConfig]:
     """For clusters: warpgroups that do not wait for each other, and those that do."""
-    apart = replace(config, q_stages=3, two_pass=False, turns=False, dynamic=False, same_step=False)
+    apart = Sm90BackwardConfig(config.dtype, config.d_head, config.B_r, config.B_c, 3)
     return apart, replace(apart, q_stages=3 if config.d_head == 64 else 2, same_step=True)
 
 

@@ -10,6 +10,7 @@ from typing import Self
 
 from fa_tune.core.workload import DType
 from fa_tune.families.fields import (
+    CPP_D_V,
     ConfigBase,
     d_head_v_field,
     flag_field,
@@ -23,6 +24,12 @@ DO_STAGES, DS_STAGES, DQ_V_STAGES = 2, 2, 2
 WIDE_ROWS = 64  # above d_head 128: keys of half of a tile, and queries of a step
 SMALL_BYTES = 512  # barriers and slots of tiles
 PANEL_COLUMNS = 64  # shared memory has whole panels of so many
+TILE_D = (64, 96, 128, 192, 256)  # head dimensions of tiles
+
+
+def rows_of_step(d_head: int) -> int:
+    """Query rows of a step: two warpgroups have 64 x 64 of dQ each, or half of its columns."""
+    return 128 if d_head <= 64 else 64
 
 
 @dataclass(frozen=True, order=True)
@@ -30,6 +37,16 @@ class Sm90BackwardConfig(ConfigBase):
     """One point of the family's knobs, totally ordered by its fields in this order."""
 
     HEAD = "sm90_bwd({c.dtype.name}, {c.d_head}, {c.B_r}, {c.B_c})"
+    CPP_METHODS = f"""
+{CPP_D_V}
+    // Columns of tiles: copies add zeros behind d_head and d_v.
+    FA_HOST_DEVICE constexpr int padded_d() const {{ return padded(d_head); }}
+    FA_HOST_DEVICE constexpr int padded_d_v() const {{ return padded(d_v()); }}
+    FA_HOST_DEVICE static constexpr int padded(int d) {{
+        return d <= 64 ? 64 : d <= 96 ? 96 : d <= 128 ? 128 : d <= 192 ? 192 : 256;
+    }}
+
+"""
 
     dtype: DType = tuple_field("element type of Q, K, V and O")
     d_head: int = tuple_field("head dimension")
@@ -67,6 +84,11 @@ class Sm90BackwardConfig(ConfigBase):
         return replace(self, q_stages=3, two_pass=True, turns=True, same_step=False)
 
     @property
+    def padded_d(self) -> int:
+        """Columns of tiles: copies add zeros behind d_head."""
+        return next(d for d in TILE_D if d >= self.d_head or d == TILE_D[-1])
+
+    @property
     def is_wide(self) -> bool:
         """Whether dK and dV of 64 keys take up the registers of both warpgroups."""
         return self.d_head > 128
@@ -97,7 +119,7 @@ class Sm90BackwardConfig(ConfigBase):
     @property
     def _wide_smem_bytes(self) -> int:
         of_k, of_v = (_row_bytes(d, self.dtype) for d in (self.d_head, self.d_v))
-        parts = 2 if self.d_head == 256 else 1
+        parts = 2 if self.padded_d == 256 else 1
         q_parts, do_parts = (self.q_stages + 2, 4) if parts == 2 else 2 * (self.q_stages,)
         blocks = WIDE_ROWS * ((parts + q_parts) * of_k + (parts + do_parts) * of_v) // parts
         statistics = 4 * WIDE_ROWS * (q_parts + do_parts)

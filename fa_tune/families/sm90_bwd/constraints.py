@@ -6,18 +6,24 @@ from __future__ import annotations
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.model import Rejected
 from fa_tune.families.constraints import Rule, broken_rule, not_exactly, smem_does_not_fit
-from fa_tune.families.sm90_bwd.config import KEYS, Sm90BackwardConfig
+from fa_tune.families.sm90_bwd.config import KEYS, Sm90BackwardConfig, rows_of_step
 
-ROWS = {64: 128, 96: 64, 128: 64, 192: 64, 256: 64}  # query rows of a step, by head dimension
 OTHER_V = (192, 128)  # head dimensions of Q and V
 MAX_CLUSTER = 8  # CTAs, on every device
+WIDEST_CLUSTERED = 128  # d_head
 REGISTERS = 224  # of a thread, for what dQ's pass accumulates and multiplies
+
+
+def holds_d_head(d_head: int) -> bool:
+    """Whether there are kernels for such Q and K."""
+    return 64 <= d_head <= 256 and d_head % 8 == 0
+
 
 CONSTRAINTS: tuple[Rule[Sm90BackwardConfig], ...] = (
     (
         "d_head_fits_registers",
-        "d_head must be 64, 96, 128, 192 or 256",
-        lambda c: c.d_head in ROWS,
+        "d_head must be a multiple of 8 between 64 and 256",
+        lambda c: holds_d_head(c.d_head),
     ),
     (
         "d_head_v_has_kernels",
@@ -39,7 +45,7 @@ CONSTRAINTS: tuple[Rule[Sm90BackwardConfig], ...] = (
         "warpgroups_share_dq",
         "B_r must be 128 at d_head 64 and 64 above, for two warpgroups to have up to 64 x 64 of dQ "
         "each",
-        lambda c: c.B_r == ROWS[c.d_head],
+        lambda c: c.B_r == rows_of_step(c.d_head),
     ),
     (
         "keys_are_two_warpgroups",
@@ -56,7 +62,7 @@ CONSTRAINTS: tuple[Rule[Sm90BackwardConfig], ...] = (
     (
         "dq_keys_fit_registers",
         "dQ, S and dP of dq_keys keys need more registers than a thread has",
-        lambda c: not c.two_pass or c.d_head // 2 + c.dq_keys // 4 * 5 <= REGISTERS,
+        lambda c: not c.two_pass or c.padded_d // 2 + c.dq_keys // 4 * 5 <= REGISTERS,
     ),
     (
         "dq_keys_have_a_pass",

@@ -14,8 +14,13 @@ from fa_tune.families import computed
 from fa_tune.families.axes import Axes, expand
 from fa_tune.families.plan import CallPlan, Grid, LaunchPlan
 from fa_tune.families.sm90_bwd import clusters
-from fa_tune.families.sm90_bwd.config import KEYS, PADDED_TO, Sm90BackwardConfig
-from fa_tune.families.sm90_bwd.constraints import OTHER_V, ROWS, constraints
+from fa_tune.families.sm90_bwd.config import (
+    KEYS,
+    PADDED_TO,
+    Sm90BackwardConfig,
+    rows_of_step,
+)
+from fa_tune.families.sm90_bwd.constraints import OTHER_V, constraints, holds_d_head
 from fa_tune.families.template import TemplateFamily
 from fa_tune.operations.forward.cases import example
 from fa_tune.operations.traits import Traits
@@ -24,7 +29,9 @@ COUNTER_BYTES = 8  # of the dynamic scheduler: kernels/common/problem.cuh, Sched
 BOX_ROWS = 64  # of what a warpgroup copies at a time
 THREADS = 384  # two warpgroups that compute and one that loads
 PREPARE_THREADS, FINISH_THREADS = 1024, 256  # of what is done to each row of O, and of dQ
-SHORT, SHORTEST = 768, 384  # queries; see default_for
+SHORT = 768  # queries, up to which warpgroups meet at d_head 64
+# Queries up to which there are two passes, by columns of tiles, without a mask and with one.
+TWO_PASSES = {64: (128, 0), 96: (384, 384), 128: (384, 768)}
 HOPPER = limits((9, 0))
 MOST_CLUSTERED = 2 * HOPPER.multiprocessors  # tiles, of what clusters are tried with
 _WIDE_DQ_KEYS = {192: (64, 80), 256: (48,)}  # by head dimension
@@ -67,11 +74,12 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
 
     def default_config(self, d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90BackwardConfig:
         """In one pass by persistent CTAs, but for wide heads."""
-        found = Sm90BackwardConfig(dtype, d_head, ROWS.get(d_head, 64), KEYS, 3, d_head_v=d_head_v)
+        rows = rows_of_step(d_head)
+        found = Sm90BackwardConfig(dtype, d_head, rows, KEYS, 3, d_head_v=d_head_v)
         if not found.is_wide:
             found = replace(found, dynamic=True)
-            return replace(found, q_stages=2, same_step=True) if d_head == 96 else found
-        dq_keys = _WIDE_DQ_KEYS.get(d_head, (48,))[-1]
+            return replace(found, q_stages=2, same_step=True) if found.padded_d == 96 else found
+        dq_keys = _WIDE_DQ_KEYS[found.padded_d][-1]
         return replace(found, turns=True, two_pass=True, dq_keys=dq_keys)
 
     def default_for(self, workload: Workload, limits: ArchLimits) -> Sm90BackwardConfig:
@@ -80,14 +88,18 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
 
     def _of_many_tiles(self, workload: Workload) -> Sm90BackwardConfig:
         """With a mask, or short sequences at d_head 64, warpgroups that meet in each step.  Of
-        short sequences at d_head 128 two passes: clearing sums and bringing them to dQ takes as
-        long as products."""
+        short sequences two passes: clearing sums and bringing them to dQ takes as long as
+        products.  dQ's pass has steps of 64 keys then, but where 96 are all."""
         found = self.default_config(workload.d_head, workload.dtype, d_head_v=workload.d_head_v)
         masked = workload.causal or workload.windowed
-        if found.is_wide or found.same_step:
+        if found.is_wide:
             return found
-        if workload.d_head == 128 and workload.seq_len_q <= (SHORT if masked else SHORTEST):
-            return replace(found, two_pass=True, turns=True)
+        if workload.seq_len_q <= TWO_PASSES[found.padded_d][masked]:
+            dq_keys = 96 if 64 < workload.seq_len_kv <= 96 else 64
+            found = replace(found, q_stages=3, same_step=False)
+            return replace(found, two_pass=True, turns=True, dq_keys=dq_keys)
+        if found.same_step:
+            return found
         if not masked and not (workload.d_head == 64 and workload.seq_len_q <= SHORT):
             return found
         return replace(found, q_stages=3 if workload.d_head == 64 else 2, same_step=True)
@@ -116,14 +128,16 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
         """fast: what was fastest somewhere; tune, all: every combination of knobs."""
         if key not in ("fast", "tune", "all"):
             raise InvalidConfig(f"unknown kernel set {key!r}; allowed: {self.set_keys}")
-        if d_head not in ROWS or (d_head_v not in (0, d_head) and (d_head, d_head_v) != OTHER_V):
+        alike = d_head_v in (0, d_head)
+        if not holds_d_head(d_head) or not (alike or (d_head, d_head_v) == OTHER_V):
             return []
         either = (False, True)
-        wide = d_head in _WIDE_DQ_KEYS
+        default = self.default_config(d_head, DType.BF16, d_head_v=d_head_v)
+        wide, padded = default.is_wide, default.padded_d
         common: Axes = {
             "dtype": dtypes or tuple(DType),
             "d_head": (d_head,),
-            "B_r": (ROWS[d_head],),
+            "B_r": (default.B_r,),
             "B_c": (KEYS,),
             "q_stages": (2, 3),
             "turns": either,
@@ -131,17 +145,17 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
             "d_head_v": (d_head_v,),
         }
         if wide:
-            two: Axes = {"two_pass": (True,), "dq_keys": _WIDE_DQ_KEYS[d_head]}
+            two: Axes = {"two_pass": (True,), "dq_keys": _WIDE_DQ_KEYS[padded]}
             if key == "fast":
                 # Without a mask d_head 256 was fastest without turns.
-                turns = either if d_head == 256 else (True,)
-                two = {**two, "turns": turns, "dq_keys": _WIDE_DQ_KEYS[d_head][-1:]}
+                turns = either if padded == 256 else (True,)
+                two = {**two, "turns": turns, "dq_keys": _WIDE_DQ_KEYS[padded][-1:]}
             return list(expand(Sm90BackwardConfig, {**common, **two}))
         one: Axes = {**common, "same_step": either}
-        two = {**common, "two_pass": (True,), "dq_keys": (96, 128)}
+        two = {**common, "two_pass": (True,), "dq_keys": (64, 96, 128)}
         if key == "fast":
             one = {**one, "dynamic": (True,)}
-            two = {**two, "q_stages": (3,), "dq_keys": (96,), "turns": (True,)}
+            two = {**two, "q_stages": (3,), "dq_keys": (64, 96), "turns": (True,)}
         found = [c for axes in (one, two) for c in expand(Sm90BackwardConfig, axes)]
         of_few = (clusters.of_sizes(self.default_config(d_head, t)) for t in common["dtype"])
         found += itertools.chain.from_iterable(of_few)

@@ -6,18 +6,13 @@
 
 #include "common/backward/query_rows.cuh"
 #include "common/backward/row_products.cuh"
+#include "common/chunks.cuh"
 #include "common/problem.cuh"
 #include "ptx/global_words.cuh"
 
 namespace fa_tune {
 
 constexpr int kPreparedRows = kBlockRows;  // of a CTA
-
-__host__ __device__ constexpr int power_of_two_from(int least) {
-    int found = 1;
-    while (found < least) found *= 2;
-    return found;
-}
 
 // `kSumColumns`: of a row of the sums; 0: there are none.
 template <int kThreads, DType DTYPE, WorkloadTraits TRAITS, int kColumns, int kSumColumns>

@@ -2,29 +2,31 @@
 // refuse the same ones before compiling, with the same sentences.
 #pragma once
 
+#include "common/chunks.cuh"
 #include "sm80/fwd/config.cuh"
 
 namespace fa_tune::sm80 {
 
 template <FlashForwardKernelConfig CFG>
 struct Constraints {
+    static constexpr int kChunks = chunks_at_once(CFG.d_head / 8);
+    static constexpr int kChunksV = chunks_at_once(CFG.d_v() / 8);
+
     static_assert(CFG.n_warps >= 1 && CFG.n_warps <= 32,
                   "n_warps must be between 1 and 32, the warps of one CTA");
-    static_assert(CFG.d_head >= 32 && CFG.d_head <= 256 && CFG.d_head % 32 == 0,
-                  "d_head must be a multiple of 32 between 32 and 256, whole groups of four "
-                  "16-byte chunks");
-    static_assert(CFG.d_v() >= 32 && CFG.d_v() <= 256 && CFG.d_v() % 32 == 0,
-                  "d_head_v must be 0, as d_head, or a multiple of 32 between 32 and 256");
+    static_assert(CFG.d_head >= 32 && CFG.d_head <= 256 && CFG.d_head % 16 == 0,
+                  "d_head must be a multiple of 16 between 32 and 256, whole k-steps");
+    static_assert(CFG.d_v() >= 32 && CFG.d_v() <= 256 && CFG.d_v() % 16 == 0,
+                  "d_head_v must be 0, as d_head, or a multiple of 16 between 32 and 256");
     static_assert(CFG.B_r >= 16 && CFG.B_r % (16 * CFG.n_warps) == 0,
                   "B_r must be a multiple of 16 * n_warps, so that every warp owns whole 16-row "
                   "mma tiles");
     static_assert(CFG.B_c >= 16 && CFG.B_c % 16 == 0,
                   "B_c must be a multiple of 16, the k-step of the second product");
-    // A pass copies 32 * n_warps chunks, as many of a row as the power of two in d_head / 8.
-    static_assert(CFG.ping_pong ||
-                      (CFG.B_r * (CFG.d_head / 8 & -(CFG.d_head / 8)) % (32 * CFG.n_warps) == 0 &&
-                       CFG.B_c * (CFG.d_head / 8 & -(CFG.d_head / 8)) % (32 * CFG.n_warps) == 0 &&
-                       CFG.B_c * (CFG.d_v() / 8 & -(CFG.d_v() / 8)) % (32 * CFG.n_warps) == 0),
+    // A pass copies 32 * n_warps chunks.
+    static_assert(CFG.ping_pong || (CFG.B_r * kChunks % (32 * CFG.n_warps) == 0 &&
+                                    CFG.B_c * kChunks % (32 * CFG.n_warps) == 0 &&
+                                    CFG.B_c * kChunksV % (32 * CFG.n_warps) == 0),
                   "the 16-byte chunks of a block must divide evenly among the threads");
     static_assert(CFG.async_copy || !CFG.eager_load_blocks,
                   "eager_load_blocks needs async_copy: an ordinary load cannot run ahead of the "

@@ -42,6 +42,13 @@ struct Sm90BackwardConfig {
     // Head dimension of V and O.
     FA_HOST_DEVICE constexpr int d_v() const { return d_head_v != 0 ? d_head_v : d_head; }
 
+    // Columns of tiles: copies add zeros behind d_head and d_v.
+    FA_HOST_DEVICE constexpr int padded_d() const { return padded(d_head); }
+    FA_HOST_DEVICE constexpr int padded_d_v() const { return padded(d_v()); }
+    FA_HOST_DEVICE static constexpr int padded(int d) {
+        return d <= 64 ? 64 : d <= 96 ? 96 : d <= 128 ? 128 : d <= 192 ? 192 : 256;
+    }
+
     constexpr bool operator==(const Sm90BackwardConfig& other) const = default;
     FA_HOST_DEVICE constexpr bool operator<(const Sm90BackwardConfig& other) const {
         if (dtype != other.dtype) {

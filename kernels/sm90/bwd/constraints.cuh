@@ -8,9 +8,8 @@ namespace fa_tune::sm90::backward {
 
 template <Sm90BackwardConfig CFG, WorkloadTraits TRAITS>
 struct Constraints {
-    static_assert(CFG.d_head == 64 || CFG.d_head == 96 || CFG.d_head == 128 || CFG.d_head == 192 ||
-                      CFG.d_head == 256,
-                  "d_head must be 64, 96, 128, 192 or 256");
+    static_assert(CFG.d_head >= 64 && CFG.d_head <= 256 && CFG.d_head % 8 == 0,
+                  "d_head must be a multiple of 8 between 64 and 256");
     static_assert(CFG.d_v() == CFG.d_head || (CFG.d_head == 192 && CFG.d_v() == 128),
                   "d_head_v must be 0, as d_head, or 128 at d_head 192");
     static_assert(CFG.d_head <= 128 || CFG.two_pass,
@@ -27,7 +26,7 @@ struct Constraints {
     static_assert(!CFG.two_pass ||
                       (CFG.dq_keys >= 48 && CFG.dq_keys <= 128 && CFG.dq_keys % 16 == 0),
                   "dq_keys must be a multiple of 16 between 48 and 128");
-    static_assert(!CFG.two_pass || CFG.d_head / 2 + CFG.dq_keys / 4 * 5 <= 224,
+    static_assert(!CFG.two_pass || CFG.padded_d() / 2 + CFG.dq_keys / 4 * 5 <= 224,
                   "dQ, S and dP of dq_keys keys need more registers than a thread has");
     static_assert(!CFG.same_step || !CFG.two_pass, "same_step has no dQ with two_pass");
     static_assert(!CFG.same_step || !CFG.turns, "warpgroups meet in same_step and take no turns");

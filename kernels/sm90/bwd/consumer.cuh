@@ -72,14 +72,14 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
     static constexpr bool kBf16 = CFG.dtype == DType::BF16;
     static constexpr bool kHasDq = !CFG.two_pass;
     // Whether dV is waited for before the next products are issued, which saves registers.
-    static constexpr bool kEarlyDv = kHasDq || CFG.d_head == 64;
+    static constexpr bool kEarlyDv = kHasDq || CFG.padded_d() == 64;
     // Whether the second warpgroup leaves out a first step of which its keys are not seen.
     static constexpr bool kSkips = TRAITS.causal && CFG.B_r == 64;
     static constexpr bool kMasks = TRAITS.diagonal() || TRAITS.ragged;
     // Whether steps without a mask have code of their own, for which others lack the registers.
     static constexpr bool kSplits = kMasks && kHasDq;
-    static constexpr int kGradients = CFG.d_head / 2;  // of a thread
-    static constexpr int kSteps = CFG.B_r / 16;        // along k of dK and dV
+    static constexpr int kGradients = CFG.padded_d() / 2;  // of a thread
+    static constexpr int kSteps = CFG.B_r / 16;            // along k of dK and dV
     static constexpr int kThreads = 128, kAllThreads = 2 * kThreads;
     using Tile = WorkTile<TRAITS.packed>;
 
@@ -439,7 +439,7 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
         [kDqColumns / 2] { return reinterpret_cast<float (&)[kDqColumns / 2]>(dp); }
 
     __device__ __forceinline__ void multiply_dq(int stage) {
-        constexpr bool kByRows = CFG.d_head == 64;
+        constexpr bool kByRows = CFG.padded_d() == 64;
         const unsigned rows = smem.ds(stage) + (kByRows ? warpgroup * 64 * DsTile::kRowBytes : 0);
         const unsigned columns = smem.k() + (kByRows ? 0 : warpgroup * KvTile::kPanelBytes);
         const auto a = ptx::WgmmaDescriptor::of(rows, 16);
@@ -500,7 +500,7 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
     __device__ __forceinline__ void add_dq() {
         float (&of_thread)[kDqColumns / 2] = dq();
         keep_registers(of_thread);
-        constexpr int kTile = CFG.B_r * CFG.d_head;
+        constexpr int kTile = CFG.B_r * CFG.padded_d();
         float* const to = p.dq_sum + static_cast<long long>(dq_tile) * kTile + 64 * 64 * warpgroup +
                           16 * kDqColumns * warp + 4 * lane;
 #pragma unroll
@@ -525,7 +525,7 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
         // Both warpgroups are done with what was in the gradients' place: K and V, or dS.
         if constexpr (kHasDq || !CFG.dynamic) {
             constexpr int kBarrier = static_cast<int>(NamedBarrier::CONSUMERS);
-            if constexpr (CFG.d_head % 64 == 0) {
+            if constexpr (CFG.padded_d() % 64 == 0) {
                 ptx::bar_sync(kBarrier, kAllThreads);
             } else {
                 ptx::barrier_sync(kBarrier, kAllThreads);  // each has code of its own

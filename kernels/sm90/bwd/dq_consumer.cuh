@@ -40,7 +40,7 @@ struct DqConsumer {
     using QTile = typename Layout::QTile;
     static constexpr bool kBf16 = CFG.dtype == DType::BF16;
     static constexpr int kScores = CFG.dq_keys / 2;  // of a thread
-    static constexpr int kGradients = CFG.d_head / 2;
+    static constexpr int kGradients = CFG.padded_d() / 2;
     static constexpr int kSteps = CFG.dq_keys / 16;  // along k of dQ
     static constexpr bool kDqFirst = Layout::kKStages == 2;
     static constexpr int kThreads = 128;
@@ -274,7 +274,7 @@ struct DqConsumer {
     // LSE to base 2 and D of a thread's rows, also to the workspace.  The four lanes of a row read
     // a quarter each; their first one stores.
     __device__ __forceinline__ void find_statistics(const Tile& tile) {
-        constexpr int kChunks = CFG.d_v() / 32;
+        constexpr int kChunks = CFG.padded_d_v() / 32;
         constexpr int kAtOnce = kChunks > 4 ? kChunks / 2 : kChunks;  // as registers are left for
         const QueryRows<TRAITS.packed> rows{p, sequence, tile.batch, tile.head};
 #pragma unroll
@@ -292,8 +292,10 @@ struct DqConsumer {
                     const uint4* const of_do = rows.of(p.d_o, p.do_strides, row);
 #pragma unroll
                     for (int j = 0; j < kAtOnce; ++j) {
-                        o[j] = of_o[lane % 4 + 4 * (first + j)];
-                        d_o[j] = of_do[lane % 4 + 4 * (first + j)];
+                        const int chunk = lane % 4 + 4 * (first + j);
+                        if (CFG.d_v() != CFG.padded_d_v() && 8 * chunk >= CFG.d_v()) continue;
+                        o[j] = of_o[chunk];
+                        d_o[j] = of_do[chunk];
                     }
                     lse2[i] = to_base_2<TRAITS>(p, rows.of_lse(p.lse, row));
                 }

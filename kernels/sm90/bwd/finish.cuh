@@ -40,8 +40,8 @@ __device__ __forceinline__ void transpose_in_quad(unsigned (&words)[4], int lane
 template <Sm90BackwardConfig CFG, WorkloadTraits TRAITS>
 __global__ void __launch_bounds__(kFinishThreads)
     sm90_backward_finish(const __grid_constant__ BackwardParams p) {
-    constexpr int kAcross = (CFG.d_head + 63) / 64;  // parts
-    constexpr int kLastColumns = CFG.d_head - 64 * (kAcross - 1);
+    constexpr int kAcross = (CFG.padded_d() + 63) / 64;  // parts
+    constexpr int kLastColumns = CFG.padded_d() - 64 * (kAcross - 1);
     constexpr int kParts = kPreparedRows / 64 * kAcross;
     ptx::griddepcontrol_launch_dependents();
     const auto block = QueryBlock<TRAITS.packed>::of(p, blockIdx.x);
@@ -49,16 +49,16 @@ __global__ void __launch_bounds__(kFinishThreads)
     const auto rows = block.rows(p);
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     const float* const sums =
-        p.dq_sum + static_cast<long long>(blockIdx.x) * kPreparedRows * CFG.d_head + 4 * lane;
+        p.dq_sum + static_cast<long long>(blockIdx.x) * kPreparedRows * CFG.padded_d() + 4 * lane;
     const float scale = gradient_scale<TRAITS>(p);
     ptx::griddepcontrol_wait();
     if (TRAITS.packed && queries == 0) return;
 #pragma unroll
     for (int part = threadIdx.x / 128; part < kParts; part += kFinishThreads / 128) {
         const int down_64 = part / kAcross * 64, column_64 = part % kAcross * 64;
-        const int columns = column_64 + 64 > CFG.d_head ? kLastColumns : 64;
+        const int columns = column_64 + 64 > CFG.padded_d() ? kLastColumns : 64;
         const float* const from =
-            sums + down_64 * CFG.d_head + 64 * column_64 + 16 * columns * warp;
+            sums + down_64 * CFG.padded_d() + 64 * column_64 + 16 * columns * warp;
         // Columns 8j + 2 (lane % 4) and + 1 of two rows.
         float of_thread[8][4];
 #pragma unroll
@@ -80,6 +80,7 @@ __global__ void __launch_bounds__(kFinishThreads)
             const int row = block.first_row + down_64 + 16 * warp + lane / 4 + 8 * down;
             const int column = column_64 + 32 * half + 8 * (lane % 4);
             if (row >= queries) continue;
+            if (CFG.d_head != CFG.padded_d() && column >= CFG.d_head) continue;
             unsigned short* const to = rows.place(p.dq, p.dq_strides, row) + column;
             *reinterpret_cast<uint4*>(to) = {words[0], words[1], words[2], words[3]};
         }

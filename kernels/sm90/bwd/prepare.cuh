@@ -14,7 +14,7 @@ template <Sm90BackwardConfig CFG, WorkloadTraits TRAITS>
 __global__ void __launch_bounds__(kPrepareThreads)
     sm90_backward_prepare(const __grid_constant__ BackwardParams p) {
     ptx::griddepcontrol_launch_dependents();
-    prepare_rows<kPrepareThreads, CFG.dtype, TRAITS, CFG.d_head, CFG.d_head>(p);
+    prepare_rows<kPrepareThreads, CFG.dtype, TRAITS, CFG.d_head, CFG.padded_d()>(p);
 }
 
 }  // namespace fa_tune::sm90::backward

@@ -35,8 +35,8 @@ struct Slots<T, 0> {};
 
 template <Sm90BackwardConfig CFG>
 struct SharedMemory {
-    using KvTile = PanelTile<CFG.B_c, CFG.d_head>;
-    using QTile = PanelTile<CFG.B_r, CFG.d_head>;
+    using KvTile = PanelTile<CFG.B_c, CFG.padded_d()>;
+    using QTile = PanelTile<CFG.B_r, CFG.padded_d()>;
     using DsTile = PanelTile<CFG.B_r, CFG.B_c>;
     static constexpr int kDoStages = 2;
     struct Ds {
@@ -44,7 +44,10 @@ struct SharedMemory {
     };
     // Where CTAs have several tiles, a gradient's place until it has left.  In one pass dS has room
     // for dK, and at d_head 64 for both: a warpgroup's in its own panels.
-    static constexpr int kGradients = !CFG.dynamic ? 0 : CFG.two_pass ? 2 : CFG.d_head > 64 ? 1 : 0;
+    static constexpr int kGradients = !CFG.dynamic          ? 0
+                                      : CFG.two_pass        ? 2
+                                      : CFG.padded_d() > 64 ? 1
+                                                            : 0;
     struct Gradient {
         unsigned char bytes[KvTile::kBytes];
     };
@@ -135,12 +138,12 @@ struct SharedAddress {
 // The same of the kernel for dQ.  Each of two warpgroups has tiles of 64 queries of its own.
 template <Sm90BackwardConfig CFG>
 struct DqSharedMemory {
-    using QTile = PanelTile<64, CFG.d_head>;
-    using DoTile = PanelTile<64, CFG.d_v()>;
-    using KTile = PanelTile<CFG.dq_keys, CFG.d_head>;
-    using VTile = PanelTile<CFG.dq_keys, CFG.d_v()>;
+    using QTile = PanelTile<64, CFG.padded_d()>;
+    using DoTile = PanelTile<64, CFG.padded_d_v()>;
+    using KTile = PanelTile<CFG.dq_keys, CFG.padded_d()>;
+    using VTile = PanelTile<CFG.dq_keys, CFG.padded_d_v()>;
     // K stays for dQ until the step after its scores: with two stages dQ comes before these.
-    static constexpr int kKStages = CFG.d_head > 128 ? 2 : 3, kVStages = 2;
+    static constexpr int kKStages = CFG.padded_d() > 128 ? 2 : 3, kVStages = 2;
     struct Dq {
         unsigned char bytes[QTile::kBytes];
     };

@@ -41,8 +41,8 @@ struct WideConsumer : KeyRows<64, TRAITS> {
     using Layout = WideSharedMemory<CFG>;
     using Tile = WorkTile<TRAITS.packed>;
     // Scores are Rows times blocks of ScorePart, sums take blocks of SumPart.
-    using Rows = PanelTile<64, kMakesDv ? CFG.d_head : CFG.d_v()>;
-    using Gradient = PanelTile<64, kMakesDv ? CFG.d_v() : CFG.d_head>;
+    using Rows = PanelTile<64, kMakesDv ? CFG.padded_d() : CFG.padded_d_v()>;
+    using Gradient = PanelTile<64, kMakesDv ? CFG.padded_d_v() : CFG.padded_d()>;
     using ScorePart = PanelTile<64, Rows::kColumns / Layout::kParts>;
     using SumPart = PanelTile<64, Gradient::kColumns / Layout::kParts>;
     static constexpr bool kBf16 = CFG.dtype == DType::BF16;

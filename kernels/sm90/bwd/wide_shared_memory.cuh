@@ -17,14 +17,14 @@ namespace fa_tune::sm90::backward {
 template <Sm90BackwardConfig CFG>
 struct WideSharedMemory {
     static constexpr int kRows = 64;  // keys of a half of a tile, queries of a step
-    static constexpr int kParts = CFG.d_head == 256 ? 2 : 1;
+    static constexpr int kParts = CFG.padded_d() == 256 ? 2 : 1;
     // What there is room for at d_head 256 beside two blocks of dO is two and a half of Q.
     static constexpr int kDoSlots = kParts == 2 ? 4 : CFG.q_stages;
     static constexpr int kQSlots = kParts == 2 ? CFG.q_stages + 2 : CFG.q_stages;
-    using KTile = PanelTile<kRows, CFG.d_head>;
-    using VTile = PanelTile<kRows, CFG.d_v()>;
-    using QPart = PanelTile<kRows, CFG.d_head / kParts>;
-    using DoPart = PanelTile<kRows, CFG.d_v() / kParts>;
+    using KTile = PanelTile<kRows, CFG.padded_d()>;
+    using VTile = PanelTile<kRows, CFG.padded_d_v()>;
+    using QPart = PanelTile<kRows, CFG.padded_d() / kParts>;
+    using DoPart = PanelTile<kRows, CFG.padded_d_v() / kParts>;
 
     unsigned char k[KTile::kBytes];
     unsigned char v[VTile::kBytes];

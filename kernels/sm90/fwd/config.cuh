@@ -74,6 +74,10 @@ struct Sm90Config {
     // Head dimension of V and O.
     FA_HOST_DEVICE constexpr int d_v() const { return d_head_v != 0 ? d_head_v : d_head; }
 
+    // Columns of tiles, whole k-steps: copies add zeros behind d_head and d_v.
+    FA_HOST_DEVICE constexpr int padded_d() const { return (d_head + 15) / 16 * 16; }
+    FA_HOST_DEVICE constexpr int padded_d_v() const { return (d_v() + 15) / 16 * 16; }
+
     // Query rows per CTA.
     FA_HOST_DEVICE constexpr int B_r() const { return 64 * mma_warpgroups; }
 

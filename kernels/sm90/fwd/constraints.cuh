@@ -8,12 +8,10 @@ namespace fa_tune::sm90 {
 
 template <Sm90Config CFG>
 struct Constraints {
-    static_assert(CFG.d_head >= 64 && CFG.d_head <= 256 && CFG.d_head % 16 == 0,
-                  "d_head must be a multiple of 16 between 64 and 256, k-steps and columns of one "
-                  "wgmma");
-    static_assert(CFG.d_v() >= 16 && CFG.d_v() <= 256 && CFG.d_v() % 16 == 0,
-                  "d_head_v must be 0, as d_head, or a multiple of 16 between 16 and 256, columns "
-                  "of one wgmma");
+    static_assert(CFG.d_head >= 64 && CFG.d_head <= 256 && CFG.d_head % 8 == 0,
+                  "d_head must be a multiple of 8 between 64 and 256");
+    static_assert(CFG.d_v() >= 16 && CFG.d_v() <= 256 && CFG.d_v() % 8 == 0,
+                  "d_head_v must be 0, as d_head, or a multiple of 8 between 16 and 256");
     static_assert(CFG.mma_warpgroups >= 1 && CFG.mma_warpgroups <= 4,
                   "mma_warpgroups must be between 1 and 4, beside the warpgroup that loads");
     static_assert(CFG.B_c >= 16 && CFG.B_c <= 256 && CFG.B_c % 16 == 0,
@@ -42,14 +40,14 @@ struct Constraints {
     static_assert(
         !CFG.rows_in_turn ||
             (CFG.rescale >= Rescale::STALE_MAX && CFG.overlap && CFG.mma_warpgroups == 2 &&
-             CFG.min_ctas_per_sm == 1 && CFG.B_c >= 64 && CFG.d_v() <= 128 &&
-             2 * CFG.d_v() + 3 * CFG.B_c <= 704),
+             CFG.min_ctas_per_sm == 1 && CFG.B_c >= 64 && CFG.padded_d_v() <= 128 &&
+             2 * CFG.padded_d_v() + 3 * CFG.B_c <= 704),
         "rows_in_turn needs stale_max, exact_max or watched_max, overlap, 2 mma_warpgroups, "
         "min_ctas_per_sm 1, B_c of at least 64, d_head_v of at most 128 and 2 d_head_v + 3 B_c of "
         "at most 704");
     static_assert(!CFG.adaptive_max ||
                       ((CFG.rescale == Rescale::STALE_MAX || CFG.rescale == Rescale::WATCHED_MAX) &&
-                       CFG.mma_warpgroups > 1 && 2 * CFG.d_v() + 3 * CFG.B_c <= 704),
+                       CFG.mma_warpgroups > 1 && 2 * CFG.padded_d_v() + 3 * CFG.B_c <= 704),
                   "adaptive_max needs stale_max or watched_max, at least 2 mma_warpgroups and 2 "
                   "d_head_v + 3 B_c of at most 704, as maxima that come first do");
     static_assert(CFG.rescale != Rescale::WATCHED_MAX || CFG.scheduler != Scheduler::SINGLE,

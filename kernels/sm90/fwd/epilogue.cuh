@@ -27,7 +27,7 @@ namespace fa_tune::sm90 {
 template <Sm90Config CFG, WorkloadTraits TRAITS>
 struct Epilogue {
     using OTile = typename SharedMemory<CFG>::OTile;
-    static constexpr int kOutputs = CFG.d_v() / 2;
+    static constexpr int kOutputs = CFG.padded_d_v() / 2;
 
     const ForwardParams& p;
     const ptx::TensorMap& o_map;
@@ -128,7 +128,7 @@ struct Epilogue {
                                           const float (&o)[kOutputs], const float (&inverse)[2],
                                           int first, int end) const {
 #pragma unroll
-        for (int t = 4 * first; t < min(4 * end, CFG.d_v() / 16); ++t) {
+        for (int t = 4 * first; t < min(4 * end, CFG.padded_d_v() / 16); ++t) {
             // Fragment t, rounded: register i has columns 16 t + 2 (lane % 4) and + 1 of row i % 2,
             // 8 columns further on from i = 2.
             unsigned r[4];

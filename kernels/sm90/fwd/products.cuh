@@ -23,11 +23,11 @@ struct Products {
     using VBlock = typename SharedMemory<CFG>::VBlock;
     static constexpr bool kBf16 = CFG.dtype == DType::BF16;
     static constexpr int kScores = CFG.B_c / 2;  // of a thread
-    static constexpr int kOutputs = CFG.d_v() / 2;
-    static constexpr int kStepsQK = CFG.d_head / 16;
+    static constexpr int kOutputs = CFG.padded_d_v() / 2;
+    static constexpr int kStepsQK = CFG.padded_d() / 16;
     static constexpr int kStepsPV = CFG.B_c / 16;
     using ProductQK = ptx::WgmmaM64K16<CFG.B_c, kBf16>;
-    using ProductPV = ptx::WgmmaM64K16<CFG.d_v(), kBf16>;
+    using ProductPV = ptx::WgmmaM64K16<CFG.padded_d_v(), kBf16>;
 
     const ptx::WgmmaDescriptor q_base, k_base, v_base;  // of stage 0
     float s[kScores];

@@ -42,10 +42,10 @@ struct Slots<T, 0> {};
 template <Sm90Config CFG>
 struct SharedMemory {
     static constexpr int kWorkTileSlots = CFG.scheduler == Scheduler::SINGLE ? 0 : 2;
-    using QTile = PanelTile<64, CFG.d_head>;  // of one warpgroup
-    using OTile = PanelTile<64, CFG.d_v()>;   // in its place
-    using KBlock = PanelTile<CFG.B_c, CFG.d_head>;
-    using VBlock = PanelTile<CFG.B_c, CFG.d_v()>;
+    using QTile = PanelTile<64, CFG.padded_d()>;    // of one warpgroup
+    using OTile = PanelTile<64, CFG.padded_d_v()>;  // in its place
+    using KBlock = PanelTile<CFG.B_c, CFG.padded_d()>;
+    using VBlock = PanelTile<CFG.B_c, CFG.padded_d_v()>;
     struct OPanel {
         unsigned char bytes[OTile::kPanelBytes];
     };

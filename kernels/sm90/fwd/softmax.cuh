@@ -73,11 +73,11 @@ struct Softmax {
     // The factor `a` of a row that grew so much that it may soon be too large again.
     static constexpr float kGrewMuch = 0x1p-8f;
     // Registers of a thread for O, and for S and P.
-    static constexpr int kTileRegisters = CFG.d_v() / 2 + CFG.B_c * 3 / 4;
+    static constexpr int kTileRegisters = CFG.padded_d_v() / 2 + CFG.B_c * 3 / 4;
     // Exponentials of a block that come before the wait for the last product: as many as there are
     // registers for.
     static constexpr bool kHasRoom = CFG.mma_warpgroups == 2 && CFG.min_ctas_per_sm == 1 &&
-                                     CFG.d_v() <= 128 && kTileRegisters <= 176;
+                                     CFG.padded_d_v() <= 128 && kTileRegisters <= 176;
     static constexpr int kEarly =
         (kStaleMax || kExactMax) && CFG.overlap && kHasRoom && kScores >= 32
             ? (CFG.rows_in_turn && kScores < 64 ? kScores / 2 : 32)

@@ -153,7 +153,8 @@ def launch(
     rows = batch * w.heads * padded
     counters = Guarded.of(8, 0)
     workspace = {name: Guarded.of(4 * rows, 0xFF) for name in ("lse2", "delta")}
-    workspace["dq_sum"] = Guarded.of(0 if kernel.two_pass else 4 * rows * w.d_head, 0xFF)
+    columns = -(-w.d_head // 32) * 32
+    workspace["dq_sum"] = Guarded.of(0 if kernel.two_pass else 4 * rows * columns, 0xFF)
     lse32, slopes = lse.astype(np.float32), np.ascontiguousarray(forward.slopes)
     params = Params(
         *(tensors[name].ctypes.data for name in ("o", "d_o", "dq")),
@@ -329,6 +330,10 @@ def _judge(
 # --- at random ------------------------------------------------------------------------------
 
 MASKS = ("", "causal", "ragged", "causal+ragged", "window+ragged", "causal+window+ragged")
+HEADS = (
+    *((d, 0) for d in (64, 72, 80, 96, 104, 120, 128, 160, 192, 232, 256)),
+    *((64, 0), (96, 0), (128, 0), (192, 128), (256, 0)),  # more often
+)
 PACKED_MASKS = ("", "causal+", "window+", "causal+window+")
 
 
@@ -336,10 +341,10 @@ def draw_kernel(seed: str) -> Kernel:
     """A kernel that can run."""
     dice = random.Random(seed)
     two_pass, dynamic = dice.random() < 0.4, dice.random() < 0.5
-    d_head, d_head_v = dice.choice(((64, 0), (96, 0), (128, 0), (192, 0), (192, 128), (256, 0)))
+    d_head, d_head_v = dice.choice(HEADS)
     if d_head > 128:
         two_pass, dynamic = True, False
-    keys = {192: (64, 80), 256: (48,)}.get(d_head, (64, 80, 96, 112, 128))
+    keys = (64, 80, 96, 112, 128) if d_head <= 128 else (64, 80) if d_head <= 192 else (48,)
     same_step = not two_pass and dice.random() < 0.5
     return Kernel(
         *(dice.choice(list(DType)), d_head, dice.choice((2, 3))),

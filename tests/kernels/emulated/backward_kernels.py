@@ -39,7 +39,7 @@ class Kernel:
     @property
     def B_r(self) -> int:
         """Queries of a step."""
-        return 128 if self.d_head == 64 else 64
+        return 128 if self.d_head <= 64 else 64
 
     B_c = 128  # keys of a CTA
     is_dependent = True  # launches but the first, on the one before

@@ -37,8 +37,8 @@ from tests.kernels.emulated.trials import CachedTrial, DenseTrial, PackedTrial, 
 from tests.tools import required, required_sm90
 
 ARCH = "sm_90a"
-D_HEADS = (64, 80, 96, 112, 128, 192, 256)
-OTHER_D_V = (16, 32, 48, 64, 96, 128, 144, 192, 256)
+D_HEADS = (48, 64, 72, 80, 96, 104, 112, 128, 144, 192, 256)
+OTHER_D_V = (16, 24, 32, 48, 64, 72, 96, 128, 144, 192, 256)
 MOST_SCORES = 500_000  # of a dense problem; packed ones have half as many
 MOST_KEYS = 6_000  # of a decoding problem, of all sequences and heads; of a few four times as many
 GROUPS = (1, 1, 2, 3, 4, 8)
@@ -176,7 +176,11 @@ def _decode_config(dice: random.Random) -> DecodeConfig:
             row_warps = dice.choice((1, 1, 2, 4))
             cluster = dice.choice((1, 1, 1, 2, 4, 8))
             config = DecodeConfig(
-                *(dtype, dice.choice((32, 64, 96, 128, 256)), dice.choice((16, 32, 64))),
+                *(
+                    dtype,
+                    dice.choice((32, 48, 64, 72, 80, 96, 104, 128, 256)),
+                    dice.choice((16, 32, 64)),
+                ),
                 *(dice.choice((16, 32, 48, 64, 128, 256)), row_warps * dice.choice((1, 2, 4))),
                 stages=dice.choice((2, 3, 4, 8)),
                 row_warps=row_warps,
@@ -184,13 +188,14 @@ def _decode_config(dice: random.Random) -> DecodeConfig:
                 min_blocks=dice.choice((1, 1, 1, 2, 4, 1024)) if cluster == 1 else 1,
                 aligned=cluster == 1 and dice.random() < 0.5,
                 combine=dice.choice(list(Combine)) if cluster == 1 else Combine.LAST,
-                d_head_v=dice.choice((0, 0, 0, 32, 64, 128)),
+                d_head_v=dice.choice((0, 0, 0, 32, 40, 64, 80, 128)),
                 kv_type=dice.choice((KVType.SAME, KVType.SAME, KVType.E4M3)),
                 dependent=dice.random() < 0.3,
                 cluster=cluster,
                 tile_keys=dice.choice((0, 0, 16, 40, 64, 128, 512)) if cluster == 1 else 0,
                 by_rows=cluster == 1 and dice.random() < 0.5,
                 shared_queries=dice.random() < 0.4,
+                sectors=dice.random() < 0.3,
             )
         if family.constraints(config, limits) is None:
             return config

@@ -76,6 +76,12 @@ KERNELS = (
     _meeting(BF16, 128, dynamic=False, cluster=4, traits="causal+ragged+hook"),
     Kernel(FP16, 96, 3, turns=False, cluster=8, traits="causal+ragged+lse+alibi"),
     Kernel(FP16, 128, two_pass=True, cluster=2, traits="window+ragged+packed"),
+    _meeting(FP16, 72, traits="causal+ragged+packed"),
+    Kernel(BF16, 80, 3, dynamic=True, turns=False, traits="window+ragged+lse"),
+    Kernel(FP16, 88, two_pass=True, traits="causal+ragged"),
+    _meeting(BF16, 104, 3, dynamic=False, cluster=2, traits="causal+ragged"),
+    Kernel(BF16, 160, 3, two_pass=True, dq_keys=80, traits="ragged+packed"),
+    Kernel(FP16, 248, 3, two_pass=True, dq_keys=48, traits="causal+window+ragged"),
 )
 ONE, TWO, WIDE = KERNELS[0], KERNELS[2], next(k for k in KERNELS if k.d_head == 256)
 

@@ -51,6 +51,11 @@ KERNELS = (
         "causal+ragged+lse+sink+softcap",
     ),
     ("decode(BF16, 128, 64, 16, 4): stages_2+row_warps_4+ctas_3+shared_queries", "ragged"),
+    ("decode(BF16, 80, 16, 64, 2): stages_2+ctas_2+combine_all+sectors", "causal+ragged+lse"),
+    ("decode(FP16, 112, 32, 32, 4): row_warps_2+aligned+by_rows+shared_queries", "ragged+lse"),
+    ("decode(FP16, 72, 16, 32, 2): stages_2+shared_queries+cluster_8", "causal+ragged+lse"),
+    ("decode(BF16, 104, 16, 32, 2): stages_2+combine_kernel+d_head_v_40", "ragged+sink"),
+    ("decode(FP16, 80, 32, 32, 4): row_warps_2+d_head_v_48+cluster_2", "causal+ragged+softcap"),
 )
 NARROW = (
     ("decode(BF16, 64, 16, 32, 2): stages_2+e4m3", "causal+ragged+lse+softcap"),

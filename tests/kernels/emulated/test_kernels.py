@@ -74,6 +74,15 @@ KERNELS = (
      "causal+ragged"),
     ("(FP16, 32, 64, 64, 4): load_2_2_2_tiles+d_head_v_128", "ragged"),
     ("(BF16, 32, 32, 64, 2): load_0_0_0_tiles+opt_softmax", "causal+lse"),
+    # Rows that are no whole k-steps, or no whole groups of chunks.
+    ("sm90(BF16, 72, 128x64): stages_2+q_stages_2+pingpong+overlap+cross_tile_overlap+stale_max"
+     "+dynamic+longest_first+early_test_wait", "causal+ragged+lse"),
+    ("sm90(FP16, 104, 64x48): stages_2+overlap+stale_max+d_head_v_24", "ragged+lse"),
+    ("(BF16, 80, 64, 32, 4): async+eager+swizzled+load_1_1_2_tiles+opt_softmax+rescale_8"
+     "+interleave", "causal+ragged+lse"),
+    ("(FP16, 112, 64, 64, 4): load_1_1_1_tiles+d_head_v_48", "ragged"),
+    ("(FP16, 80, 128, 32, 8): async+eager+swizzled+load_1_1_1_tiles+opt_softmax+stages_2+rescale_8"
+     "+pingpong+d_head_v_112", "causal+ragged+lse"),
 )  # fmt: skip
 
 

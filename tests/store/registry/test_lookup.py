@@ -114,7 +114,7 @@ def test_an_accuracy_has_entries_of_its_own(registry: Registry) -> None:
         assert found(find_match(both, H200, own)).entry.workload == own
     far = dataclasses.replace(asked, seq_len_q=16384, seq_len_kv=16384)
     assert found(find_match(both, H200, far)).entry.workload == asked
-    few = workload(1024, seq_len_q=64)
+    few = workload(1024, seq_len_q=32)
     assert few.decode_shape
     assert "few queries" in refusal(find_match(registry, H200, few))
     (like, *_) = registry.entries

@@ -4,6 +4,7 @@
 
 namespace fa_tune::ptx {
 
+template <bool = true>
 inline void cp_async_cg_16_zfill(unsigned dst, const void* src, int bytes) {
     std::uint8_t* const to = emulator::ordinary(dst, 16);
     (void)*static_cast<const volatile std::uint8_t*>(src);
@@ -19,7 +20,10 @@ inline void cp_async_cg_16_zfill(unsigned dst, const void* src, int bytes) {
     }
 }
 
-inline void cp_async_cg_16(unsigned dst, const void* src) { cp_async_cg_16_zfill(dst, src, 16); }
+template <bool = true>
+inline void cp_async_cg_16(unsigned dst, const void* src) {
+    cp_async_cg_16_zfill(dst, src, 16);
+}
 
 inline void cp_async_commit_group() { emulator::current->copies.emplace_back(); }
 
