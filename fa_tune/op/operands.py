@@ -14,7 +14,7 @@ from fa_tune.op.fallback_warning import tell_of_copies
 
 E4M3 = torch.float8_e4m3fn
 HALF = (torch.float16, torch.bfloat16)
-WHOLE_D_HEAD = 16  # of which head dimensions are multiples in our kernels
+WHOLE_D_HEAD = 32  # of which head dimensions are multiples that every GPU has kernels for
 _ROW_BYTES = 16
 # Of q, k, v and the slopes.
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor]

@@ -58,7 +58,7 @@ void few_rows_and_many_are_apart() {
     Variant a = named("a", Variant::persistent()), b = named("b", Variant::persistent());
     Variant c = named("c", Variant::persistent());
     const fa_tune_kernel_info kernels[] = {a.info(), b.info(), c.info()};
-    const fa_tune_problem few = problem(2, 4, 64), many = problem(2, 4, 65);
+    const fa_tune_problem few = problem(2, 4, 32), many = problem(2, 4, 33);
     const char* defaults[] = {"c"};
     const fa_tune_entry of_many[] = {{kGpu, many, "a"}}, of_few[] = {{kGpu, few, "b"}};
     const fa_tune::Table tuned_many({kernels, 3, of_many, 1, defaults, 1, nullptr, 0});
@@ -67,7 +67,7 @@ void few_rows_and_many_are_apart() {
     CHECK(config_of(tuned_many.find(few)) == "c");
     CHECK(config_of(tuned_few.find(few)) == "b");
     CHECK(config_of(tuned_few.find(many)) == "c");
-    fa_tune_problem grouped = problem(2, 4, 33);  // twice as many rows share a head
+    fa_tune_problem grouped = problem(2, 4, 17);  // twice as many rows share a head
     grouped.kv_heads = 2;
     CHECK(config_of(tuned_few.find(grouped)) == "c");
     // Rather than nothing.
@@ -104,9 +104,8 @@ void a_default_for_few_rows_is_for_no_more() {
     CHECK(chosen(1) == "few 16");
     CHECK(chosen(16) == "few 16");
     CHECK(chosen(17) == "few 32");
-    CHECK(chosen(33) == "few 64");
-    CHECK(chosen(64) == "few 64");
-    CHECK(chosen(65) == "many");
+    CHECK(chosen(32) == "few 32");
+    CHECK(chosen(33) == "many");
     const auto of_group = [&](int batch, int heads, int queries, int keys) {
         fa_tune_problem p = problem(batch, heads, queries);
         p.kv_heads = 1;

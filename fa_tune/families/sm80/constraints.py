@@ -41,8 +41,8 @@ CONSTRAINTS: tuple[Rule[FlashForwardKernelConfig], ...] = (
     ),
     (
         "d_head_whole_k_steps",
-        "d_head must be a multiple of 16 between 32 and 256, whole k-steps",
-        lambda c: 32 <= c.d_head <= 256 and c.d_head % MMA_K == 0,
+        "d_head must be 32 or a multiple of 16 between 64 and 256",
+        lambda c: c.d_head == 32 or (64 <= c.d_head <= 256 and c.d_head % MMA_K == 0),
     ),
     (
         "d_head_v_whole_k_steps",

@@ -14,8 +14,9 @@ struct Constraints {
 
     static_assert(CFG.n_warps >= 1 && CFG.n_warps <= 32,
                   "n_warps must be between 1 and 32, the warps of one CTA");
-    static_assert(CFG.d_head >= 32 && CFG.d_head <= 256 && CFG.d_head % 16 == 0,
-                  "d_head must be a multiple of 16 between 32 and 256, whole k-steps");
+    static_assert(CFG.d_head == 32 ||
+                      (CFG.d_head >= 64 && CFG.d_head <= 256 && CFG.d_head % 16 == 0),
+                  "d_head must be 32 or a multiple of 16 between 64 and 256");
     static_assert(CFG.d_v() >= 32 && CFG.d_v() <= 256 && CFG.d_v() % 16 == 0,
                   "d_head_v must be 0, as d_head, or a multiple of 16 between 32 and 256");
     static_assert(CFG.B_r >= 16 && CFG.B_r % (16 * CFG.n_warps) == 0,
