@@ -18,7 +18,7 @@ from tests.kernels.emulated.problems import GUARD
 
 KINDS = (("sm90", "dense"), ("sm90", "packed"), ("sm80", "data"), ("decode", "decode"))
 # Kernels with a log-sum-exp that compile quickly, of which one has masks.
-SMALL = (("sm80", "packed", "2"), ("decode", "decode", "12"), ("sm80", "data", "2"))
+SMALL = (("sm80", "packed", "2"), ("decode", "decode", "31"), ("sm80", "data", "2"))
 
 
 @pytest.mark.parametrize(("family", "kind"), KINDS)
