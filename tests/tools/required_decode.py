@@ -21,7 +21,7 @@ from tests.tools.covering import TRAIT_AXES, Axes, Space, Value, covering_array
 
 # The smallest, and ordinary ones.
 _NAMED: Axes = {
-    "d_head": (64, 128, 192, 256),
+    "d_head": (64, 80, 128, 192, 256),
     "d_head_v": (0, 128),
     "B_r": (16, 32, 64),
     "B_c": (16, 64, 128, 256),
@@ -44,7 +44,14 @@ def code_path_builds(arch: str) -> list[BuildRequest]:
 def code_path_sample(arch: str) -> tuple[tuple[DecodeConfig, Traits], ...]:
     """A covering array of strength two, always the same for the same axes."""
     limits = parse_arch(arch)
-    space = Space(DecodeConfig, axes(), lambda c: constraints(c, limits) is None, candidates=120)
+    space = Space(
+        DecodeConfig,
+        axes(),
+        lambda c: constraints(c, limits) is None,
+        follows={"sectors": lambda values: False},  # few rows have any
+        tries=600,
+        candidates=120,
+    )
     return tuple(covering_array(space))
 
 
