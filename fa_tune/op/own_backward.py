@@ -12,7 +12,6 @@ from fa_tune.core.errors import InvalidConfig, NoUsableVariant
 from fa_tune.core.hooks import hook_of
 from fa_tune.core.tensors import is_expanded, score_tensors
 from fa_tune.core.workload import BACKWARD, Workload
-from fa_tune.families.sm90_bwd.constraints import OTHER_V, WIDEST_CLUSTERED, holds_d_head
 from fa_tune.op.backward import Three
 from fa_tune.op.operands import Done, Lengths, with_whole_rows
 from fa_tune.op.python_op import asked_workload, launch
@@ -25,6 +24,7 @@ Kernels = Callable[[Workload, int, bool], CoreKernel]
 # measured (benchmarks/backward_few_tiles_h200.txt).  Above d_head 128 no clusters divide a block,
 # so that most multiprocessors have none (benchmarks/backward_h200.md, "In a training step").
 FEWEST_TILES, FEWEST_WIDE_TILES, TILE_KEYS = 8, 64, 128
+WIDEST_CLUSTERED = 128  # d_head
 _own_bwd = torch.ops.fa_tune.own_bwd.default
 _packed_own_bwd = torch.ops.fa_tune.packed_own_bwd.default
 
@@ -96,9 +96,10 @@ class OwnBackward:
 
 
 def _are_served(capability: tuple[int, int], d_head: int, d_head_v: int) -> bool:
-    """Whether kernels were measured to be faster there than torch's passes."""
-    alike = d_head == d_head_v and holds_d_head(d_head)
-    return capability == (9, 0) and (alike or (d_head, d_head_v) == OTHER_V)
+    """Whether kernels were measured to be faster there than torch's passes
+    (benchmarks/head_dims_h200.txt)."""
+    alike = d_head == d_head_v and d_head in range(64, 257, 8)
+    return capability == (9, 0) and (alike or (d_head, d_head_v) == (192, 128))
 
 
 def _by_native(done: Done, traits: Traits, lengths: Lengths | None) -> Three:

@@ -9,6 +9,7 @@ SUFFIXES = (".py", ".cu", ".cuh", ".cpp", ".h", ".sh")
 
 LONG_FOR_A_REASON: dict[str, str] = {
     "fa_tune/core/workload.py": "one class: every field of a workload, and what it settles",
+    "kernels/decode/warp_group.cuh": "one class: a group's keys from memory to its sums of O",
     "kernels/sm90/bwd/consumer.cuh": "one class: a warpgroup's steps, in both orders of products",
     "kernels/sm90/fwd/consumer.cuh": "one class: a warpgroup's loops, whose order of waits is read "
     "in one place",

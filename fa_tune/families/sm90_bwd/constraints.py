@@ -10,7 +10,6 @@ from fa_tune.families.sm90_bwd.config import KEYS, Sm90BackwardConfig, rows_of_s
 
 OTHER_V = (192, 128)  # head dimensions of Q and V
 MAX_CLUSTER = 8  # CTAs, on every device
-WIDEST_CLUSTERED = 128  # d_head
 REGISTERS = 224  # of a thread, for what dQ's pass accumulates and multiplies
 
 
