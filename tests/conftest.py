@@ -1,6 +1,8 @@
 """GPU tests: marked `gpu`, skipped without a device, and never silently.  And a package with one
 family of kernels, for tests that count on it."""
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess
