@@ -323,10 +323,22 @@ def load_all(
     and head dimension of a workload that it is to be `like`.  None that a search has yet to finish:
     it may be going on, and what it has is in its journal."""
     only = {(w.dtype.name, str(w.d_head)) for w in like}
-    paths = [p.with_name(p.name.removesuffix(META_SUFFIX) + ".csv") for p in metas(folder)]
-    provenances = {path: load_meta(path) for path in paths if not path.stem.endswith(UNFINISHED)}
-    found = [_with_table(path, meta, only) for path, meta in provenances.items() if of(meta)]
+    found = [_with_table(path, meta, only) for path, meta in _finished(folder) if of(meta)]
     return tuple(sorted(found, key=lambda r: r.meta.provenance.recorded_at, reverse=True))
+
+
+def check_all(folder: Path) -> tuple[Meta, ...]:
+    """The provenance of these recordings, whose tables are whole: by the hashes that most have of
+    them, since to read all takes seconds."""
+    found = _finished(folder)
+    for path, meta in found:
+        (_table_of if meta.table_sha256 else _with_table)(path, meta)
+    return tuple(meta for _, meta in found)
+
+
+def _finished(folder: Path) -> list[tuple[Path, Meta]]:
+    paths = [p.with_name(p.name.removesuffix(META_SUFFIX) + ".csv") for p in metas(folder)]
+    return [(path, load_meta(path)) for path in paths if not path.stem.endswith(UNFINISHED)]
 
 
 def metas(folder: Path) -> list[Path]:

@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from importlib import metadata
@@ -34,7 +35,6 @@ from fa_tune.store.registry import file as registry_file
 from fa_tune.store.shared_files import check_lockable
 from fa_tune.tune.build import build_all, build_request
 from fa_tune.tune.outputs import registry_path
-from fa_tune.tune.replayed import is_of_other_sources
 from fa_tune.tune.results import Check
 from fa_tune.tune.session import JOURNAL, Machine, open_machine
 from fa_tune.workers.prefork import get_ready
@@ -173,23 +173,17 @@ def _cache(store: ArtifactStore) -> str:
 def _recordings(machine: MachineOptions) -> str:
     folder = machine.recordings or locations.profiles_dir()
     check_folder(folder)
-    found = recordings.load_all(folder)
+    found = recordings.check_all(folder)
     if not found:
         raise StorageError(f"there are none in {folder}")
-    gpus = ", ".join(dict.fromkeys(r.meta.device.name for r in found))
-    text = f"{len(found)} in {folder}" + (f" ({gpus})" if gpus else "")
-    others = sum(map(is_of_other_sources, found))
-    return f"{text}; {others} made with other kernel sources than these" if others else text
+    gpus = ", ".join(dict.fromkeys(meta.device.name for meta in found))
+    return f"{len(found)} in {folder} ({gpus})"
 
 
 def _package(name: str, why: str, *, needed: bool) -> Check:
-    found = [
-        f"{d.metadata['Name']} {d.version}"
-        for d in metadata.distributions()
-        if (d.metadata["Name"] or "").lower().split("-cuda")[0] == name
-    ]
-    if found:
-        return Check(name, True, found[0])
+    for distribution in (name, *(f"{name}-cuda{major}x" for major in (13, 12))):
+        with suppress(metadata.PackageNotFoundError):
+            return Check(name, True, f"{distribution} {metadata.version(distribution)}")
     fix = "in a clone of fa-tune: pip install '.[cuda13]', or cuda12 for a driver of CUDA 12"
     return Check(name, False if needed else None, f"not installed ({why})", fix)
 

@@ -41,18 +41,12 @@ def world(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
 def packages(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str]) -> None:
     """Install just these."""
 
-    class Installed(metadata.Distribution):
-        def __init__(self, name: str, version: str) -> None:
-            self.text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    def version(name: str) -> str:
+        if name in versions:
+            return versions[name]
+        raise metadata.PackageNotFoundError(name)
 
-        def read_text(self, filename: str) -> str | None:
-            return self.text if filename == "METADATA" else None
-
-        def locate_file(self, path: object) -> Path:
-            return Path("/nowhere")
-
-    found = [Installed(name, version) for name, version in versions.items()]
-    monkeypatch.setattr(DOCTOR.metadata, "distributions", lambda: iter(found))
+    monkeypatch.setattr(DOCTOR.metadata, "version", version)
 
 
 def doctor(world: World, **options: Path) -> dict[str, Check]:
@@ -201,14 +195,12 @@ def test_a_folder_that_cannot_be_written(world: World) -> None:
     assert os.linesep not in found["registry folder"].detail
 
 
-def test_recordings_of_other_kernels_are_counted_apart(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_was_changed_is_told(world: World) -> None:
     folder = world.folder / "profiles"
-    for name in ("old", "new"):
-        record(folder, name, "ncu", "2026-03-01T00:00:00+00:00", {"sm80:x": 1e-3})
-    monkeypatch.setattr(DOCTOR, "is_of_other_sources", lambda r, *_: r.label.endswith("old.csv"))
-    assert "; 1 made with other" in doctor(world, recordings=folder)["recordings"].detail
+    record(folder, "changed", "ncu", "2026-03-01T00:00:00+00:00", {"sm80:x": 1e-3})
+    (table,) = folder.rglob("changed.csv")
+    table.write_bytes(table.read_bytes().replace(b"1", b"2", 1))
+    assert table.name in doctor(world, recordings=folder)["recordings"].detail
 
 
 @pytest.mark.parametrize("with_gpu", [True, False])
