@@ -97,6 +97,19 @@ typedef enum fa_tune_grid {
     FA_TUNE_GRID_PERSISTENT_KEYS = 6,
 } fa_tune_grid;
 
+// Who has which tiles of a grid of shares.
+//
+// SHARES: all blocks of all tiles stand in a line, of which CTAs have equal parts.
+// ROUNDS: CTAs have a whole tile each, and again, then equal parts of those that are left.
+// WHOLE_ROUNDS: the same without parts, by as many CTAs as need no more rounds.
+// CTA_PER_TILE: a CTA for each tile, however many these are.
+typedef enum fa_tune_tile_order {
+    FA_TUNE_TILE_ORDER_SHARES = 0,
+    FA_TUNE_TILE_ORDER_ROUNDS = 1,
+    FA_TUNE_TILE_ORDER_WHOLE_ROUNDS = 2,
+    FA_TUNE_TILE_ORDER_CTA_PER_TILE = 3,
+} fa_tune_tile_order;
+
 // Which keys a query sees.
 //
 // CAUSAL: aligned top-left: query i sees key j when j <= i.
@@ -154,6 +167,8 @@ typedef struct fa_tune_launch_plan {
     int32_t min_blocks;
     // 1: tiles begin where CTAs do, or at equal parts of them
     int32_t aligned;
+    // who has which of these tiles: fa_tune_tile_order
+    int32_t order;
     // 1: the launch may begin before the one in front of it is done; the kernel waits
     int32_t dependent;
     // query rows of a tile of fp32 sums of dQ in the workspace of a backward pass; 0: none

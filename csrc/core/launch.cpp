@@ -124,6 +124,8 @@ Launchable check_plan(const fa_tune_launch_plan& plan) {
             {"share_keys", plan.share_keys, shares, shares << 16},
             {"min_blocks", plan.min_blocks, shares, 1 << 16},
             {"aligned", plan.aligned, 0, shares},
+            {"order", plan.order, FA_TUNE_TILE_ORDER_SHARES,
+             shares * FA_TUNE_TILE_ORDER_CTA_PER_TILE},
             {"dependent", plan.dependent, 0, 1},
             {"sum_rows", plan.sum_rows, 0, 1 << 16},
         });

@@ -17,6 +17,24 @@ std::int64_t bounded(std::int64_t a, std::int64_t b) {
     return a > kMaxTiles / b ? kMaxTiles + 1 : a * b;
 }
 
+// Rounds of whole tiles in front of the line.  In it are at least half as many tiles as there are
+// CTAs, so that few have parts of the same one.
+std::int64_t rounds_before_parts(const fa_tune_launch_plan& plan, std::int64_t tiles,
+                                 std::int64_t ctas) {
+    if (plan.order != FA_TUNE_TILE_ORDER_ROUNDS || tiles < ctas) return 0;
+    const std::int64_t left = tiles % ctas;
+    return tiles / ctas - (0 < left && 2 * left < ctas ? 1 : 0);
+}
+
+// CTAs that have no parts of tiles: the last tile of each is in the line.
+void share_whole_tiles(const fa_tune_launch_plan& plan, std::int64_t most, Shares& found) {
+    const bool alone = plan.order == FA_TUNE_TILE_ORDER_CTA_PER_TILE;
+    const std::int64_t each = alone ? 1 : (found.tiles + most - 1) / most;
+    found.ctas = (found.tiles + each - 1) / each;
+    found.rounds = each - 1;
+    found.share = found.blocks;
+}
+
 }  // namespace
 
 Shares share_blocks(const fa_tune_launch_plan& plan, const fa_tune_problem& problem,
@@ -45,7 +63,6 @@ Shares share_blocks(const fa_tune_launch_plan& plan, const fa_tune_problem& prob
     }
     found.blocks = blocks_of(std::max<std::int64_t>(0, keys)) - first / plan.share_keys;
     found.blocks = std::max<std::int64_t>(1, found.blocks);
-    const std::int64_t all = found.tiles * found.blocks;
     const std::int64_t resident = multiprocessors * plan.ctas_per_sm;
     const std::int64_t most = std::max<std::int64_t>(1, std::min(resident, kMaxCtas));
     found.pitch = found.blocks;
@@ -55,12 +72,20 @@ Shares share_blocks(const fa_tune_launch_plan& plan, const fa_tune_problem& prob
         found.ctas = found.most_ctas = found.tiles * plan.cluster_x;
         return found;
     }
+    found.most_ctas = std::min(most, every);
+    if (plan.order >= FA_TUNE_TILE_ORDER_WHOLE_ROUNDS) {
+        share_whole_tiles(plan, most, found);
+        return found;
+    }
+    found.rounds = rounds_before_parts(plan, found.tiles, most);
+    const std::int64_t tiles = found.tiles - most * found.rounds;
+    const std::int64_t all = tiles * found.blocks;
     found.share = std::max<std::int64_t>(plan.min_blocks, (all + most - 1) / most);
-    if (plan.aligned != 0) {
-        std::int64_t aligned = (found.tiles + most - 1) / most * found.blocks;
-        if (found.tiles <= most) {
+    if (plan.aligned != 0 && tiles > 0) {
+        std::int64_t aligned = (tiles + most - 1) / most * found.blocks;
+        if (tiles <= most) {
             const std::int64_t fewest = (found.blocks + plan.min_blocks - 1) / plan.min_blocks;
-            const std::int64_t parts = std::min(most / found.tiles, fewest);
+            const std::int64_t parts = std::min(most / tiles, fewest);
             aligned = (found.blocks + parts - 1) / parts;
         }
         if (aligned * 7 <= found.share * 8) {  // else too many CTAs would have nothing to do
@@ -70,8 +95,7 @@ Shares share_blocks(const fa_tune_launch_plan& plan, const fa_tune_problem& prob
             }
         }
     }
-    found.ctas = (found.tiles * found.pitch + found.share - 1) / found.share;
-    found.most_ctas = std::min(most, every);
+    found.ctas = found.rounds > 0 ? most : (tiles * found.pitch + found.share - 1) / found.share;
     return found;
 }
 
@@ -85,6 +109,7 @@ void share_on_device(const fa_tune_launch_plan& plan, const fa_tune_problem& pro
              "device alone knows lengths; a launch takes %lld blocks",
              key_of(problem).c_str(), wide(shares.tiles), wide(of_tile), wide(kMaxTiles));
     }
+    shares.rounds = 0;
     shares.share = plan.min_blocks;
     shares.ctas = shares.most_ctas;
 }

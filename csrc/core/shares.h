@@ -14,8 +14,9 @@ struct Shares {
     std::int64_t row_tiles;  // of the rows of one head of K and V
     std::int64_t tiles;
     std::int64_t blocks;  // of a tile
+    std::int64_t rounds;  // in which every CTA has a whole tile, in front of the line
     std::int64_t pitch;   // of tiles in the line
-    std::int64_t share;   // blocks that a CTA takes
+    std::int64_t share;   // blocks of the line that a CTA takes
     std::int64_t ctas;
     std::int64_t most_ctas;  // of any launch with so many keys or fewer
     std::int64_t part_rows;  // of a part in memory

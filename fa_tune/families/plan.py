@@ -16,7 +16,7 @@ from typing import Any
 from fa_tune import operations
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import Workload
-from fa_tune.families.fields import d_v_of, is_kv_e4m3
+from fa_tune.families.fields import Choice, d_v_of, is_kv_e4m3
 from fa_tune.operations.traits import Traits
 
 _ARCH = re.compile(r"(?P<kind>sm|compute)_(?P<number>\d+)(?P<specific>a?)")
@@ -92,6 +92,21 @@ class Grid(IntEnum):
     PERSISTENT_KEYS = 6
 
 
+class TileOrder(Choice):
+    """Who has which tiles of a grid of shares.
+
+    SHARES: all blocks of all tiles stand in a line, of which CTAs have equal parts.
+    ROUNDS: CTAs have a whole tile each, and again, then equal parts of those that are left.
+    WHOLE_ROUNDS: the same without parts, by as many CTAs as need no more rounds.
+    CTA_PER_TILE: a CTA for each tile, however many these are.
+    """
+
+    SHARES = 0
+    ROUNDS = 1
+    WHOLE_ROUNDS = 2
+    CTA_PER_TILE = 3
+
+
 @dataclass(frozen=True)
 class GridShape:
     """What the grid of a launch tells of its workload; `query_blocks` per head."""
@@ -131,6 +146,7 @@ class LaunchPlan:
     share_keys: int = planned("keys of a block, where CTAs share blocks of keys; 0: they do not", 0)
     min_blocks: int = planned("of them that a CTA takes at least", 0)
     aligned: int = planned("1: tiles begin where CTAs do, or at equal parts of them", 0)
+    order: TileOrder = planned("who has which of these tiles: fa_tune_tile_order", TileOrder.SHARES)
     dependent: int = planned(
         "1: the launch may begin before the one in front of it is done; the kernel waits", 0
     )
@@ -229,4 +245,4 @@ def compiled_for(arch: str) -> tuple[int, Portability]:
     return int(found["number"]), portability
 
 
-ENUMS: tuple[type[IntEnum], ...] = (Operation, Portability, TensorRole, Grid)
+ENUMS: tuple[type[IntEnum], ...] = (Operation, Portability, TensorRole, Grid, TileOrder)

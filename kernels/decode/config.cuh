@@ -17,6 +17,8 @@ enum class Combine : int { LAST = 0, KERNEL = 1, ALL = 2 };
 
 enum class KVType : int { SAME = 0, E4M3 = 1 };
 
+enum class TileOrder : int { SHARES = 0, ROUNDS = 1, WHOLE_ROUNDS = 2, CTA_PER_TILE = 3 };
+
 struct DecodeConfig {
     // element type of Q and O, and of K and V but with `e4m3`
     DType dtype;
@@ -63,6 +65,10 @@ struct DecodeConfig {
     // copies of K and V take from memory the sectors of 32 bytes that they need, in place of whole
     // lines of 128, which the next head shares
     bool sectors = false;
+    // CTAs share the keys of all tiles; or have whole tiles by rounds, so that those that run at a
+    // time read heads that lie side by side, and share what is left; or whole tiles alone; or there
+    // is a CTA for each tile
+    TileOrder order = TileOrder::SHARES;
 
     // Head dimension of V and O.
     FA_HOST_DEVICE constexpr int d_v() const { return d_head_v != 0 ? d_head_v : d_head; }
@@ -127,7 +133,10 @@ struct DecodeConfig {
         if (shared_queries != other.shared_queries) {
             return shared_queries < other.shared_queries;
         }
-        return sectors < other.sectors;
+        if (sectors != other.sectors) {
+            return sectors < other.sectors;
+        }
+        return order < other.order;
     }
 };
 

@@ -161,8 +161,14 @@ __device__ __forceinline__ void await_shares(const DecodeParams& p) {
     if (CFG.kv_type == KVType::E4M3 || p.cache.lengths != nullptr) await_earlier<CFG>();
 }
 
+template <DecodeConfig CFG>
+__device__ constexpr bool has_rounds() {
+    return CFG.order == TileOrder::ROUNDS || CFG.order == TileOrder::WHOLE_ROUNDS;
+}
+
 template <DecodeConfig CFG, WorkloadTraits TRAITS>
-using SequencesOf = Sequences<CFG.B_c, TRAITS.window, (CFG.tile_keys + CFG.B_c - 1) / CFG.B_c>;
+using SequencesOf =
+    Sequences<CFG.B_c, TRAITS.window, (CFG.tile_keys + CFG.B_c - 1) / CFG.B_c, has_rounds<CFG>()>;
 
 template <DecodeConfig CFG, WorkloadTraits TRAITS>
 __device__ __forceinline__ TileRows rows_of(const SequencesOf<CFG, TRAITS>& sequences, int batch,
@@ -184,25 +190,42 @@ __global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
     SequencesOf<CFG, TRAITS> sequences{p};
     const int all = sequences.all();
     const auto line = sequences.line(all, gridDim.x);
+    const int rounds = sequences.rounds();
     int at = blockIdx.x * line.share;
     const int end = min(at + line.share, all);
-    if (at >= end) return;
+    if (rounds == 0 && at >= end) return;
     WarpGroup<CFG, TRAITS> warps(p, smem);
-    int start;  // of a tile
-    int batch = sequences.find(at, start);
-    int pitch = sequences.pitch(batch);
-    int number = sequences.tile_at(at - start, pitch);  // of a tile in its sequence
-    start += number * pitch;
+    int batch, number;  // of a tile in its sequence
+    int start, pitch;   // of a tile in the line
+    const auto enter_line = [&] {
+        batch = sequences.find(at, start);
+        pitch = sequences.pitch(batch);
+        number = sequences.tile_at(at - start, pitch);
+        start += number * pitch;
+    };
+    const auto enter_round = [&](int round) {
+        const int tile = round * gridDim.x + blockIdx.x;
+        batch = quotient(tile, p.by.tiles);
+        number = tile - batch * sequences.tiles();
+        pitch = p.pitch;
+    };
+    int round = 0;
+    if (rounds == 0) {
+        enter_line();
+    } else {
+        enter_round(0);
+    }
     while (true) {
+        const bool whole = round < rounds;
         const TileRows rows = rows_of<CFG, TRAITS>(sequences, batch, number);
-        const Blocks own = line.between(at, end, start, pitch);
+        const Blocks own = whole ? Blocks{0, pitch} : line.between(at, end, start, pitch);
         const int blocks = p.cache.lengths == nullptr ? p.blocks : pitch;
         const auto source = warps.source_of(rows);
         await_earlier<CFG>();
         if (CFG.tile_keys == 0 || own.count > 0) {
             warps.run(rows, source, rows.first_block + own.first,
                       min(own.count, blocks - own.first));
-            const Tile tile(sequences, start, pitch, line);
+            const Tile tile = whole ? Tile() : Tile(sequences, start, pitch, line);
             if constexpr (Layout<CFG>::kGroups == 1) {
                 warps.store_alone(tile, rows);
             } else {
@@ -221,12 +244,19 @@ __global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
                 if (tile.parts() > 1) combine_together<CFG, TRAITS>(p, smem, tile, rows);
             }
         }
-        at = CFG.tile_keys == 0 ? at + own.count : start + pitch;
-        if (at >= end) return;
-        start = at;
-        if (++number == sequences.tiles()) {
-            number = 0;
-            pitch = sequences.pitch(++batch);
+        if (!whole) {
+            at = CFG.tile_keys == 0 ? at + own.count : start + pitch;
+            if (at >= end) return;
+            start = at;
+            if (++number == sequences.tiles()) {
+                number = 0;
+                pitch = sequences.pitch(++batch);
+            }
+        } else if (++round < rounds) {
+            enter_round(round);
+        } else {
+            if (at >= end) return;
+            enter_line();
         }
         __syncthreads();  // before the rings are filled anew
     }
@@ -338,7 +368,9 @@ __global__ void __launch_bounds__(combine_threads<CFG>())
     const int all = sequences.all();
     const auto line = sequences.line(all, p.ctas);
     const int pitch = sequences.pitch(batch);
-    const Tile tile(sequences, sequences.blocks_before(batch) + number * pitch, pitch, line);
+    const int start = sequences.blocks_before(batch) + number * pitch;
+    if (start < 0) return;  // whole
+    const Tile tile(sequences, start, pitch, line);
     const TileRows rows = rows_of<CFG, TRAITS>(sequences, batch, number);
     const int row = blockIdx.y;
     if (tile.parts() == 1 || row >= rows.count) return;

@@ -78,11 +78,12 @@ struct DecodeParams {
     int row_tiles;  // of the rows of one head of K and V
     int blocks;     // of keys, that every tile walks; not with cache.lengths
     int pitch;      // of tiles in the line, in blocks; at least as many
-    int share;      // blocks that a CTA takes; with cache.lengths the least
+    int share;      // blocks of the line that a CTA takes; with cache.lengths the least
     int ctas;       // of the grid that takes shares
     int part_rows;  // of a part in memory: those of a tile, without padding
     float softmax_scale;
     Divisors by;
+    int rounds;  // in which every CTA has a whole tile, in front of the line
 };
 
 }  // namespace fa_tune::decode

@@ -14,6 +14,7 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.decode.config import Combine, DecodeConfig, KVType
 from fa_tune.families.decode.constraints import CONSTRAINTS
+from fa_tune.families.plan import TileOrder
 from tests.described import DEVICE, described
 from tests.families.contract import AssertedContract
 
@@ -53,6 +54,8 @@ class TestDecodeContract(AssertedContract):
         replace(_DEFAULT, cluster=2, aligned=False, min_blocks=2),
         replace(_DEFAULT, tile_keys=1025),
         replace(_DEFAULT, sectors=True),
+        replace(_DEFAULT, order=TileOrder.ROUNDS, tile_keys=256),
+        replace(_DEFAULT, order=TileOrder.CTA_PER_TILE),
     )
 
 

@@ -21,6 +21,7 @@ from fa_tune.families.fields import (
     number_field,
     tuple_field,
 )
+from fa_tune.families.plan import TileOrder
 
 MMA_M = 16  # rows of one m16n8k16 tile
 MMA_K = 16  # keys of its k-step, in the product of P and V
@@ -128,6 +129,12 @@ class DecodeConfig(ConfigBase):
         "copies of K and V take from memory the sectors of 32 bytes that they need, in place of "
         "whole lines of 128, which the next head shares",
         later=True,
+    )
+    order: TileOrder = choice_field(
+        TileOrder.SHARES,
+        "CTAs share the keys of all tiles; or have whole tiles by rounds, so that those that run "
+        "at a time read heads that lie side by side, and share what is left; or whole tiles alone; "
+        "or there is a CTA for each tile",
     )
 
     def with_ring_kib(self, kib: int) -> DecodeConfig:

@@ -23,6 +23,7 @@ from fa_tune.families.decode.config import (
     DecodeConfig,
     KVType,
 )
+from fa_tune.families.plan import TileOrder
 
 MAX_WARPS = 16
 OPERANDS = 4096  # most elements of O, and of Q, in the registers of a warp
@@ -119,6 +120,19 @@ CONSTRAINTS: tuple[Rule[DecodeConfig], ...] = (
         "sectors_share_lines",
         "rows of whole lines of 128 bytes have no sectors to choose",
         lambda c: not (c.sectors and c.has_whole_lines),
+    ),
+    (
+        "order_of_equal_tiles",
+        "an order is for CTAs that have tiles of equal lengths: no cluster and no tile_keys",
+        lambda c: not c.order or (c.cluster == 1 and c.tile_keys == 0),
+    ),
+    (
+        "whole_tiles_have_no_parts",
+        "whole_rounds and cta_per_tile leave no aligned, min_blocks and combine to choose",
+        lambda c: (
+            c.order in (TileOrder.SHARES, TileOrder.ROUNDS)
+            or (not c.aligned and c.min_blocks == 1 and c.combine is Combine.LAST)
+        ),
     ),
     (
         "tile_keys_in_range",

@@ -106,6 +106,7 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
             share_keys=config.B_c,
             min_blocks=config.min_blocks,
             aligned=int(config.aligned),
+            order=config.order,
             dependent=int(config.dependent),
         )
         launches = [parts]

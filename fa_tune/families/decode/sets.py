@@ -17,11 +17,13 @@ from math import ceil
 from fa_tune.core.arch import ArchLimits, limits
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType, Workload
+from fa_tune.families.constraints import smem_does_not_fit
 from fa_tune.families.decode import clusters
 from fa_tune.families.decode.bounds import Bounds
-from fa_tune.families.decode.config import MMA_M, MOST_BLOCKS, Combine, DecodeConfig, KVType
+from fa_tune.families.decode.config import MMA_K, MMA_M, MOST_BLOCKS, Combine, DecodeConfig, KVType
 from fa_tune.families.decode.constraints import constraints
 from fa_tune.families.decode.reading import Tiles
+from fa_tune.families.plan import TileOrder
 from fa_tune.operations.forward.spec import most_keys_seen
 
 ALLOWED_KEYS = "fast, tune, all, e4m3, or one config's short form"
@@ -43,6 +45,13 @@ SHORT_D_HEAD = 64
 WIDE_KEYS, WIDE_KEY_BYTES, WIDE_ROWS = 256, 256, 32
 WARPS = 8  # of a multiprocessor: more have too few registers
 TILE_BYTES = 128 << 10  # that a multiprocessor reads while a CTA begins and ends a tile
+# Where heads share lines of memory, CTAs that read them at the same time need each line once, if
+# launches do not overlap.  With so much to read that gains more than `dependent`, with one CTA for
+# a multiprocessor and with several (benchmarks/tile_order_h200.txt, as what follows).
+IN_STEP_NS, SEVERAL_IN_STEP_NS = 20000, 4500
+SEVERAL_TILES = 2  # for a multiprocessor: with more they are whole
+FEW_TILE_KEYS, SOME_TILE_KEYS = 512, 1500  # of these
+FOUR_D_HEAD = 88  # up to this, and above 128, four CTAs for a multiprocessor, else three
 # Parts of a tile times the quads of columns of its rows: up to so many one CTA combines as fast as
 # all do together.  The kernel decides that anew when it knows lengths (decode/together.cuh, kFew).
 FEW_QUADS = 6144
@@ -80,7 +89,11 @@ def tile_of(
     most_warps = max(row_warps, WARPS // ctas if ctas != 3 else 4)
     warps = min(most_warps, row_warps * (keys // MMA_M))
     whole = replace(whole, B_c=keys, n_warps=warps, ctas_per_sm=ctas)
-    return replace(whole, stages=whole.stages_in(ring_bytes))
+    found = replace(whole, stages=whole.stages_in(ring_bytes))
+    # Rows in shared memory may be longer than those in memory.
+    while found.stages > 2 and smem_does_not_fit(found.smem_bytes, H200, ctas):
+        found = replace(found, stages=found.stages - 1)
+    return found
 
 
 def default_config(
@@ -136,11 +149,12 @@ def _of_tiles(heads: Heads, dtype: DType, rows: int, tiles: Tiles) -> DecodeConf
     clustered = clusters.default(shared, tiles)
     if clustered is not None:
         return clustered
-    shared = _of_few_keys(shared, tiles)
+    shared = _by_tiles(_of_few_keys(shared, tiles), tiles)
     if not tiles.keys and tiles.density >= tiles.bounds.counted and tiles.sequences != 1:
         shared = counting(shared)
     shared = _with_sectors(_with_end(shared), tiles)
-    early = replace(shared, dependent=tiles.read_ns(shared) <= tiles.bounds.early_ns)
+    overlaps = tiles.read_ns(shared) <= tiles.bounds.early_ns and not _in_step(shared, tiles)
+    early = replace(shared, dependent=overlaps)
     return early if constraints(early, tiles.arch) is None else shared
 
 
@@ -247,11 +261,60 @@ def _with_sectors(tile: DecodeConfig, tiles: Tiles) -> DecodeConfig:
     """With sectors, where heads share lines that L2 does not keep from one to the next: CTAs with
     several tiles each are in different heads' keys, and so are tiles of unlike lengths.  Rows that
     are no whole 64 bytes, what memory gives at a time, are faster so anyway."""
-    if tile.has_whole_lines or tile.kv_type is not KVType.SAME:
+    if tile.has_whole_lines or tile.kv_type is not KVType.SAME or _in_step(tile, tiles):
         return tile
     apart = not tiles.keys or tiles.density > tile.ctas_per_sm
     odd = any(d * tile.kv_bytes % 64 for d in (tile.d_head, tile.d_v))
     return replace(tile, sectors=apart or odd)
+
+
+def _in_step(tile: DecodeConfig, tiles: Tiles) -> bool:
+    """Whether CTAs read heads that share lines at the same time, with enough to gain by that."""
+    if tile.has_whole_lines or tile.kv_type is not KVType.SAME or not tiles.keys:
+        return False
+    if tile.B_r != MMA_M or not (tile.order or _is_aligned(tile, tiles)):
+        return False
+    most_ns = IN_STEP_NS if tile.ctas_per_sm == 1 else SEVERAL_IN_STEP_NS
+    return tiles.read_ns(tile) > most_ns
+
+
+def _is_aligned(tile: DecodeConfig, tiles: Tiles) -> bool:
+    """Whether tiles begin where CTAs do, or at equal parts of them: csrc/core/shares.cpp."""
+    ctas, blocks = tiles.arch.multiprocessors * tile.ctas_per_sm, ceil(tiles.keys / tile.B_c)
+    parts = min(ctas // tiles.number, blocks)
+    aligned = ceil(blocks / parts) if parts else ceil(tiles.number / ctas) * blocks
+    return tile.aligned and 7 * aligned <= 8 * ceil(tiles.number * blocks / ctas)
+
+
+def _by_tiles(tile: DecodeConfig, tiles: Tiles) -> DecodeConfig:
+    """With many tiles these are whole, of small CTAs, where heads share lines or have one each;
+    rows of several lines gain next to nothing."""
+    gains = tile.d_head == tile.d_v == SHORT_D_HEAD or not tile.has_whole_lines
+    same = tile.kv_type is KVType.SAME and tile.B_r == MMA_M
+    if not (gains and same and tiles.keys and tiles.density > SEVERAL_TILES):
+        return tile
+    found = _of_whole_tiles(Heads(tile.d_head, tile.d_head_v), tile.dtype, tiles.keys)
+    return found if constraints(found, tiles.arch) is None else tile
+
+
+def _of_whole_tiles(heads: Heads, dtype: DType, keys: int) -> DecodeConfig:
+    """What was fastest in order, or near it at nearly every number of tiles."""
+    widest = max(heads.d_head, heads.d_head_v)
+    few, some = keys <= FEW_TILE_KEYS, keys <= SOME_TILE_KEYS
+    two, one = of_two(heads, dtype, MMA_M), _best(heads, dtype, MMA_M)
+    three, four = of_three(heads, dtype), of_four(heads, dtype)
+    if heads == Heads(SHORT_D_HEAD):
+        rounds = replace(two, aligned=True, order=TileOrder.ROUNDS)
+        return replace(three, order=TileOrder.CTA_PER_TILE) if few else rounds
+    if widest < SHORT_D_HEAD:
+        found = three if few else two if some else one
+    elif widest % MMA_K or FOUR_D_HEAD < widest < HEADS.d_head:
+        found = four if few and widest <= FOUR_D_HEAD else three if some else one
+    else:
+        found = four
+    # Rows that are no whole sectors of 32 bytes: tiles begin at other times then.
+    alone = widest % MMA_K and (widest > SHORT_D_HEAD or not some)
+    return replace(found, order=TileOrder.CTA_PER_TILE if alone else TileOrder.WHOLE_ROUNDS)
 
 
 def _with_combine(tile: DecodeConfig, rows: int, tiles: Tiles) -> DecodeConfig:
@@ -308,7 +371,7 @@ def _fast(heads: Heads, dtype: DType) -> Iterator[DecodeConfig]:
         wide = _best(heads, dtype, rows)
         for tile in _of_shares(heads, dtype, rows, (best, deeper, wide)):
             yield _with_end(tile)
-            if not tile.has_whole_lines:
+            if not tile.has_whole_lines and not tile.order:
                 yield replace(_with_end(tile), sectors=True)
         if rows <= WIDE_ROWS:
             yield replace(of_two(heads, dtype, rows), stages=2, cluster=2)
@@ -350,11 +413,16 @@ def _of_shares(
         yield replace(best, aligned=True, min_blocks=4)
     for tile in (best, two, *smaller):
         yield replace(counting(tile), aligned=True, dependent=True)
+    if rows <= MANY_ROWS:
+        for tile in (wide, of_two(heads, dtype, rows), *smaller):
+            yield replace(tile, order=TileOrder.WHOLE_ROUNDS)
+            yield replace(tile, order=TileOrder.CTA_PER_TILE)
     if rows > MMA_M:
         yield replace(two, aligned=True, dependent=True, tile_keys=4 * two.B_c)
     if rows == MMA_M:
         yield replace(two, stages=2, aligned=True, dependent=True, tile_keys=two.B_c)
         yield replace(of_three(heads, dtype), aligned=True, min_blocks=MOST_BLOCKS)
+        yield replace(two, aligned=True, order=TileOrder.ROUNDS)
 
 
 def _of_clusters(tile: DecodeConfig, deeper: DecodeConfig | None) -> Iterator[DecodeConfig]:

@@ -56,6 +56,7 @@ KERNELS = (
     ("decode(FP16, 72, 16, 32, 2): stages_2+shared_queries+cluster_8", "causal+ragged+lse"),
     ("decode(BF16, 104, 16, 32, 2): stages_2+combine_kernel+d_head_v_40", "ragged+sink"),
     ("decode(FP16, 80, 32, 32, 4): row_warps_2+d_head_v_48+cluster_2", "causal+ragged+softcap"),
+    ("decode(BF16, 64, 16, 16, 1): stages_2+aligned+rounds", "causal+ragged+lse"),
 )
 NARROW = (
     ("decode(BF16, 64, 16, 32, 2): stages_2+e4m3", "causal+ragged+lse+softcap"),
@@ -176,6 +177,25 @@ def test_cuts_near_the_ends_of_tiles_leave_nothing_out(
         cache = CacheInputs(lengths)
         out, lse = kernel.launch(problem, next(iter(schedules(1))), cache)
         assert not _judged(problem, out.inside, lse, lengths)
+
+
+@pytest.mark.parametrize(
+    "order",
+    ["rounds", "aligned+rounds", "combine_kernel+rounds", "combine_all+rounds"]
+    + ["whole_rounds", "cta_per_tile"],
+)
+@pytest.mark.parametrize("tiles", [1, 2, 4, 6, 7, 9, 12, 13, 16, 17, 24, 33])
+def test_rounds_and_the_line_behind_them_have_every_tile(
+    tiles: int, order: str, libraries: Path
+) -> None:
+    """Six CTAs: no tile for each, whole rounds alone, and few and many tiles behind them."""
+    kv_heads = 3 if tiles % 3 == 0 else 1
+    form = f"decode(FP16, 32, 16, 16, 1): stages_2+ctas_3+{order}"
+    kernel = _kernel(form, "ragged+lse", libraries)
+    shape = (tiles // kv_heads, kv_heads, kv_heads, 1, 90, 32)
+    problem = Problem.draw(Workload(*shape, kernel.config.dtype, lse=True), "plain", 3)
+    out, lse = kernel.launch(problem, next(iter(schedules(1))))
+    assert not faults(problem, out, lse)
 
 
 # New keys and values ------------------------------------------------------------------------
