@@ -98,7 +98,7 @@ class OwnBackward:
 def _are_served(capability: tuple[int, int], d_head: int, d_head_v: int) -> bool:
     """Whether kernels were measured to be faster there than torch's passes
     (benchmarks/head_dims_h200.txt)."""
-    alike = d_head == d_head_v and d_head in range(64, 257, 8)
+    alike = d_head == d_head_v and d_head in range(32, 257, 8)
     return capability == (9, 0) and (alike or (d_head, d_head_v) == (192, 128))
 
 

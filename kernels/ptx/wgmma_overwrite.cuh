@@ -3,8 +3,8 @@
 //
 // What WgmmaM64K16 (wgmma.cuh) is given as accumulators it may read, so that these take up their
 // registers before the product begins as well.  Those of WgmmaOverwriting are outputs alone: what
-// they held before is free until then.  Each statement is four steps along k.
-//     ss4            D = A B, both k-major
+// they held before is free until then.  Each statement is four steps along k, or two.
+//     ss2, ss4       D = A B, both k-major
 //     ss4_n_major    D = A B, B n-major
 #pragma once
 
@@ -49,6 +49,14 @@ struct WgmmaNMajor;
                  : FA_OUTPUTS_##n                                                                  \
                  : "l"(a), "l"(b))
 
+#define FA_WGMMA_NEW_TWO(n, type, o0, o1, ...)                                                     \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 0, 0;\n.reg .b64 a, b;\n"                       \
+                 FA_MMA(n, type) FA_STR(o0, o1) ", p, 1, 1, 0, 0;\n"                              \
+                 "add.s64 a, " FA_STR(o0) ", 2;\nadd.s64 b, " FA_STR(o1) ", 2;\n"                 \
+                 FA_MMA(n, type) "a, b, 1, 1, 1, 0, 0;\n}"                                        \
+                 : FA_OUTPUTS_##n                                                                  \
+                 : "l"(a), "l"(b))
+
 #define FA_WGMMA_N_MAJOR(n, type, o0, o1, ...)                                                     \
     asm volatile("{\n.reg .b64 a, b;\n"                                                            \
                  FA_MMA(n, type) FA_STR(o0, o1) ", 1, 1, 1, 0, 1;\n"                               \
@@ -59,6 +67,10 @@ struct WgmmaNMajor;
 #define FA_WGMMA_NEW_STRUCT(n, bf16, type, ...)                                                    \
     template <>                                                                                    \
     struct WgmmaOverwriting<n, bf16> {                                                             \
+        __device__ __forceinline__ static void ss2(float (&d)[n / 2], unsigned long long a,        \
+                                                   unsigned long long b) {                         \
+            FA_WGMMA_NEW_TWO(n, type, __VA_ARGS__);                                                \
+        }                                                                                          \
         __device__ __forceinline__ static void ss4(float (&d)[n / 2], unsigned long long a,        \
                                                    unsigned long long b) {                         \
             FA_WGMMA_NEW(n, type, 0, 2, 4, 6, __VA_ARGS__);                                        \

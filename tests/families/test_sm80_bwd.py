@@ -92,13 +92,14 @@ def test_a_set_has_the_defaults(d_head: int) -> None:
 
 
 def test_hopper_prefers_its_own_family_where_it_takes_the_problem() -> None:
-    for d_head, family in (
-        (64, "sm90_bwd"),
-        (128, "sm90_bwd"),
-        (160, "sm90_bwd"),
-        (32, "sm80_bwd"),
+    for d_head, d_head_v, family in (
+        (32, 0, "sm90_bwd"),
+        (64, 0, "sm90_bwd"),
+        (128, 0, "sm90_bwd"),
+        (160, 0, "sm90_bwd"),
+        (64, 32, "sm80_bwd"),
     ):
-        first, *_ = families.defaults(d_head, DType.FP16, HOPPER, BACKWARD)
+        first, *_ = families.defaults(d_head, DType.FP16, HOPPER, BACKWARD, d_head_v=d_head_v)
         assert families.of(first).name == family
     (first,) = families.defaults(128, DType.FP16, A100, BACKWARD)
     assert families.of(first).name == "sm80_bwd"

@@ -31,7 +31,8 @@ WIDE: Sm90BackwardConfig = FAMILY.default_config(192, DType.FP16)
 OTHER_V: Sm90BackwardConfig = FAMILY.default_config(192, DType.FP16, d_head_v=128)
 LIBRARIES = ("cudnn", "fa2")
 RECORDED = ROOT / "benchmarks" / "backward_few_tiles_h200.txt"
-HEADS = ((64, 0), (96, 0), (128, 0), (192, 0), (192, 128), (256, 0))  # of Q; of V
+# Of Q; of V.
+HEADS = ((32, 0), (40, 0), (64, 0), (96, 0), (128, 0), (192, 0), (192, 128), (256, 0))
 
 
 class TestSm90BackwardContract(SaidContract):
@@ -71,6 +72,8 @@ def test_shared_memory_is_what_the_kernels_lay_out() -> None:
         replace(DEFAULT, dynamic=False),
         replace(TWO_PASS, dynamic=True, dq_keys=80),
         FAMILY.default_config(64, DType.BF16),
+        FAMILY.default_config(40, DType.BF16),
+        FAMILY.default_config(32, DType.BF16).repeatable(),
         replace(FAMILY.default_config(64, DType.BF16), dynamic=True),
         replace(FAMILY.default_config(64, DType.BF16).repeatable(), dq_keys=80),
         FAMILY.default_config(96, DType.BF16),
@@ -107,7 +110,7 @@ def test_a_set_has_the_default_and_what_repeats_the_same_bits(
     assert passes == ({True} if d_head > 128 else {False, True})
 
 
-@pytest.mark.parametrize(("d_head", "d_head_v"), [(84, 0), (256, 128), (128, 64)])
+@pytest.mark.parametrize(("d_head", "d_head_v"), [(24, 0), (84, 0), (256, 128), (128, 64)])
 def test_other_heads_have_no_sets_and_a_reason(d_head: int, d_head_v: int) -> None:
     for key in ("fast", "tune", "all"):
         assert FAMILY.configs(key, d_head=d_head, d_head_v=d_head_v) == []
@@ -165,8 +168,10 @@ def test_a_packed_batch_has_as_many_tiles_as_there_can_be() -> None:
         assert main.workspace_bytes == 4 * columns * 6 * 128 * tiles_q
 
 
-def test_a_step_of_d_head_64_has_twice_as_many_queries() -> None:
-    _, main, _ = described(FAMILY.default_config(64, DType.FP16), replace(PROBLEM, d_head=64))
+@pytest.mark.parametrize("d_head", [32, 56, 64])
+def test_a_step_of_small_heads_has_twice_as_many_queries(d_head: int) -> None:
+    problem = replace(PROBLEM, d_head=d_head)
+    _, main, _ = described(FAMILY.default_config(d_head, DType.FP16), problem)
     assert [tensor.box_rows for tensor in main.maps] == [128, 64, 64, 128, 64, 64]
 
 
@@ -217,7 +222,7 @@ def test_a_cluster_has_a_tile_of_keys(config: Sm90BackwardConfig, cluster: int) 
         assert (one.grid[0], one.cluster[0]) == (size * other.grid[0], size)
 
 
-@pytest.mark.parametrize("d_head", [64, 96, 128])
+@pytest.mark.parametrize("d_head", [40, 64, 96, 128])
 def test_what_serves_all_sizes_has_a_cta_for_each_tile(d_head: int) -> None:
     """As exported libraries have it."""
     first, *_ = families.defaults(d_head, DType.BF16, H200, BACKWARD)

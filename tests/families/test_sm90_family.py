@@ -71,6 +71,7 @@ def test_shared_memory_is_the_kernels_own_sum() -> None:
         replace(DEFAULT, scheduler=Scheduler.STATIC),
         replace(DEFAULT, d_head=64, mma_warpgroups=1, min_ctas_per_sm=2),
         default_config(64, DType.BF16),
+        default_config(40, DType.BF16),
         default_config(256, DType.FP16),
         replace(DEFAULT, d_head=64, mma_warpgroups=3, rescale=Rescale.WATCHED_MAX),
         replace(DEFAULT, d_head=192, d_head_v=80),
@@ -88,7 +89,10 @@ def test_shared_memory_is_the_kernels_own_sum() -> None:
 
 
 # Head dimensions of Q and K, and of V.
-PAIRS = ((192, 128), (128, 64), (64, 128), (64, 256), (256, 64), (96, 192), (160, 96), (80, 16))
+PAIRS = (
+    *((192, 128), (128, 64), (64, 128), (64, 256), (256, 64), (96, 192), (160, 96), (80, 16)),
+    *((40, 64), (48, 128), (56, 32)),
+)
 
 
 @pytest.mark.parametrize("pair", PAIRS[:3])
@@ -142,7 +146,7 @@ def test_the_fast_set_compiles_without_serialised_products_or_spills(
     passed("sm90 fast", requests)
 
 
-@pytest.mark.parametrize("d_head", [*sorted(TILES), 72, 88, 144, 160, 240])
+@pytest.mark.parametrize("d_head", [32, 40, 56, *sorted(TILES), 72, 88, 144, 160, 240])
 def test_the_fast_set_is_small_and_holds_the_default(d_head: int) -> None:
     for dtype in DType:
         configs = get_configs("fast", dtypes=[dtype], d_head=d_head)
@@ -181,7 +185,7 @@ def test_default_tiles_are_near_the_fastest_that_were_measured() -> None:
             assert speed > cudnn, workload.key
 
 
-@pytest.mark.parametrize("d_head", [64, 72, 80, 128])
+@pytest.mark.parametrize("d_head", [32, 40, 48, 56, 64, 72, 80, 128])
 @pytest.mark.parametrize("causal", [False, True])
 def test_default_tiles_run_and_are_of_the_fast_set(d_head: int, causal: bool) -> None:
     for dtype, length, batch in itertools.product(DType, (16, 197, 257, 512, 1024, 4096), (1, 64)):
@@ -203,7 +207,7 @@ def _stale(config: Sm90Config) -> Sm90Config:
     return replace(config, rescale=Rescale.STALE_MAX)
 
 
-@pytest.mark.parametrize("d_head", [64, 128])
+@pytest.mark.parametrize("d_head", [40, 64, 128])
 def test_maxima_are_watched_in_fp16_where_keys_may_be_far_above_others(d_head: int) -> None:
     full = Workload(4, 16, 16, 4096, 4096, d_head, DType.FP16)
     for workload in (full, replace(full, causal=True)):
@@ -270,7 +274,7 @@ def test_d_head_256_has_a_default_of_its_own_without_windows_and_the_like(dtype:
     assert {sets.default_for(w) for w in others} == {usual}
 
 
-@pytest.mark.parametrize("d_head", [32, 76, 272, 512])
+@pytest.mark.parametrize("d_head", [24, 76, 272, 512])
 def test_a_d_head_without_tiles_has_no_sets_and_one_reason(d_head: int) -> None:
     assert [get_configs(key, d_head=d_head) for key in ("fast", "tune", "prog", "all")] == [[]] * 4
     rejected = constraints(default_config(d_head, DType.BF16), H200)

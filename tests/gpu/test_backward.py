@@ -20,7 +20,7 @@ def assert_right(*options: str) -> None:
 @pytest.mark.parametrize(
     ("family", "kernels", "d_head"),
     [
-        *(("sm90_bwd", "tune", d_head) for d_head in ("64", "96", "128", "192", "256")),
+        *(("sm90_bwd", "tune", d_head) for d_head in ("40", "64", "96", "128", "192", "256")),
         *(("sm80_bwd", "fast", d_head) for d_head in ("64", "96", "128", "192", "256")),
     ],
 )
@@ -39,7 +39,7 @@ def test_every_config_is_right(family: str, kernels: str, d_head: str) -> None:
         "--softcap 5 --alibi --lse --mask causal --window-left 70 --lengths uniform-3",
     ],
 )
-@pytest.mark.parametrize("d_head", ["64", "96", "128", "192 --d-head-v 128", "256"])
+@pytest.mark.parametrize("d_head", ["32", "64", "96", "128", "192 --d-head-v 128", "256"])
 def test_packed_batches_and_changed_scores_are_right(more: str, d_head: str) -> None:
     options = ["--kernels", "fast", "--d-head", *d_head.split(), *more.split()]
     assert_right("--op", "backward", *options)

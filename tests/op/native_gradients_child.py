@@ -69,7 +69,7 @@ def own_gradients(operators: Operators) -> None:
             same = sum(a == b for a, b in zip(one.params, other.params, strict=True))
             assert number % 4 == 0 or len(one.params) - same <= FREE
         assert all(t.is_contiguous() for t in made.values())
-    five, rows = [draw(1, 128, 1, 48) for _ in range(5)], torch.zeros(1, 1, 128)
+    five, rows = [draw(1, 128, 1, 24) for _ in range(5)], torch.zeros(1, 1, 128)
     with pytest.raises(RuntimeError, match=r"^NoUsableVariant: .*backward"):
         own_bwd(*five, rows, None, *Traits().scored)
     with pytest.raises(RuntimeError, match=r"^InvalidConfig: grad_out must be like q"):

@@ -9,7 +9,8 @@ from fa_tune.core.arch import limits
 from fa_tune.core.workload import DType
 
 ARCH = "sm_90a"  # what the family compiles for
-HEADS = ((64, 0), (96, 0), (128, 0), (192, 0), (192, 128), (256, 0))  # of Q; of V, 0: the same
+# Of Q; of V, 0: the same.
+HEADS = ((40, 0), (64, 0), (96, 0), (128, 0), (192, 0), (192, 128), (256, 0))
 TRAITS = ("plain", "causal+ragged+window", "causal+ragged+window+packed")
 
 

@@ -48,6 +48,11 @@ EXACT_MAX_HEADS = (64, 128)
 ENTRY_OVERHEAD = 30
 
 
+def chosen_as(d_head: int) -> int:
+    """The head dimension whose choices one has: below 64, as wide as a panel, those of 64."""
+    return max(d_head, PANEL_COLUMNS)
+
+
 class Rescale(IntEnum):
     """When O is brought to a new maximum of its rows."""
 
@@ -173,7 +178,8 @@ class Sm90Config(ConfigBase):
         """With the maximum of every block; with exact_max where that was measured, and faster."""
         if self.exact:
             return self
-        if self.d_head in EXACT_MAX_HEADS and self.rescale is not Rescale.THRESHOLDED:
+        measured = chosen_as(self.d_head) in EXACT_MAX_HEADS
+        if measured and self.rescale is not Rescale.THRESHOLDED:
             return replace(self, rescale=Rescale.EXACT_MAX, adaptive_max=False)
         return replace(
             self,

@@ -21,7 +21,7 @@ COPIED = 8  # elements of 16 bytes, which rows are multiples of
 
 def holds_d_head(d_head: int) -> bool:
     """Whether there are kernels for it."""
-    return 64 <= d_head <= 256 and d_head % COPIED == 0
+    return 32 <= d_head <= 256 and d_head % COPIED == 0
 
 
 def holds_d_v(d_v: int) -> bool:
@@ -47,7 +47,7 @@ def _max_may_be_first(c: Sm90Config) -> bool:
 CONSTRAINTS: tuple[Rule[Sm90Config], ...] = (
     (
         "d_head_fits_a_wgmma",
-        "d_head must be a multiple of 8 between 64 and 256",
+        "d_head must be a multiple of 8 between 32 and 256",
         lambda c: holds_d_head(c.d_head),
     ),
     (

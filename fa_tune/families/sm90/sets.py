@@ -19,7 +19,7 @@ from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Rejected
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.axes import Axes, expand
-from fa_tune.families.sm90.config import Order, Rescale, Scheduler, Sm90Config
+from fa_tune.families.sm90.config import Order, Rescale, Scheduler, Sm90Config, chosen_as
 from fa_tune.families.sm90.constraints import holds_d_head, holds_d_v
 from fa_tune.families.sm90.names import parse
 
@@ -167,7 +167,7 @@ def _single_loop(config: Sm90Config) -> bool:
     c = config
     equal = c.d_head_v in (0, c.d_head)
     stale = c.rescale is Rescale.STALE_MAX and not c.adaptive_max
-    return equal and c.d_head in SINGLE_LOOP_HEADS and stale
+    return equal and chosen_as(c.d_head) in SINGLE_LOOP_HEADS and stale
 
 
 def default_config(d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90Config:
@@ -176,7 +176,7 @@ def default_config(d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90Confi
     warpgroups, keys, _ = (_tiles(d_head, d_head_v)[0] or ((2, 64, 1),))[0]
     small_v = _has_small_v(d_head, d_head_v)
     roomy = max(d_head, d_head_v) <= 192 and not small_v
-    alike = d_head_v in (0, d_head)
+    alike, kind = d_head_v in (0, d_head), chosen_as(d_head)
     config = Sm90Config(
         dtype,
         d_head,
@@ -190,10 +190,10 @@ def default_config(d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90Confi
         rescale=Rescale.STALE_MAX,
         scheduler=Scheduler.DYNAMIC,
         order=Order.LONGEST_FIRST,
-        early_test_wait=not small_v and (not alike or d_head not in (64, 128, 192)),
+        early_test_wait=not small_v and (not alike or kind not in (64, 128, 192)),
         d_head_v=d_head_v,
         rows_in_turn=alike and d_head == 128,
-        adaptive_max=alike and d_head in (64, 128),
+        adaptive_max=alike and kind in (64, 128),
     )
     return replace(config, single_loop=_single_loop(config))
 
@@ -222,7 +222,7 @@ def default_for(workload: Workload) -> Sm90Config:
     usual = default_config(w.d_head, w.dtype, d_head_v=w.d_head_v)
     if w.d_head_v or w.packed or w.cached:
         return usual
-    if w.d_head == 64 and _sees_few_keys(w):
+    if w.d_head <= 64 and _sees_few_keys(w):
         return _with_tile(usual, w, SMALL_TILE)
     if not w.is_plain:
         return usual
@@ -255,7 +255,7 @@ def _sees_few_keys(w: Workload) -> bool:
 def _by_tiles(usual: Sm90Config, w: Workload) -> Sm90Config:
     """With the tile that takes least time by the rows and keys that it visits."""
     costs = {usual: _visited(usual, w)}
-    for tile, cost in OTHER_TILES.get(usual.padded_d_v, ()):
+    for tile, cost in OTHER_TILES.get(chosen_as(usual.padded_d_v), ()):
         config = _with_tile(usual, w, tile)
         if suits_queries(config, w.seq_len_q):
             costs[config] = cost * _visited(config, w)
@@ -316,7 +316,7 @@ _ADAPTIVE_MAX = (
 
 def _tile_and_policy(c: Sm90Config) -> tuple[int, int, int, bool, Rescale]:
     rescale = Rescale.STALE_MAX if c.rescale is Rescale.WATCHED_MAX else c.rescale
-    return c.d_head, c.B_c, c.mma_warpgroups, c.pingpong, rescale
+    return chosen_as(c.d_head), c.B_c, c.mma_warpgroups, c.pingpong, rescale
 
 
 TUNE_RULES = (

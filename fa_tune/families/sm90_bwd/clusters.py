@@ -27,15 +27,15 @@ LONG, SHORT, FEW = 64, 16, 2  # steps of a tile; with few tiles for each multipr
 def clustered(
     config: Sm90BackwardConfig, workload: Workload, limits: ArchLimits
 ) -> Sm90BackwardConfig:
-    """`config`, or where tiles are few one of clusters: with a mask or at d_head 96, but not at 64,
-    of warpgroups that meet in each step.  At 64 without a mask also one of CTAs for a tile."""
+    """`config`, or where tiles are few one of clusters: with a mask or at d_head 96, but not up to
+    64, of warpgroups that meet in each step.  Up to 64 without a mask also CTAs for a tile each."""
     cluster = cluster_of(config, workload, limits)
     apart, meeting = _forms(config)
     masked = workload.causal or workload.windowed
     if cluster == 1:
-        small = config.d_head == 64 and not masked
+        small = config.d_head <= 64 and not masked
         return apart if small and _are_long(config, workload, limits) else config
-    meets = config.d_head != 64 and (masked or config.padded_d == 96)
+    meets = config.d_head > 64 and (masked or config.padded_d == 96)
     return replace(meeting if meets else apart, cluster=cluster)
 
 
@@ -54,7 +54,7 @@ def of_sizes(config: Sm90BackwardConfig) -> Iterator[Sm90BackwardConfig]:
 def _forms(config: Sm90BackwardConfig) -> tuple[Sm90BackwardConfig, Sm90BackwardConfig]:
     """For clusters: warpgroups that do not wait for each other, and those that do."""
     apart = Sm90BackwardConfig(config.dtype, config.d_head, config.B_r, config.B_c, 3)
-    return apart, replace(apart, q_stages=3 if config.d_head == 64 else 2, same_step=True)
+    return apart, replace(apart, q_stages=3 if config.d_head <= 64 else 2, same_step=True)
 
 
 def cluster_of(config: Sm90BackwardConfig, workload: Workload, limits: ArchLimits) -> int:

@@ -24,7 +24,7 @@ DO_STAGES, DS_STAGES, DQ_V_STAGES = 2, 2, 2
 WIDE_ROWS = 64  # above d_head 128: keys of half of a tile, and queries of a step
 SMALL_BYTES = 512  # barriers and slots of tiles
 PANEL_COLUMNS = 64  # shared memory has whole panels of so many
-TILE_D = (64, 96, 128, 192, 256)  # head dimensions of tiles
+TILE_D = (32, 48, 64, 96, 128, 192, 256)  # head dimensions of tiles
 
 
 def rows_of_step(d_head: int) -> int:
@@ -43,7 +43,8 @@ class Sm90BackwardConfig(ConfigBase):
     FA_HOST_DEVICE constexpr int padded_d() const {{ return padded(d_head); }}
     FA_HOST_DEVICE constexpr int padded_d_v() const {{ return padded(d_v()); }}
     FA_HOST_DEVICE static constexpr int padded(int d) {{
-        return d <= 64 ? 64 : d <= 96 ? 96 : d <= 128 ? 128 : d <= 192 ? 192 : 256;
+        if (d <= 64) return (d + 15) / 16 * 16;
+        return d <= 96 ? 96 : d <= 128 ? 128 : d <= 192 ? 192 : 256;
     }}
 
 """

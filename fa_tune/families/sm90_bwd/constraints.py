@@ -15,13 +15,13 @@ REGISTERS = 224  # of a thread, for what dQ's pass accumulates and multiplies
 
 def holds_d_head(d_head: int) -> bool:
     """Whether there are kernels for such Q and K."""
-    return 64 <= d_head <= 256 and d_head % 8 == 0
+    return 32 <= d_head <= 256 and d_head % 8 == 0
 
 
 CONSTRAINTS: tuple[Rule[Sm90BackwardConfig], ...] = (
     (
         "d_head_fits_registers",
-        "d_head must be a multiple of 8 between 64 and 256",
+        "d_head must be a multiple of 8 between 32 and 256",
         lambda c: holds_d_head(c.d_head),
     ),
     (
@@ -42,8 +42,8 @@ CONSTRAINTS: tuple[Rule[Sm90BackwardConfig], ...] = (
     ),
     (
         "warpgroups_share_dq",
-        "B_r must be 128 at d_head 64 and 64 above, for two warpgroups to have up to 64 x 64 of dQ "
-        "each",
+        "B_r must be 128 up to d_head 64 and 64 above, for two warpgroups to have up to 64 x 64 of "
+        "dQ each",
         lambda c: c.B_r == rows_of_step(c.d_head),
     ),
     (

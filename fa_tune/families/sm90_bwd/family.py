@@ -29,8 +29,9 @@ COUNTER_BYTES = 8  # of the dynamic scheduler: kernels/common/problem.cuh, Sched
 BOX_ROWS = 64  # of what a warpgroup copies at a time
 THREADS = 384  # two warpgroups that compute and one that loads
 PREPARE_THREADS, FINISH_THREADS = 1024, 256  # of what is done to each row of O, and of dQ
-SHORT = 768  # queries, up to which warpgroups meet at d_head 64
-# Queries up to which there are two passes, by columns of tiles, without a mask and with one.
+SHORT = 768  # queries, up to which warpgroups meet up to d_head 64
+# Queries up to which there are two passes, by columns of tiles, without a mask and with one.  Tiles
+# of fewer columns have those of 64.
 TWO_PASSES = {64: (128, 0), 96: (384, 384), 128: (384, 768)}
 HOPPER = limits((9, 0))
 MOST_CLUSTERED = 2 * HOPPER.multiprocessors  # tiles, of what clusters are tried with
@@ -87,22 +88,22 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
         return clusters.clustered(self._of_many_tiles(workload), workload, limits)
 
     def _of_many_tiles(self, workload: Workload) -> Sm90BackwardConfig:
-        """With a mask, or short sequences at d_head 64, warpgroups that meet in each step.  Of
+        """With a mask, or short sequences up to d_head 64, warpgroups that meet in each step.  Of
         short sequences two passes: clearing sums and bringing them to dQ takes as long as
         products.  dQ's pass has steps of 64 keys then, but where 96 are all."""
         found = self.default_config(workload.d_head, workload.dtype, d_head_v=workload.d_head_v)
         masked = workload.causal or workload.windowed
         if found.is_wide:
             return found
-        if workload.seq_len_q <= TWO_PASSES[found.padded_d][masked]:
+        if workload.seq_len_q <= TWO_PASSES[max(found.padded_d, min(TWO_PASSES))][masked]:
             dq_keys = 96 if 64 < workload.seq_len_kv <= 96 else 64
             found = replace(found, q_stages=3, same_step=False)
             return replace(found, two_pass=True, turns=True, dq_keys=dq_keys)
         if found.same_step:
             return found
-        if not masked and not (workload.d_head == 64 and workload.seq_len_q <= SHORT):
+        if not masked and not (found.d_head <= 64 and workload.seq_len_q <= SHORT):
             return found
-        return replace(found, q_stages=3 if workload.d_head == 64 else 2, same_step=True)
+        return replace(found, q_stages=3 if found.d_head <= 64 else 2, same_step=True)
 
     def carries_over(
         self,

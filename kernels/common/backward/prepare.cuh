@@ -1,7 +1,7 @@
 // What a backward pass needs first: LSE to base 2 and D of every query, and sums of dQ that are 0.
 //
 // A CTA has 128 queries of one head, blocks of a head one after another.  Neighbouring threads,
-// d_v / 8 and as many more as make a power of two, have 8 columns of a row each.
+// d_v / 8 and as many more as make a power of two, or as there are, have 8 columns of a row each.
 #pragma once
 
 #include "common/backward/query_rows.cuh"
@@ -18,7 +18,8 @@ constexpr int kPreparedRows = kBlockRows;  // of a CTA
 template <int kThreads, DType DTYPE, WorkloadTraits TRAITS, int kColumns, int kSumColumns>
 __device__ __forceinline__ void prepare_rows(const BackwardParams& p) {
     constexpr int kChunks = kColumns / 8;
-    constexpr int kOfRow = power_of_two_from(kChunks);  // threads
+    constexpr int kMost = kThreads / kPreparedRows;  // threads for each row
+    constexpr int kOfRow = power_of_two_from(kChunks > kMost ? kChunks : kMost);
     constexpr int kRowsAtOnce = kThreads / kOfRow;
     constexpr int kRows = kPreparedRows / kRowsAtOnce;  // of a thread
     const auto block = QueryBlock<TRAITS.packed>::of(p, blockIdx.x);

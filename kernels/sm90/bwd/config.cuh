@@ -46,7 +46,8 @@ struct Sm90BackwardConfig {
     FA_HOST_DEVICE constexpr int padded_d() const { return padded(d_head); }
     FA_HOST_DEVICE constexpr int padded_d_v() const { return padded(d_v()); }
     FA_HOST_DEVICE static constexpr int padded(int d) {
-        return d <= 64 ? 64 : d <= 96 ? 96 : d <= 128 ? 128 : d <= 192 ? 192 : 256;
+        if (d <= 64) return (d + 15) / 16 * 16;
+        return d <= 96 ? 96 : d <= 128 ? 128 : d <= 192 ? 192 : 256;
     }
 
     constexpr bool operator==(const Sm90BackwardConfig& other) const = default;

@@ -8,17 +8,17 @@ namespace fa_tune::sm90::backward {
 
 template <Sm90BackwardConfig CFG, WorkloadTraits TRAITS>
 struct Constraints {
-    static_assert(CFG.d_head >= 64 && CFG.d_head <= 256 && CFG.d_head % 8 == 0,
-                  "d_head must be a multiple of 8 between 64 and 256");
+    static_assert(CFG.d_head >= 32 && CFG.d_head <= 256 && CFG.d_head % 8 == 0,
+                  "d_head must be a multiple of 8 between 32 and 256");
     static_assert(CFG.d_v() == CFG.d_head || (CFG.d_head == 192 && CFG.d_v() == 128),
                   "d_head_v must be 0, as d_head, or 128 at d_head 192");
     static_assert(CFG.d_head <= 128 || CFG.two_pass,
                   "d_head above 128 needs two_pass: with the 64 keys whose gradients fit in "
                   "registers, adds to sums of dQ take longer than all products");
     static_assert(CFG.d_head <= 128 || !CFG.dynamic, "d_head above 128 leaves no room for dynamic");
-    static_assert(CFG.B_r == (CFG.d_head == 64 ? 128 : 64),
-                  "B_r must be 128 at d_head 64 and 64 above, for two warpgroups to have up to "
-                  "64 x 64 of dQ each");
+    static_assert(CFG.B_r == (CFG.d_head <= 64 ? 128 : 64),
+                  "B_r must be 128 up to d_head 64 and 64 above, for two warpgroups to have up "
+                  "to 64 x 64 of dQ each");
     static_assert(CFG.B_c == 128,
                   "B_c must be 128, 64 keys for each of two warpgroups or, above d_head 128, for "
                   "both in turn");

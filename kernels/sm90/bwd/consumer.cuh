@@ -26,10 +26,10 @@
 //     wait for dK    give Q back
 //
 // A warpgroup has 64 x 64 of dQ: half of its columns at d_head 128, half of its rows at d_head 64.
-// At d_head 96 the second one has 32 columns.  A tile of the fp32 sums in global memory is as it
-// lies in registers,
+// Up to 48 it has fewer columns, at 96 the second one has 32.  A tile of the fp32 sums in global
+// memory is as it lies in registers,
 //
-//     [warpgroup][warp][8, or 4 of 32 columns][lane][4]
+//     [warpgroup][warp][8, or an eighth of the columns][lane][4]
 //
 // so that the adds of a warp are of whole lines.
 //
@@ -72,12 +72,14 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
     static constexpr bool kBf16 = CFG.dtype == DType::BF16;
     static constexpr bool kHasDq = !CFG.two_pass;
     // Whether dV is waited for before the next products are issued, which saves registers.
-    static constexpr bool kEarlyDv = kHasDq || CFG.padded_d() == 64;
+    static constexpr bool kEarlyDv = kHasDq || CFG.padded_d() <= 64;
     // Whether the second warpgroup leaves out a first step of which its keys are not seen.
     static constexpr bool kSkips = TRAITS.causal && CFG.B_r == 64;
     static constexpr bool kMasks = TRAITS.diagonal() || TRAITS.ragged;
     // Whether steps without a mask have code of their own, for which others lack the registers.
     static constexpr bool kSplits = kMasks && kHasDq;
+    // Whether a warpgroup has half of the rows of dQ, not of its columns.
+    static constexpr bool kByRows = CFG.padded_d() <= 64;
     static constexpr int kGradients = CFG.padded_d() / 2;  // of a thread
     static constexpr int kSteps = CFG.B_r / 16;            // along k of dK and dV
     static constexpr int kThreads = 128, kAllThreads = 2 * kThreads;
@@ -439,7 +441,6 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
         [kDqColumns / 2] { return reinterpret_cast<float (&)[kDqColumns / 2]>(dp); }
 
     __device__ __forceinline__ void multiply_dq(int stage) {
-        constexpr bool kByRows = CFG.padded_d() == 64;
         const unsigned rows = smem.ds(stage) + (kByRows ? warpgroup * 64 * DsTile::kRowBytes : 0);
         const unsigned columns = smem.k() + (kByRows ? 0 : warpgroup * KvTile::kPanelBytes);
         const auto a = ptx::WgmmaDescriptor::of(rows, 16);
@@ -501,7 +502,8 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
         float (&of_thread)[kDqColumns / 2] = dq();
         keep_registers(of_thread);
         constexpr int kTile = CFG.B_r * CFG.padded_d();
-        float* const to = p.dq_sum + static_cast<long long>(dq_tile) * kTile + 64 * 64 * warpgroup +
+        constexpr int kPart = 64 * (kByRows ? kDqColumns : 64);  // of the first warpgroup
+        float* const to = p.dq_sum + static_cast<long long>(dq_tile) * kTile + kPart * warpgroup +
                           16 * kDqColumns * warp + 4 * lane;
 #pragma unroll
         for (int j = 0; j < kDqColumns / 8; ++j) {
@@ -525,7 +527,7 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
         // Both warpgroups are done with what was in the gradients' place: K and V, or dS.
         if constexpr (kHasDq || !CFG.dynamic) {
             constexpr int kBarrier = static_cast<int>(NamedBarrier::CONSUMERS);
-            if constexpr (CFG.padded_d() % 64 == 0) {
+            if constexpr (kByRows || CFG.padded_d() % 64 == 0) {
                 ptx::bar_sync(kBarrier, kAllThreads);
             } else {
                 ptx::barrier_sync(kBarrier, kAllThreads);  // each has code of its own

@@ -274,7 +274,7 @@ struct DqConsumer {
     // LSE to base 2 and D of a thread's rows, also to the workspace.  The four lanes of a row read
     // a quarter each; their first one stores.
     __device__ __forceinline__ void find_statistics(const Tile& tile) {
-        constexpr int kChunks = CFG.padded_d_v() / 32;
+        constexpr int kChunks = (CFG.padded_d_v() + 31) / 32;
         constexpr int kAtOnce = kChunks > 4 ? kChunks / 2 : kChunks;  // as registers are left for
         const QueryRows<TRAITS.packed> rows{p, sequence, tile.batch, tile.head};
 #pragma unroll
@@ -293,7 +293,7 @@ struct DqConsumer {
 #pragma unroll
                     for (int j = 0; j < kAtOnce; ++j) {
                         const int chunk = lane % 4 + 4 * (first + j);
-                        if (CFG.d_v() != CFG.padded_d_v() && 8 * chunk >= CFG.d_v()) continue;
+                        if (CFG.d_v() != 32 * kChunks && 8 * chunk >= CFG.d_v()) continue;
                         o[j] = of_o[chunk];
                         d_o[j] = of_do[chunk];
                     }

@@ -8,7 +8,7 @@
 //     d_head 64     rows 0-63                                        0
 //                   rows 64-127                                      1
 //
-// At d_head 96 parts 1 and 3 have 32 columns.
+// At d_head 96 parts 1 and 3 have 32 columns, up to 48 all have 32 or 48.
 #pragma once
 
 #include "common/backward/score_changes.cuh"
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kFinishThreads)
             const int row = block.first_row + down_64 + 16 * warp + lane / 4 + 8 * down;
             const int column = column_64 + 32 * half + 8 * (lane % 4);
             if (row >= queries) continue;
-            if (CFG.d_head != CFG.padded_d() && column >= CFG.d_head) continue;
+            if (CFG.d_head % 32 != 0 && column >= CFG.d_head) continue;
             unsigned short* const to = rows.place(p.dq, p.dq_strides, row) + column;
             *reinterpret_cast<uint4*>(to) = {words[0], words[1], words[2], words[3]};
         }

@@ -78,9 +78,10 @@ __global__ void __launch_bounds__(384, 1)
     } else {
         ptx::setmaxnreg_inc<kConsumerRegisters>();
         // The assembler serialises products of which a branch has to be taken first.
+        constexpr int kColumns = CFG.padded_d() < 64 ? CFG.padded_d() : 64;
         constexpr int kLastColumns = CFG.padded_d() % 64 == 0 ? 64 : CFG.padded_d() % 64;
-        if (kLastColumns == 64 || warp < 8) {
-            Consumer<CFG, TRAITS, 64>(params, dk_map, dv_map, smem, warp / 4 - 1).run(first);
+        if (kLastColumns == kColumns || warp < 8) {
+            Consumer<CFG, TRAITS, kColumns>(params, dk_map, dv_map, smem, warp / 4 - 1).run(first);
         } else {
             Consumer<CFG, TRAITS, kLastColumns>(params, dk_map, dv_map, smem, 1).run(first);
         }

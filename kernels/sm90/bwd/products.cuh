@@ -16,7 +16,16 @@ __device__ __forceinline__ void add_scores(float (&scores)[kScores], unsigned ro
     const auto a = ptx::WgmmaDescriptor::of(rows, 16);
     const auto b = ptx::WgmmaDescriptor::of(block, 16);
     if constexpr (!kAdds) {
-        ptx::WgmmaOverwriting<B::kRows, kBf16>::ss4(scores, a.bits(), b.bits());
+        using First = ptx::WgmmaOverwriting<B::kRows, kBf16>;
+        if constexpr (B::kColumns >= 64) {
+            First::ss4(scores, a.bits(), b.bits());
+        } else {
+            First::ss2(scores, a.bits(), b.bits());
+#pragma unroll
+            for (int t = 2; t < B::kColumns / 16; ++t) {
+                Scores::ss(scores, a.advance(32 * t).bits(), b.advance(32 * t).bits(), 1);
+            }
+        }
     }
 #pragma unroll
     for (int panel = !kAdds; panel < B::kPanels; ++panel) {

@@ -43,7 +43,7 @@ struct SharedMemory {
         unsigned char bytes[DsTile::kBytes];
     };
     // Where CTAs have several tiles, a gradient's place until it has left.  In one pass dS has room
-    // for dK, and at d_head 64 for both: a warpgroup's in its own panels.
+    // for dK, and up to d_head 64 for both: a warpgroup's in its own panels.
     static constexpr int kGradients = !CFG.dynamic          ? 0
                                       : CFG.two_pass        ? 2
                                       : CFG.padded_d() > 64 ? 1

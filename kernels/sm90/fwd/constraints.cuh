@@ -8,8 +8,8 @@ namespace fa_tune::sm90 {
 
 template <Sm90Config CFG>
 struct Constraints {
-    static_assert(CFG.d_head >= 64 && CFG.d_head <= 256 && CFG.d_head % 8 == 0,
-                  "d_head must be a multiple of 8 between 64 and 256");
+    static_assert(CFG.d_head >= 32 && CFG.d_head <= 256 && CFG.d_head % 8 == 0,
+                  "d_head must be a multiple of 8 between 32 and 256");
     static_assert(CFG.d_v() >= 16 && CFG.d_v() <= 256 && CFG.d_v() % 8 == 0,
                   "d_head_v must be 0, as d_head, or a multiple of 8 between 16 and 256");
     static_assert(CFG.mma_warpgroups >= 1 && CFG.mma_warpgroups <= 4,

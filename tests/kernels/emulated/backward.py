@@ -331,7 +331,7 @@ def _judge(
 
 MASKS = ("", "causal", "ragged", "causal+ragged", "window+ragged", "causal+window+ragged")
 HEADS = (
-    *((d, 0) for d in (64, 72, 80, 96, 104, 120, 128, 160, 192, 232, 256)),
+    *((d, 0) for d in (32, 40, 56, 64, 72, 80, 96, 104, 120, 128, 160, 192, 232, 256)),
     *((64, 0), (96, 0), (128, 0), (192, 128), (256, 0)),  # more often
 )
 PACKED_MASKS = ("", "causal+", "window+", "causal+window+")

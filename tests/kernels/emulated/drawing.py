@@ -37,7 +37,7 @@ from tests.kernels.emulated.trials import CachedTrial, DenseTrial, PackedTrial, 
 from tests.tools import required, required_sm90
 
 ARCH = "sm_90a"
-D_HEADS = (48, 64, 72, 80, 96, 104, 112, 128, 144, 192, 256)
+D_HEADS = (32, 40, 48, 64, 72, 80, 96, 104, 112, 128, 144, 192, 256)
 OTHER_D_V = (16, 24, 32, 48, 64, 72, 96, 128, 144, 192, 256)
 MOST_SCORES = 500_000  # of a dense problem; packed ones have half as many
 MOST_KEYS = 6_000  # of a decoding problem, of all sequences and heads; of a few four times as many

@@ -82,6 +82,12 @@ KERNELS = (
     _meeting(BF16, 104, 3, dynamic=False, cluster=2, traits="causal+ragged"),
     Kernel(BF16, 160, 3, two_pass=True, dq_keys=80, traits="ragged+packed"),
     Kernel(FP16, 248, 3, two_pass=True, dq_keys=48, traits="causal+window+ragged"),
+    _meeting(FP16, 32, 3, traits="causal+ragged+packed"),
+    Kernel(BF16, 40, 3, dynamic=True, turns=False, traits="window+ragged+lse"),
+    Kernel(FP16, 48, 3, cluster=2, traits="ragged"),
+    Kernel(BF16, 32, two_pass=True, dynamic=True, dq_keys=64, traits="causal+ragged"),
+    Kernel(FP16, 48, two_pass=True, traits="window+ragged+lse"),
+    _meeting(BF16, 56, 3, traits="causal+ragged"),
 )
 ONE, TWO, WIDE = KERNELS[0], KERNELS[2], next(k for k in KERNELS if k.d_head == 256)
 

@@ -78,6 +78,11 @@ KERNELS = (
     ("sm90(BF16, 72, 128x64): stages_2+q_stages_2+pingpong+overlap+cross_tile_overlap+stale_max"
      "+dynamic+longest_first+early_test_wait", "causal+ragged+lse"),
     ("sm90(FP16, 104, 64x48): stages_2+overlap+stale_max+d_head_v_24", "ragged+lse"),
+    ("sm90(FP16, 32, 192x64): stages_2+q_stages_2+pingpong+overlap+cross_tile_overlap+stale_max"
+     "+dynamic+longest_first+adaptive_max", "causal+ragged+lse"),
+    ("sm90(BF16, 40, 128x64): stages_2+q_stages_2+pingpong+overlap+cross_tile_overlap+stale_max"
+     "+dynamic+longest_first", "ragged+lse"),
+    ("sm90(FP16, 56, 64x48): stages_1+overlap+stale_max+d_head_v_72", "causal+ragged"),
     ("(BF16, 80, 64, 32, 4): async+eager+swizzled+load_1_1_2_tiles+opt_softmax+rescale_8"
      "+interleave", "causal+ragged+lse"),
     ("(FP16, 112, 64, 64, 4): load_1_1_1_tiles+d_head_v_48", "ragged"),

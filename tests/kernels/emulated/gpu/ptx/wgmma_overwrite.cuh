@@ -24,6 +24,10 @@ struct WgmmaNMajor {
 
 template <int kN, bool kBf16>
 struct WgmmaOverwriting {
+    static void ss2(float (&d)[kN / 2], unsigned long long a, unsigned long long b) {
+        WgmmaM64K16<kN, kBf16>::ss(d, a, b, 0);
+        WgmmaM64K16<kN, kBf16>::ss(d, a + 2, b + 2, 1);
+    }
     static void ss4(float (&d)[kN / 2], unsigned long long a, unsigned long long b) {
         WgmmaM64K16<kN, kBf16>::ss4(d, a, b, 0);
     }
