@@ -30,8 +30,8 @@ struct BackwardParams {
     // what pads; the sum of a row of O times dO less the gradient of its LSE, 0 for what pads.
     float* lse2;
     float* delta;
-    // Workspace of one pass, [batch, heads, padded_q / B_r][B_r d_head]: dQ before its factor, each
-    // tile in the order of accumulators.
+    // Workspace of one pass, [batch, heads, padded_q / B_r][B_r padded_d]: dQ before its factor,
+    // each tile in the order of accumulators.
     float* dq_sum;
     unsigned* counters;  // `dynamic`: SchedulerCounters, zero before and after the launch
     int heads;
