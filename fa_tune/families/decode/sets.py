@@ -51,6 +51,7 @@ TILE_BYTES = 128 << 10  # that a multiprocessor reads while a CTA begins and end
 IN_STEP_NS, SEVERAL_IN_STEP_NS = 20000, 4500
 SEVERAL_TILES = 2  # for a multiprocessor: with more they are whole
 FEW_TILE_KEYS, SOME_TILE_KEYS = 512, 1500  # of these
+WIDE_D_HEAD = 48  # from this to 56 one large CTA for a multiprocessor has some keys, too
 FOUR_D_HEAD = 88  # up to this, and above 128, four CTAs for a multiprocessor, else three
 # Parts of a tile times the quads of columns of its rows: up to so many one CTA combines as fast as
 # all do together.  The kernel decides that anew when it knows lengths (decode/together.cuh, kFew).
@@ -301,13 +302,13 @@ def _of_whole_tiles(heads: Heads, dtype: DType, keys: int) -> DecodeConfig:
     """What was fastest in order, or near it at nearly every number of tiles."""
     widest = max(heads.d_head, heads.d_head_v)
     few, some = keys <= FEW_TILE_KEYS, keys <= SOME_TILE_KEYS
-    two, one = of_two(heads, dtype, MMA_M), _best(heads, dtype, MMA_M)
-    three, four = of_three(heads, dtype), of_four(heads, dtype)
+    one, three, four = _best(heads, dtype, MMA_M), of_three(heads, dtype), of_four(heads, dtype)
     if heads == Heads(SHORT_D_HEAD):
+        two = of_two(heads, dtype, MMA_M)
         rounds = replace(two, aligned=True, order=TileOrder.ROUNDS)
         return replace(three, order=TileOrder.CTA_PER_TILE) if few else rounds
     if widest < SHORT_D_HEAD:
-        found = three if few else two if some else one
+        found = three if few or (some and widest < WIDE_D_HEAD) else one
     elif widest % MMA_K or FOUR_D_HEAD < widest < HEADS.d_head:
         found = four if few and widest <= FOUR_D_HEAD else three if some else one
     else:
