@@ -203,7 +203,9 @@ def default_config(d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90Confi
 SMALL_TILE = (1, 64, 3)  # fewer keys that no query sees; CTAs take turns
 SHORT_TILE, NARROW_TILE = (1, 64, 2), (2, 64, 1)  # above d_head 64, where few queries are
 FEW_QUERIES = 128  # for them
+UNEVEN = 40  # and 56: rows that are no whole sectors of 32 bytes, which small tiles load too often
 OTHER_TILES = {
+    UNEVEN: (((4, 64, 1), 1.06), ((2, 128, 1), 1.3), (SMALL_TILE, 2.0)),
     64: (((4, 64, 1), 1.06), (SMALL_TILE, 1.25)),
     80: (((3, 80, 1), 1.04), (SHORT_TILE, 1.4), (NARROW_TILE, 1.13)),
     128: (((3, 80, 1), 1.04), (SHORT_TILE, 1.4), (NARROW_TILE, 1.13)),
@@ -255,7 +257,9 @@ def _sees_few_keys(w: Workload) -> bool:
 def _by_tiles(usual: Sm90Config, w: Workload) -> Sm90Config:
     """With the tile that takes least time by the rows and keys that it visits."""
     costs = {usual: _visited(usual, w)}
-    for tile, cost in OTHER_TILES.get(chosen_as(usual.padded_d_v), ()):
+    uneven = w.d_head < 64 and w.d_head % 16 != 0
+    kind = UNEVEN if uneven else chosen_as(usual.padded_d_v)
+    for tile, cost in OTHER_TILES.get(kind, ()):
         config = _with_tile(usual, w, tile)
         if suits_queries(config, w.seq_len_q):
             costs[config] = cost * _visited(config, w)

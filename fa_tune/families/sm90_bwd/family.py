@@ -32,7 +32,7 @@ PREPARE_THREADS, FINISH_THREADS = 1024, 256  # of what is done to each row of O,
 SHORT = 768  # queries, up to which warpgroups meet up to d_head 64
 # Queries up to which there are two passes, by columns of tiles, without a mask and with one.  Tiles
 # of fewer columns have those of 64.
-TWO_PASSES = {64: (128, 0), 96: (384, 384), 128: (384, 768)}
+TWO_PASSES = {64: (128, 64), 96: (384, 384), 128: (384, 768)}
 HOPPER = limits((9, 0))
 MOST_CLUSTERED = 2 * HOPPER.multiprocessors  # tiles, of what clusters are tried with
 _WIDE_DQ_KEYS = {192: (64, 80), 256: (48,)}  # by head dimension
