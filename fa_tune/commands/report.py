@@ -168,7 +168,7 @@ def command(
         write_page(html, sources, others)
         said.note(f"The page is {html}.")
     if form == PARQUET:
-        from fa_tune.report.parquet import parquet  # takes long to load
+        from fa_tune.report.frames import parquet  # takes long to load
 
         sys.stdout.buffer.write(parquet(shown))
         return

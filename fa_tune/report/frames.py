@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from fa_tune.core.errors import ToolMissing
 from fa_tune.core.model import Quantity
 from fa_tune.core.workload import DType
 from fa_tune.profile.ncu.launches import Profile
@@ -116,13 +117,9 @@ def launches(profile: Profile) -> pd.DataFrame:
     """One row per launch that ncu profiled: `process_id`, `launch_id`, `kernel_name`, `device`,
     and a column for each metric by ncu's name.  A metric that is a text somewhere has texts."""
     found = profile.launches
-    columns: Columns = {
-        name: (dtype, [getattr(launch, name) for launch in found])
-        for name, dtype in (
-            *(("process_id", "Int64"), ("launch_id", "Int64")),
-            *(("kernel_name", "string"), ("device", "string")),
-        )
-    }
+    types = {"process_id": "Int64", "launch_id": "Int64"}
+    types |= dict.fromkeys(("kernel_name", "device"), "string")
+    columns: Columns = {n: (t, [getattr(launch, n) for launch in found]) for n, t in types.items()}
     units: dict[str, str] = {}
     for name in dict.fromkeys(name for launch in found for name in launch.metrics):
         cells = [launch.metrics.get(name) for launch in found]
@@ -135,6 +132,23 @@ def launches(profile: Profile) -> pd.DataFrame:
         unit = next((cell.unit for cell in cells if isinstance(cell, Quantity)), "")
         units |= {name: unit} if unit else {}
     return _frame(columns, units)
+
+
+def parquet(rows: Iterable[Row]) -> bytes:
+    """`results` as a Parquet file, the units beside the columns; raises ToolMissing."""
+    try:
+        import pyarrow  # optional, and slow to load
+        from pyarrow import parquet as files
+    except ImportError:
+        raise ToolMissing(
+            'Parquet needs pyarrow: pip install "pyarrow>=17", or take --format csv'
+        ) from None
+    frame = results(rows)
+    table = pyarrow.Table.from_pandas(frame, preserve_index=False)
+    units = {f"unit:{name}": unit for name, unit in frame.attrs["units"].items()}
+    sink = pyarrow.BufferOutputStream()
+    files.write_table(table.replace_schema_metadata({**table.schema.metadata, **units}), sink)
+    return bytes(sink.getvalue())
 
 
 def _frame(columns: Columns, units: Mapping[str, str] | None = None) -> pd.DataFrame:

@@ -13,7 +13,6 @@ from fa_tune.lab import space_table
 from fa_tune.profile.ncu.parse import parse_ncu_csv
 from fa_tune.report import frames
 from fa_tune.report.load import load_report_source
-from fa_tune.report.parquet import parquet
 from fa_tune.store.registry.schema import Registry
 from fa_tune.store.table.rows import Row
 from tests.profile.ncu.ncu_text import DURATION, identity, raw
@@ -77,7 +76,7 @@ def test_parquet_gives_the_same_frame_and_the_units(tmp_path: Path) -> None:
 
     rows = load_report_source(RECORDED)
     path = tmp_path / "results.parquet"
-    path.write_bytes(parquet(rows))
+    path.write_bytes(frames.parquet(rows))
     read, frame = pd.read_parquet(path), frames.results(rows)
     assert list(read.columns) == list(frame.columns)
     assert list(read["median_s"]) == list(frame["median_s"])
