@@ -30,15 +30,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from fa_tune import families
 from fa_tune.core import codec
 from fa_tune.core.errors import InvalidConfig, ProfileFormatError, StorageError
 from fa_tune.core.files import check_folder, read_bytes, replace_files, storage_errors
 from fa_tune.core.inputs import NORMAL
-from fa_tune.core.model import DeviceInfo, Outcome, Provenance
+from fa_tune.core.model import DeviceInfo, Outcome, Provenance, Variant
 from fa_tune.core.stats import median
-from fa_tune.lab.recorded_words import present_key, present_words
 from fa_tune.search.derived_features import bytes_per_s, with_derived, workload_of
-from fa_tune.search.strategies.base import Knob, Point, Space
+from fa_tune.search.strategies.base import Knob, Point, Space, knobs_of
+from fa_tune.search.strategies.points import tile_facts
 
 SUFFIX = ".space.csv.gz"
 META_SUFFIX = ".space.json"
@@ -389,3 +390,33 @@ def _written(value: Knob, kind: KnobType) -> str:
 
 def _cell(value: float | None) -> str:
     return "" if value is None else repr(value)
+
+
+def present_key(key: str) -> str | None:
+    """A variant's key as its family writes it today, beside whose configs it is searched; None
+    if it no longer can, and the key itself if no family knows it."""
+    try:
+        recorded = Variant.from_key(key)
+        family = families.get(recorded.family)
+    except (InvalidConfig, ValueError):
+        return key
+    if not family.recognises(recorded.config):
+        return key
+    now = families.canonical(recorded)
+    if now != recorded:
+        return now.key
+    try:
+        family.parse(recorded.config)
+    except InvalidConfig:
+        return None
+    return key
+
+
+def present_words(key: str) -> tuple[dict[str, Knob], dict[str, float]]:
+    """Knobs and facts that a variant's key of today says of it; nothing of one that no family
+    knows."""
+    try:
+        config = families.config_of(Variant.from_key(key))
+    except (InvalidConfig, ValueError):
+        return {}, {}
+    return knobs_of(config), tile_facts(config)
