@@ -26,9 +26,8 @@ from fa_tune.core.model import is_users
 from fa_tune.core.options import SearchOptions
 from fa_tune.core.units import format_seconds
 from fa_tune.report.page.judged import write_judged
-from fa_tune.tune.judge.flow import judge
+from fa_tune.tune.judge.flow import confirms, judge, retake
 from fa_tune.tune.judge.process import Limits
-from fa_tune.tune.judge.retake import confirms, retake
 from fa_tune.tune.judge.trial import JudgeOptions
 from fa_tune.tune.session import open_machine
 

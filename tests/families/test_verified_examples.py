@@ -7,7 +7,7 @@ import pytest
 from fa_tune import families
 from fa_tune.core import hooks
 from fa_tune.core.workload import DType
-from fa_tune.tune.examples import example, examples_of
+from fa_tune.tune.single import example, examples_of
 
 HOOK = hooks.register("""
 __device__ float score_hook(float score, int batch, int head, int query, int key) {

@@ -18,7 +18,7 @@ from fa_tune.core.errors import (
     ToolMissing,
 )
 from fa_tune.core.judged import JudgeReport, Timing, read_report
-from fa_tune.tune.judge import flow, retake
+from fa_tune.tune.judge import flow
 from fa_tune.tune.judge.draws import Ordeal, ordeals
 from tests.commands.console import Console, words
 
@@ -134,18 +134,18 @@ def test_a_changed_report_is_not_read(tmp_path: Path) -> None:
 def test_what_differs_is_told() -> None:
     slower = replace(REPORT.timings[0], samples_s=(2.2,))
     other = replace(REPORT, accepted=False, driver="1", timings=(slower,))
-    told = retake.differences(REPORT, other)
+    told = flow.differences(REPORT, other)
     assert len(told) == 3
     assert "2.000" in told[-1]
-    assert retake.differences(REPORT, REPORT)[0].startswith("1.000")
+    assert flow.differences(REPORT, REPORT)[0].startswith("1.000")
 
 
 def test_a_report_is_confirmed_by_its_verdict_and_on_the_same_device_its_times() -> None:
     slower = replace(REPORT, timings=(replace(REPORT.timings[0], samples_s=(1.13,)),))
-    assert retake.confirms(REPORT, REPORT)
-    assert not retake.confirms(REPORT, slower)
-    assert retake.confirms(REPORT, replace(slower, device="another"))
-    assert not retake.confirms(REPORT, replace(REPORT, accepted=False))
+    assert flow.confirms(REPORT, REPORT)
+    assert not flow.confirms(REPORT, slower)
+    assert flow.confirms(REPORT, replace(slower, device="another"))
+    assert not flow.confirms(REPORT, replace(REPORT, accepted=False))
 
 
 def test_a_report_that_cannot_be_written_costs_no_result(

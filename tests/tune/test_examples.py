@@ -11,7 +11,7 @@ from fa_tune.core import hooks
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import DType
 from fa_tune.operations.traits import Traits
-from fa_tune.tune.examples import example, examples_of, is_special
+from fa_tune.tune.single import example, examples_of, is_special
 
 HOOK = hooks.register("""
 __device__ float score_hook(float score, int batch, int head, int query, int key) {
