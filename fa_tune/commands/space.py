@@ -18,18 +18,18 @@ from fa_tune.commands.shared.option_groups import Output, shared_options
 from fa_tune.commands.shared.options import flag
 from fa_tune.commands.shared.output import say
 from fa_tune.core.errors import NoUsableVariant
-from fa_tune.core.model import Rejected
+from fa_tune.core.model import Rejected, Variant
 from fa_tune.core.options import SearchOptions
-from fa_tune.families import all_families, constraints, of, variant
+from fa_tune.families import all_families, of, variant
 from fa_tune.families.axes import expand
 from fa_tune.families.base import Config
 from fa_tune.families.template import TemplateFamily
 from fa_tune.report.wrap import folded, terminal_width
-from fa_tune.search.prune import prune
+from fa_tune.tune.candidates import prune_configs
 
 NOT_BY_RULES = ("fast", "wide", "prog", "all")  # sets that the tune rules have no part in
 NO_RULES = TemplateFamily.tune_rejection  # of a family that excludes nothing
-Explained = Sequence[tuple[Config, Rejected]]
+Explained = Sequence[tuple[Variant, Rejected]]
 
 
 @dataclass(frozen=True)
@@ -84,30 +84,30 @@ def command(options: SearchOptions, explain: bool, output: Output) -> None:
     """
     limits, kernels = device_limits(options.machine), options.kernels
     configs = configs_of(options)
-    pruned = prune(configs, limits, constraints)
-    of_tune = [(c, why) for c in pruned.kept if (why := of(c).tune_rejection(c))]
+    kept, rejected = prune_configs(configs, limits)
+    of_tune = [(variant(c), why) for c in kept if (why := of(c).tune_rejection(c))]
     if explain and not options.axes and "(" not in kernels and not kernels.startswith(NOT_BY_RULES):
         of_tune = _left_out_of(configs)
     if output.as_json:
         write_document(
             Space,
             arch=limits.arch,
-            kept=[variant(config).config for config in pruned.kept],
-            rejected=_named(pruned.rejected),
+            kept=[variant(config).config for config in kept],
+            rejected=_named(rejected),
             not_in_tune=_named(of_tune),
-            counts=Counts(len(pruned.kept), _counts(pruned.rejected), _counts(of_tune)),
+            counts=Counts(len(kept), _counts(rejected), _counts(of_tune)),
         )
     else:
-        _show(limits.arch, pruned.kept, pruned.rejected, of_tune, explain)
-    if not pruned.kept:
-        why = pruned.rejected[0][1]
+        _show(limits.arch, kept, rejected, of_tune, explain)
+    if not kept:
+        why = rejected[0][1]
         raise NoUsableVariant(
             f"none of {len(configs)} configs can run on {limits.arch}: "
             f"{why.constraint}: {why.reason}"
         )
 
 
-def _left_out_of(chosen: Sequence[Config]) -> list[tuple[Config, Rejected]]:
+def _left_out_of(chosen: Sequence[Config]) -> list[tuple[Variant, Rejected]]:
     """What the tune rules leave out of the combinations of the values in each tune set."""
     left_out = []
     for family in all_families():
@@ -121,7 +121,7 @@ def _left_out_of(chosen: Sequence[Config]) -> list[tuple[Config, Rejected]]:
         }
         for config in expand(family.config_class, axes):
             if (why := family.tune_rejection(config)) is not None:
-                left_out.append((config, why))
+                left_out.append((variant(config), why))
     return left_out
 
 
@@ -145,11 +145,11 @@ def _show(
 def _show_reasons(title: str, explained: Explained, each: bool) -> None:
     say(f"\n{title}")
     for name, n in _counts(explained).items():
-        members = [(config, why.reason) for config, why in explained if why.constraint == name]
+        members = [(one.config, why.reason) for one, why in explained if why.constraint == name]
         same = len({reason for _, reason in members}) == 1  # no figures that differ
         _say(f"{n:6}  {name}: {members[0][1]}" + ("" if same else ", …"))
         for config, reason in members if each else ():
-            _say(variant(config).config + ("" if same else f": {reason}"), indent=" " * 8)
+            _say(config + ("" if same else f": {reason}"), indent=" " * 8)
 
 
 def _counts(explained: Explained) -> dict[str, int]:
@@ -158,6 +158,4 @@ def _counts(explained: Explained) -> dict[str, int]:
 
 
 def _named(explained: Explained) -> tuple[Named, ...]:
-    return tuple(
-        Named(variant(config).config, why.constraint, why.reason) for config, why in explained
-    )
+    return tuple(Named(one.config, why.constraint, why.reason) for one, why in explained)

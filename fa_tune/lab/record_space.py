@@ -75,7 +75,7 @@ def record_space(
     workloads = recorded_only(workloads, selection, progress)
     progress.note(selection.source)
     defaults = {w.key: families.default_for(family, w) for w in workloads}
-    able, _ = prune_configs(list(dict.fromkeys(defaults.values())), machine)
+    able, _ = prune_configs(list(dict.fromkeys(defaults.values())), machine.limits)
     session = open_session(machine, selection, options.measure, progress, reuse=options.resume)
     wanted = list(dict.fromkeys([*able, *kept]))
     held = recorded_among(wanted, workloads, selection, progress)
@@ -115,7 +115,7 @@ def record_space(
 def _able(configs: Sequence[Config], machine: Machine) -> tuple[list[Config], int]:
     """Configs that can run, all of one family, and how many cannot; raises NoUsableVariant and
     InvalidConfig."""
-    kept, rejected = prune_configs(configs, machine)
+    kept, rejected = prune_configs(configs, machine.limits)
     if not kept:
         raise NoUsableVariant(f"none of the {len(configs)} configs can run on {machine.arch}")
     names = {families.of(config).name for config in kept}

@@ -17,7 +17,6 @@ from fa_tune.core.options import KernelOptions
 from fa_tune.core.workload import FORWARD, Workload
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.former import former_defaults
-from fa_tune.search.prune import prune
 from fa_tune.store.recordings import families_in
 from fa_tune.store.registry import file as registry_file
 from fa_tune.store.registry.schema import EntryKey
@@ -91,17 +90,22 @@ def workloads_of_kinds(options: KernelOptions, configs: Sequence[Config]) -> tup
 
 
 def prune_configs(
-    configs: Sequence[Config], machine: Machine
+    configs: Sequence[Config], limits: ArchLimits
 ) -> tuple[list[Config], RejectedVariants]:
-    """What can run on the machine's architecture, and what cannot with its reason."""
-    pruned = prune(configs, machine.limits, families.constraints)
-    rejected = tuple((families.variant(c), reason) for c, reason in pruned.rejected)
-    return list(pruned.kept), rejected
+    """What can run on an architecture, and what cannot with its reason, each in its order."""
+    kept: list[Config] = []
+    rejected: list[tuple[Variant, Rejected]] = []
+    for config in configs:
+        if (why := families.constraints(config, limits)) is None:
+            kept.append(config)
+        else:
+            rejected.append((families.variant(config), why))
+    return kept, tuple(rejected)
 
 
 def runnable(configs: Sequence[Config], machine: Machine) -> tuple[list[Config], RejectedVariants]:
     """`prune_configs`; raises NoUsableVariant if nothing is left."""
-    kept, rejected = prune_configs(configs, machine)
+    kept, rejected = prune_configs(configs, machine.limits)
     if not kept:
         said = _why_none(configs, machine)
         none = (

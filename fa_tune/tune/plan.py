@@ -228,7 +228,7 @@ def _candidates(
         *defaults.for_workloads(requested),
         *incumbents(registry, session.selection, workloads),
     ]
-    always, _ = prune_configs(list(dict.fromkeys(others)), machine)
+    always, _ = prune_configs(list(dict.fromkeys(others)), machine.limits)
     every = dict.fromkeys([*kept, *always])
     return Candidates(workloads, tuple(every), tuple(always), rejected, requested)
 

@@ -126,7 +126,7 @@ def _measure(
 ) -> ProfileResult:
     """Measure configs without deciding and without the journal: what was asked for is run."""
     inputs = inputs or (options.measure.inputs,)
-    kept, rejected = prune_configs(configs, machine)
+    kept, rejected = prune_configs(configs, machine.limits)
     for variant, reason in rejected:
         progress.warn(f"{variant.config}: {reason.constraint}: {reason.reason}")
     if not kept:
@@ -237,7 +237,7 @@ def build(
     here = open_machine(machine, progress)
     heads = [(d_head, d_head_v) for d_head in d_heads or (128,)]
     configs = _configs(kernels, _dtypes(kernels), heads, names, here)
-    kept, rejected = prune_configs(configs, here)
+    kept, rejected = prune_configs(configs, here.limits)
     requests = [build_request(c, WHOLE_BLOCKS, here) for c in kept]
     results = build_all(requests, here, progress)
     return BuildReport(here.arch, nvrtc.version(), tuple(results), rejected)
@@ -276,7 +276,7 @@ def verify(
     configs = _configs(
         *(kernels, _dtypes(kernels), heads, names, here, requested), accuracy=workloads.accuracy
     )
-    kept, rejected = prune_configs(configs, here)
+    kept, rejected = prune_configs(configs, here.limits)
     examples: dict[BuildRequest, Workload] = {}
     for config in kept:
         for c in causal:
