@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.inputs import DEFAULT, InputSpec
@@ -252,8 +252,9 @@ class SearchOptions(KernelOptions):
         return self.strategy != "exhaustive" or limits != (None, None)
 
 
-class Progress(Protocol):
-    """Whoever watches the work.  Every method may be called from the working thread only."""
+class Progress:
+    """Whoever watches the work; by itself it shows nothing.  Every method may be called from the
+    working thread only."""
 
     def stage(self, name: str, total: int) -> None:
         """A stage of `total` steps, 0 if unknown, begins; the one before is over."""
@@ -272,29 +273,18 @@ class Progress(Protocol):
 
     def lane(self, name: str) -> Progress:
         """The progress of one of several that work at the same time; the stage before is over."""
+        return self
 
 
-class Silent:
+class Silent(Progress):
     """Progress that nobody watches; keeps what was said."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
         self.warnings: list[str] = []
 
-    def stage(self, name: str, total: int) -> None:
-        pass
-
-    def advance(self, text: str = "") -> None:
-        pass
-
-    def leader(self, text: str) -> None:
-        pass
-
     def note(self, text: str) -> None:
         self.notes.append(text)
 
     def warn(self, text: str) -> None:
         self.warnings.append(text)
-
-    def lane(self, name: str) -> Progress:
-        return self

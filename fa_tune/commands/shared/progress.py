@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from fa_tune.commands.shared.aside import aside, fitting
-from fa_tune.core.options import Progress, Silent
+from fa_tune.core.options import Progress
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -21,7 +21,7 @@ EVERY_S = 10.0  # a line where there is no bar
 SEVERAL = "several GPUs"  # the stage in which each of them has stages of its own
 
 
-class PlainProgress:
+class PlainProgress(Progress):
     """Notes and warnings as lines on stderr, and unless `quiet` every now and then how far a stage
     is; keeps what was said, and times the stages."""
 
@@ -59,11 +59,7 @@ class PlainProgress:
             known = f" of {self._total}" if self._total else ""
             self.print(f"{self._name}: {self._done}{known}")
 
-    def leader(self, text: str) -> None:
-        """Not shown."""
-
     def note(self, text: str) -> None:
-        """A line."""
         self._say(text, "")
 
     def warn(self, text: str) -> None:
@@ -91,11 +87,10 @@ class PlainProgress:
         aside(line)
 
 
-class _Lane(Silent):
+class _Lane(Progress):
     """One of several that work at the same time: its lines are the command's, it has no stages."""
 
     def __init__(self, whole: PlainProgress) -> None:
-        super().__init__()
         self._whole = whole
 
     def note(self, text: str) -> None:
