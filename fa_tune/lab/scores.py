@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
+from fa_tune.core import codec
 from fa_tune.core.codec import NOT_NEGATIVE
 from fa_tune.core.errors import ProfileFormatError
 from fa_tune.core.files import read_json
@@ -85,10 +86,8 @@ def read(path: Path, limit: int) -> dict[str, list[Score]]:
             raise ValueError(f"schema {found['schema']} is not {SCHEMA}")
         if found["plan"]["limit"] != limit:
             raise ValueError(f"it has a limit of {found['plan']['limit']}, not {limit}")
-        return {
-            str(space["space"]): [_score(space, entry, limit) for entry in space["scores"]]
-            for space in found["spaces"]
-        }
+        spaces = codec.load(tuple[Scored, ...], found["spaces"])
+        return {one.space: [_score(one, entry, limit) for entry in one.scores] for one in spaces}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else error
         raise ProfileFormatError(f"{path} is not a result of bench-search --json: {what}") from None
@@ -107,26 +106,13 @@ def _object(score: Score) -> ScoreObject:
     )
 
 
-def _score(space: Mapping[str, Any], entry: Mapping[str, Any], limit: int) -> Score:
+def _score(space: Scored, entry: ScoreObject, limit: int) -> Score:
     needed = {
-        round(float(level.rstrip("%")) / 100, 6): (_count(n["median"]), _count(n["p90"]))
-        for level, n in entry["needed"].items()
-    }
-    curve = {
-        q: tuple(float(share) for share in entry["share_of_best"][f"p{100 * q:.0f}"])
-        for q in (MEDIAN, UNLUCKY)
+        round(float(level.rstrip("%")) / 100, 6): (n.median, n.p90)
+        for level, n in entry.needed.items()
     }
     return Score(
-        str(space["space"]),
-        str(entry["strategy"]),
-        int(space["configs"]),
-        int(entry["seeds"]),
-        limit,
-        needed,
-        curve,
-        tuple(int(n) for n in entry["behind_random_at"]),
+        *(space.space, entry.strategy, space.configs, entry.seeds, limit, needed),
+        curve={q: entry.share_of_best[f"p{100 * q:.0f}"] for q in (MEDIAN, UNLUCKY)},
+        behind=entry.behind_random_at,
     )
-
-
-def _count(value: Any) -> int | None:
-    return None if value is None else int(value)
