@@ -7,7 +7,7 @@ observations it proposes the same points.  `create` makes one by its name.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.search.strategies.base import Observation, Point, Space, Strategy
@@ -27,13 +27,16 @@ __all__ = [
 
 DEFAULT = "exhaustive"
 
-# Name -> module (loaded when it is asked for), and one line for --help and the docs.
+# Name -> class (its module is loaded when it is asked for), and one line for --help and the docs.
 STRATEGIES: Mapping[str, tuple[str, str]] = {
-    "exhaustive": ("baseline", "every point, those no soft rule objects to first"),
-    "random": ("baseline", "points drawn without replacement"),
-    "learned": ("surrogate", "a regression on knobs and static facts says where to look"),
-    "optuna-tpe": ("optuna_samplers", "Optuna's tree-structured Parzen estimator"),
-    "optuna-gp": ("optuna_samplers", "Optuna's Gaussian process (needs torch and SciPy)"),
+    "exhaustive": ("baseline.InOrder", "every point, those no soft rule objects to first"),
+    "random": ("baseline.InOrder", "points drawn without replacement"),
+    "learned": ("surrogate.Surrogate", "a regression on knobs and static facts says where to look"),
+    "optuna-tpe": ("optuna_samplers.OptunaSampler", "Optuna's tree-structured Parzen estimator"),
+    "optuna-gp": (
+        "optuna_samplers.OptunaSampler",
+        "Optuna's Gaussian process (needs torch and SciPy)",
+    ),
 }
 # Those that left, each with what takes its place: none was ahead of it on a recorded space.
 FORMER: Mapping[str, str] = dict.fromkeys(("local", "optuna-ga"), "learned")
@@ -51,6 +54,7 @@ def create(name: str, space: Space, seed: int) -> Strategy:
     """
     if name not in STRATEGIES:
         raise InvalidConfig(f"unknown strategy {name!r}; there are {', '.join(STRATEGIES)}")
-    module = importlib.import_module(f"{__name__}.{STRATEGIES[name][0]}")
-    make: Callable[[str, Space, int], Strategy] = module.make
-    return make(name, space, seed)
+    module, named = STRATEGIES[name][0].split(".")
+    kind = getattr(importlib.import_module(f"{__name__}.{module}"), named)
+    made: Strategy = kind(space, seed, name)
+    return made

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fa_tune.search.strategies.base import Space, Strategy, StrategyMemory
+from fa_tune.search.strategies.base import Space, StrategyMemory
 
 
 class InOrder(StrategyMemory):
-    """Proposes points in an order fixed beforehand."""
+    """`exhaustive` or `random`: proposes points in an order fixed beforehand."""
 
     def __init__(self, space: Space, seed: int, name: str) -> None:
         super().__init__(space, seed, name)
@@ -22,8 +22,3 @@ class InOrder(StrategyMemory):
 
     def propose(self, n: int) -> list[int]:
         return self.take(self.free(self._order)[:n])
-
-
-def make(name: str, space: Space, seed: int) -> Strategy:
-    """`exhaustive` or `random`."""
-    return InOrder(space, seed, name)

@@ -13,16 +13,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from fa_tune.core.errors import ToolMissing
-from fa_tune.search.strategies.base import Observation, Space, Strategy, StrategyMemory
+from fa_tune.search.strategies.base import Observation, Space, StrategyMemory
 
 FAILED_TIMES = 2.0  # a failure counts as this many times the slowest time
 
 
 class OptunaSampler(StrategyMemory):
-    """One of Optuna's samplers; start points come first."""
+    """`optuna-tpe` or `optuna-gp`; start points come first.  Raises ToolMissing where a library is
+    not installed."""
 
     def __init__(self, space: Space, seed: int, name: str) -> None:
         super().__init__(space, seed, name)
+        for package in ("scipy", "torch") if name == "optuna-gp" else ():
+            if importlib.util.find_spec(package) is None:
+                raise ToolMissing(f"{name} needs {package}, which is not installed")
         optuna = _optuna()
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         with warnings.catch_warnings():
@@ -94,12 +98,3 @@ def _optuna() -> Any:
     except ImportError:
         raise ToolMissing("Optuna is not installed: pip install optuna") from None
     return optuna
-
-
-def make(name: str, space: Space, seed: int) -> Strategy:
-    """`optuna-tpe` or `optuna-gp`; raises ToolMissing where a library is not installed."""
-    needed = ("scipy", "torch") if name == "optuna-gp" else ()
-    for package in needed:
-        if importlib.util.find_spec(package) is None:
-            raise ToolMissing(f"{name} needs {package}, which is not installed")
-    return OptunaSampler(space, seed, name)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fa_tune.search.strategies.base import Space, Strategy, StrategyMemory
+from fa_tune.search.strategies.base import Space, StrategyMemory
 from fa_tune.search.strategies.features import matrix
 from fa_tune.search.strategies.gaussian_process import GaussianProcess
 
@@ -55,7 +55,7 @@ class Surrogate(StrategyMemory):
 
     def __init__(self, space: Space, seed: int, name: str) -> None:
         super().__init__(space, seed, name)
-        self._x, self.features = matrix(space)
+        self._x, _ = matrix(space)
         self._models = {speed: GaussianProcess(self._x.shape[1]) for speed in (True, False)}
         self._prior = np.array(space.expected or [0.0] * len(space))
         self._turn = 0
@@ -144,11 +144,6 @@ def expected_improvement(best: float, mean: Array, deviation: Array) -> Array:
 def _normal_below(z: Array) -> Array:
     below: Sequence[float] = [0.5 * math.erfc(-v / math.sqrt(2)) for v in z]
     return np.array(below)
-
-
-def make(name: str, space: Space, seed: int) -> Strategy:
-    """`learned`."""
-    return Surrogate(space, seed, name)
 
 
 def worth_a_start(space: Space) -> list[int]:
