@@ -51,7 +51,7 @@ def _table(title: str, rows: Sequence[Row], limit: int | None, chosen: str | Non
         columns,
         tuple(tuple(one_line(column.shown(row)) for column in columns) for row in shown),
         next((i for i, row in enumerate(shown) if row is winner), None),
-        _rest([row for row in rows if not any(row is s for s in shown)]),
+        rest_of(rows, shown),
     )
 
 
@@ -80,7 +80,10 @@ def _columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     return tuple(columns)
 
 
-def _rest(hidden: Sequence[Row]) -> str:
+def rest_of(rows: Sequence[Row], shown: Sequence[Row]) -> str:
+    """`… 20 more, 3 of them without a result`: the rows that are not shown; empty if all are."""
+    kept = {id(row) for row in shown}
+    hidden = [row for row in rows if id(row) not in kept]
     if not hidden:
         return ""
     failed = sum(row.outcome is not Outcome.OK for row in hidden)

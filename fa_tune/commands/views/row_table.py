@@ -12,7 +12,7 @@ from fa_tune.core.model import Outcome
 from fa_tune.report.fitted import Legend, fitted
 from fa_tune.report.formats import write
 from fa_tune.report.summary import summarise
-from fa_tune.report.tables import within_limit
+from fa_tune.report.tables import rest_of, within_limit
 from fa_tune.report.wrap import terminal_width, wrapped
 from fa_tune.store.table.rows import Row, best, grouped, paces
 
@@ -77,12 +77,8 @@ def _table(rows: Sequence[Row], legend: Legend, limit: int, width: int) -> list[
         if row.reason:
             why.setdefault(one_line(row.reason), []).append(name)
     lines = fitted(_HEADINGS, cells, width, left=_LEFT, spare=_SPARE)
-    kept = {id(row) for row in shown}
-    hidden = [row for row in rows if id(row) not in kept]
-    failed = sum(row.outcome is not Outcome.OK for row in hidden)
-    if hidden:
-        which = f", {failed} of them without a result" if failed else ""
-        lines.append(f"  … {len(hidden)} more{which} (--limit, --wide)")
+    if rest := rest_of(rows, shown):
+        lines.append(f"  {rest} (--limit, --wide)")
     texts = (f"{', '.join(dict.fromkeys(names))}: {reason}" for reason, names in why.items())
     return [*lines, *(wrapped(text, width) for text in texts)]
 

@@ -48,7 +48,7 @@ def combined(present: Entry | None, found: FoundEntry) -> tuple[Entry, str | Non
             "use another --registry to start afresh"
         )
     unmeasured = _known(present).keys() - found.measured - set(found.failed)
-    if not unmeasured or present.inputs != new.inputs or not _same_sources(present, new):
+    if not unmeasured or present.inputs != new.inputs or not of_same_sources(present, new):
         return new, None
     if present.chosen == new.chosen:
         return _widened(new, present, unmeasured, 1.0), None
@@ -72,7 +72,8 @@ def _met(present: Entry, found: FoundEntry) -> bool:
     return False
 
 
-def _same_sources(a: Entry, b: Entry) -> bool:
+def of_same_sources(a: Entry, b: Entry) -> bool:
+    """Whether what was chosen is of equal kernel sources, as far as both are of one family."""
     if a.chosen.family != b.chosen.family:
         return True  # each is of its own family's sources
     hashes = a.provenance.kernel_source_sha256, b.provenance.kernel_source_sha256

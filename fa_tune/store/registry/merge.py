@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fa_tune.core.model import parse_time
-from fa_tune.families.equal_sources import equal, kind_of
+from fa_tune.store.registry.combine import of_same_sources
 from fa_tune.store.registry.schema import Entry, Registry, entry_text
 
 
@@ -90,10 +90,8 @@ CONDITIONS = ("driver", "cuda", "nvrtc", "profiler_version", "clock_policy", "ca
 def _conflict(kept: Entry, dropped: Entry) -> EntryConflict:
     a, b = kept.provenance, dropped.provenance
     names = [name for name in CONDITIONS if getattr(a, name) != getattr(b, name)]
-    if kept.chosen.family == dropped.chosen.family:  # else they are of different sources anyway
-        sources = a.kernel_source_sha256, b.kernel_source_sha256
-        alike = equal(kept.chosen.family, *sources, [kind_of(kept.workload)])
-        names += [] if alike else ["kernel sources"]
+    if not of_same_sources(kept, dropped):
+        names.append("kernel sources")
     return EntryConflict(kept, dropped, _why(kept, dropped), tuple(names))
 
 
