@@ -37,9 +37,8 @@ from fa_tune.core.files import check_folder, read_bytes, replace_files, storage_
 from fa_tune.core.inputs import NORMAL
 from fa_tune.core.model import DeviceInfo, Outcome, Provenance, Variant
 from fa_tune.core.stats import median
-from fa_tune.search.derived_features import bytes_per_s, with_derived, workload_of
 from fa_tune.search.strategies.base import Knob, Point, Space, knobs_of
-from fa_tune.search.strategies.points import tile_facts
+from fa_tune.search.strategies.points import bytes_per_s, tile_facts, with_derived, workload_of
 
 SUFFIX = ".space.csv.gz"
 META_SUFFIX = ".space.json"

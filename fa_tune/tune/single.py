@@ -264,7 +264,7 @@ def verify(
 
     Every verdict is taken anew, and Ctrl-C leaves those that are finished; each variant's key is
     followed by the traits it was built for.
-    Raises InvalidConfig for a window that `tune.examples` refuses.
+    Raises InvalidConfig for a window that `example` refuses.
     """
     here = open_machine(machine, progress)
     here.require_device("verify runs kernels on one; build compiles them without")

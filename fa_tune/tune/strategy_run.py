@@ -22,12 +22,11 @@ from fa_tune.core.model import Artifact, Attempt, Outcome, Verdict
 from fa_tune.core.stats import median
 from fa_tune.core.workload import Workload
 from fa_tune.families.base import Config
-from fa_tune.search.derived_features import with_derived
 from fa_tune.search.strategies import USES_FACTS, Observation, Point, Space, Strategy, create
 from fa_tune.search.strategies.audit import Audit, judge, sample
 from fa_tune.search.strategies.baseline import InOrder
 from fa_tune.search.strategies.budget import spend
-from fa_tune.search.strategies.points import point
+from fa_tune.search.strategies.points import point, with_derived
 from fa_tune.search.strategies.round_robin import RoundRobin
 from fa_tune.search.strategies.transfer import Prior, with_prior
 from fa_tune.tune.build import PreparedWorkload, prepare

@@ -20,7 +20,7 @@ INITIAL_POINTS = 6  # before the model is asked
 PRIOR_POINTS = 3  # instead of the random ones, where other workloads say what to expect
 PRIOR_WEIGHT = 2.0  # observations that it takes to halve the trust in that
 OPTIMISM = 2.0  # standard deviations of the optimistic bound
-RESIDENT = ("registers_resident", "smem_resident_bytes")  # of `derived_features`
+RESIDENT = ("registers_resident", "smem_resident_bytes")  # of `points`
 FULLEST = 0.25  # of the space
 
 

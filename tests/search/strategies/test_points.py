@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fa_tune.core.workload import Workload
 from fa_tune.operations.forward.spec import OPERATION
-from fa_tune.search.derived_features import with_derived, workload_of
+from fa_tune.search.strategies.points import with_derived, workload_of
 
 FULL = Workload.from_key("b16_h16_kv16_q512_k512_d128_fp16_full")
 CAUSAL = Workload.from_key("b16_h16_kv16_q1024_k1024_d128_fp16_causal")
