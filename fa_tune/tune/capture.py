@@ -18,7 +18,7 @@ from fa_tune.store.capture.parts import VARIABLE, Settings, joined
 from fa_tune.store.capture.schema import SCHEMA, Capture, to_json
 
 # A folder that has nothing but a module that Python runs first.
-STARTUP = Path(__file__).parents[1] / "op" / "capturing" / "startup"
+STARTUP = Path(__file__).parents[1] / "op" / "startup"
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -38,9 +38,9 @@ def run(
     with tempfile.TemporaryDirectory(prefix="fa-tune-capture-") as name:
         folder = Path(name)
         inputs = out.absolute().with_name(f"{out.name}.inputs")
-        environment = environment_of(Settings(folder, inputs, keep_inputs), environment)
+        Settings(folder, inputs, keep_inputs).save()
         began, started = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
-        status = _status_of(command, environment)
+        status = _status_of(command, with_startup({**environment, VARIABLE: name}))
         program = Capture(
             schema=SCHEMA,
             command=tuple(command),
@@ -55,12 +55,10 @@ def run(
     return capture
 
 
-def environment_of(settings: Settings, environment: Mapping[str, str]) -> Mapping[str, str]:
-    """The environment of a program that is to be captured into the settings' folder, where
-    `store.capture.parts.joined` finds it."""
-    settings.save()
+def with_startup(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a program whose Python processes begin with the module of STARTUP."""
     path = os.pathsep.join(filter(None, (str(STARTUP), environment.get("PYTHONPATH"))))
-    return {**environment, "PYTHONPATH": path, VARIABLE: str(settings.folder)}
+    return {**environment, "PYTHONPATH": path}
 
 
 def _status_of(command: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -17,7 +17,7 @@ from signal import SIGHUP, SIGTERM
 from fa_tune.core.errors import FaTuneError, InvalidConfig, NoUsableVariant, ToolMissing
 from fa_tune.core.options import Progress
 from fa_tune.core.stats import median
-from fa_tune.store.capture.parts import Settings, joined
+from fa_tune.store.capture.parts import VARIABLE, Settings, joined
 from fa_tune.store.capture.schema import SCHEMA, Capture
 from fa_tune.store.proof import (
     FEWEST_PAIRS,
@@ -30,10 +30,10 @@ from fa_tune.store.proof import (
     time_ratio,
     verdict,
 )
-from fa_tune.tune import capture, program
+from fa_tune.tune import program
+from fa_tune.tune.capture import with_startup
 
 CALLS = "fa_tune.op.sdpa:enable_sdpa"
-STARTUP = Path(__file__).parents[1] / "op" / "startup"
 FIRST_RUN_S = 300.0  # at least, of a run that may compile everything
 WITH, WITHOUT = "with fa-tune", "as it is"
 
@@ -166,8 +166,8 @@ class _Runs:
         """What served the attention of a run with our kernels, which are ready from then on."""
         seconds = self.options.seconds
         limit_s = None if seconds is None else max(seconds, FIRST_RUN_S)
-        settings = Settings(self._parts, self._parts / "inputs")
-        environment = capture.environment_of(settings, self._environment(ours=True))
+        Settings(self._parts, self._parts / "inputs").save()
+        environment = self._environment(ours=True) | {VARIABLE: str(self._parts)}
         began, started = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
         self._value(True, limit_s, environment)
         self.first_s = time.perf_counter() - began
@@ -211,13 +211,8 @@ class _Runs:
         return median(found)
 
     def _environment(self, ours: bool) -> dict[str, str]:
-        paths = (str(STARTUP), os.environ.get("PYTHONPATH", ""))
-        found = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-            "FA_TUNE_PROVE": str(self._said),
-            "FA_TUNE_PROVE_CALLS": CALLS if ours else "",
-        }
+        own = {"FA_TUNE_PROVE": str(self._said), "FA_TUNE_PROVE_CALLS": CALLS if ours else ""}
+        found = with_startup({**os.environ, **own})
         if self.options.registry is not None:
             found["FA_TUNE_REGISTRY"] = str(self.options.registry.absolute())
         return found

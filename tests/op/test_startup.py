@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fa_tune.tune.prove import STARTUP
+from fa_tune.tune.capture import STARTUP
 from tests.project_files import ROOT
 
 
