@@ -203,7 +203,6 @@ class MeasureOptions:
     references: tuple[str, ...] = REFERENCES
     metrics: str = "rank"
     clock_control: str = "none"
-    cache_control: str = "all"
     seed: int = 0
     item_timeout_s: float = 60.0
     inputs: InputSpec = DEFAULT

@@ -27,6 +27,7 @@ from fa_tune.profile.base import (
 )
 from fa_tune.profile.ncu.ahead import Ahead, environment_in
 from fa_tune.profile.ncu.command import (
+    CACHE_CONTROL,
     NcuOptions,
     NcuVersion,
     find_ncu,
@@ -57,6 +58,7 @@ class NcuProfiler:
     """
 
     method = "ncu"
+    cache_policy = f"flush {CACHE_CONTROL}"
     default_runs = 3
     # A launch costs a fifth of a second and stands alone; its counters need a permission.
     capabilities = Capabilities(
@@ -70,18 +72,16 @@ class NcuProfiler:
         ncu: Path | None = None,
         metric_list: str = "rank",
         clock_control: str = "none",
-        cache_control: str = "all",
         export: Path | None = None,
     ) -> None:
         self.notes = ProfilerNotes()
-        self.settings = (ncu, metric_list, clock_control, cache_control, export)
+        self.settings = (ncu, metric_list, clock_control, export)
         self._ncu = ncu or find_ncu()
         # What a chip lacks stays among them: a search and its resumption ask for the same.
         self.metrics = self._requested = REQUESTS[metric_list]
         self._section_set = "full" if metric_list == "full" else None
         self._export = export
         self._clock_control = clock_control
-        self._cache_control = cache_control
         self._ahead = Ahead(self._command)
         self._next_is_sure = False  # whether another process will be needed after this one
 
@@ -110,11 +110,6 @@ class NcuProfiler:
     def clock_policy(self) -> str:
         """`none`: clocks as they come; `base`: locked."""
         return f"{self._clock_control}, boost {self._options(Path('LOG')).boost_state}"
-
-    @property
-    def cache_policy(self) -> str:
-        """`all`: caches flushed before every pass."""
-        return f"flush {self._cache_control}"
 
     def warm_up(self) -> None:
         if self._export is None:  # of two processes each would write the report
@@ -303,7 +298,6 @@ class NcuProfiler:
             metrics=self._requested,
             section_set=self._section_set,
             clock_control=self._clock_control,
-            cache_control=self._cache_control,
             export=self._export and log.with_name(f"report{self._export.suffix}"),
             log_file=log,
         )

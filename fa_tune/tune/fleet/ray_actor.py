@@ -87,7 +87,6 @@ def make_profiler(
         ncu=ncu,
         metric_list=options.metrics,
         clock_control=options.clock_control,
-        cache_control=options.cache_control,
         export=export,
     )
 

@@ -98,7 +98,6 @@ def test_clocks_reports_and_old_releases() -> None:
     ("name", "value"),
     [
         ("clock_control", "reset"),
-        ("cache_control", "some"),
         ("metrics", ()),
     ],
 )

@@ -238,11 +238,11 @@ def test_a_path_that_is_no_program(tmp_path: Path) -> None:
 
 
 def test_clock_and_cache_policy_are_passed_on_and_stated(fake: FakeNcu) -> None:
-    profiler = NcuProfiler(ncu=fake.path, clock_control="base", cache_control="none")
+    profiler = NcuProfiler(ncu=fake.path, clock_control="base")
     assert profiler.clock_policy == "base, boost stable"
-    assert profiler.cache_policy == "flush none"
+    assert profiler.cache_policy == "flush all"
     given = dict(zip(profiler.arguments, profiler.arguments[1:], strict=False))
-    assert (given["--clock-control"], given["--cache-control"]) == ("base", "none")
+    assert (given["--clock-control"], given["--cache-control"]) == ("base", "all")
 
 
 def test_a_plan_for_one_board_pins_the_program_to_it(fake: FakeNcu) -> None:
