@@ -1,8 +1,10 @@
 """Defaults beside all else that was measured of a workload: benchmarks/short_h200.txt, for short
-sequences, and head_dims_h200.txt, for head dimensions that are no multiple of 64."""
+sequences, head_dims_h200.txt, for head dimensions that are no multiple of 64, and
+tile_order_h200.txt, for decoding with many heads."""
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 
 import pytest
@@ -30,14 +32,23 @@ def _recorded(name: str) -> dict[str, dict[str, float]]:
 KNOWN = {f"b128_h16_kv16_{size}_d64_bf16_full" for size in ("q20_k20", "q32_k32", "q32_k128")}
 
 
-@pytest.mark.parametrize("name", ["short_h200.txt", "head_dims_h200.txt"])
-def test_a_default_is_near_the_fastest_that_was_measured(name: str) -> None:
-    recorded = _recorded(name)
-    compared = 0
+@pytest.mark.parametrize(
+    ("name", "most", "mean", "problems"),
+    [
+        ("short_h200.txt", 1.1, 1.02, 70),
+        ("head_dims_h200.txt", 1.1, 1.02, 130),
+        ("tile_order_h200.txt", 1.25, 1.04, 350),
+    ],
+)
+def test_a_default_is_near_the_fastest_that_was_measured(
+    name: str, most: float, mean: float, problems: int
+) -> None:
+    recorded, losses = _recorded(name), {}
     for key in recorded.keys() - KNOWN:
         default, *_ = families.defaults_for(Workload.from_key(key), H200)
         kernels = {s: time for s, time in recorded[key].items() if s not in LIBRARIES}
         if str(default) in kernels:  # else it came later
-            compared += 1
-            assert kernels[str(default)] <= 1.1 * min(kernels.values()), key
-    assert compared >= 70
+            losses[key] = kernels[str(default)] / min(kernels.values())
+    assert len(losses) >= problems
+    assert max(losses.values()) <= most, max(losses, key=losses.__getitem__)
+    assert statistics.fmean(losses.values()) <= mean

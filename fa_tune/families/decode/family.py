@@ -38,13 +38,13 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
 
     def suits(self, workload: Workload, config: DecodeConfig | None = None) -> bool:
         """Where reading K and V takes the time, and any with a cache, which no other family
-        takes; by no larger a tile than rows need, and by one that counts for keys only where it
-        does."""
+        takes; by no larger a tile than rows need, one that counts for keys only where it does, and
+        in an order only where the host knows lengths."""
         suits = super().suits(workload) and (workload.cached or workload.decode_shape)
         if not suits or config is None:
             return suits
         small = config.B_r == MMA_M or config.B_r < 2 * workload.rows_of_kv_head
-        return small and (workload.cached or config.tile_keys == 0)
+        return small and not (config.order if workload.cached else config.tile_keys)
 
     def carries_over(
         self,

@@ -47,7 +47,7 @@ WARPS = 8  # of a multiprocessor: more have too few registers
 TILE_BYTES = 128 << 10  # that a multiprocessor reads while a CTA begins and ends a tile
 # Where heads share lines of memory, CTAs that read them at the same time need each line once, if
 # launches do not overlap.  With so much to read that gains more than `dependent`, with one CTA for
-# a multiprocessor and with several (benchmarks/tile_order_h200.txt, as what follows).
+# a multiprocessor and with several or whole tiles.  All of this: benchmarks/tile_order_h200.txt.
 IN_STEP_NS, SEVERAL_IN_STEP_NS = 20000, 4500
 SEVERAL_TILES = 2  # for a multiprocessor: with more they are whole
 FEW_TILE_KEYS, SOME_TILE_KEYS = 512, 1500  # of these
@@ -275,8 +275,8 @@ def _in_step(tile: DecodeConfig, tiles: Tiles) -> bool:
         return False
     if tile.B_r != MMA_M or not (tile.order or _is_aligned(tile, tiles)):
         return False
-    most_ns = IN_STEP_NS if tile.ctas_per_sm == 1 else SEVERAL_IN_STEP_NS
-    return tiles.read_ns(tile) > most_ns
+    parts = tile.ctas_per_sm == 1 and not tile.order
+    return tiles.read_ns(tile) > (IN_STEP_NS if parts else SEVERAL_IN_STEP_NS)
 
 
 def _is_aligned(tile: DecodeConfig, tiles: Tiles) -> bool:
@@ -294,15 +294,17 @@ def _by_tiles(tile: DecodeConfig, tiles: Tiles) -> DecodeConfig:
     same = tile.kv_type is KVType.SAME and tile.B_r == MMA_M
     if not (gains and same and tiles.keys and tiles.density > SEVERAL_TILES):
         return tile
-    found = _of_whole_tiles(Heads(tile.d_head, tile.d_head_v), tile.dtype, tiles.keys)
+    found = _of_whole_tiles(Heads(tile.d_head, tile.d_head_v), tile.dtype, tiles)
     return found if constraints(found, tiles.arch) is None else tile
 
 
-def _of_whole_tiles(heads: Heads, dtype: DType, keys: int) -> DecodeConfig:
+def _of_whole_tiles(heads: Heads, dtype: DType, tiles: Tiles) -> DecodeConfig:
     """What was fastest in order, or near it at nearly every number of tiles."""
     widest = max(heads.d_head, heads.d_head_v)
-    few, some = keys <= FEW_TILE_KEYS, keys <= SOME_TILE_KEYS
+    few, some = tiles.keys <= FEW_TILE_KEYS, tiles.keys <= SOME_TILE_KEYS
     one, three, four = _best(heads, dtype, MMA_M), of_three(heads, dtype), of_four(heads, dtype)
+    if few and 3 < tiles.density <= 4:  # then all run at a time
+        three = four
     if heads == Heads(SHORT_D_HEAD):
         two = of_two(heads, dtype, MMA_M)
         rounds = replace(two, aligned=True, order=TileOrder.ROUNDS)
