@@ -190,34 +190,21 @@ __global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
     SequencesOf<CFG, TRAITS> sequences{p};
     const int all = sequences.all();
     const auto line = sequences.line(all, gridDim.x);
-    const int rounds = sequences.rounds();
     int at = blockIdx.x * line.share;
     const int end = min(at + line.share, all);
-    if (rounds == 0 && at >= end) return;
+    if (sequences.rounds() == 0 && at >= end) return;
     WarpGroup<CFG, TRAITS> warps(p, smem);
-    int batch, number;  // of a tile in its sequence
-    int start, pitch;   // of a tile in the line
-    const auto enter_line = [&] {
-        batch = sequences.find(at, start);
-        pitch = sequences.pitch(batch);
-        number = sequences.tile_at(at - start, pitch);
-        start += number * pitch;
-    };
-    const auto enter_round = [&](int round) {
-        const int tile = round * gridDim.x + blockIdx.x;
-        batch = quotient(tile, p.by.tiles);
-        number = tile - batch * sequences.tiles();
-        pitch = p.pitch;
-    };
+    int start;  // of a tile
+    int batch = sequences.find(at, start);
+    int pitch = sequences.pitch(batch);
+    int number = sequences.tile_at(at - start, pitch);  // of a tile in its sequence
+    start += number * pitch;
     int round = 0;
-    if (rounds == 0) {
-        enter_line();
-    } else {
-        enter_round(0);
-    }
     while (true) {
-        const bool whole = round < rounds;
-        const TileRows rows = rows_of<CFG, TRAITS>(sequences, batch, number);
+        const bool whole = round < sequences.rounds();  // in front of the line
+        int batch_of = batch, number_of = number;
+        if (whole) sequences.find_in_round(round, batch_of, number_of);
+        const TileRows rows = rows_of<CFG, TRAITS>(sequences, batch_of, number_of);
         const Blocks own = whole ? Blocks{0, pitch} : line.between(at, end, start, pitch);
         const int blocks = p.cache.lengths == nullptr ? p.blocks : pitch;
         const auto source = warps.source_of(rows);
@@ -244,7 +231,9 @@ __global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
                 if (tile.parts() > 1) combine_together<CFG, TRAITS>(p, smem, tile, rows);
             }
         }
-        if (!whole) {
+        if (whole) {
+            if (++round == sequences.rounds() && at >= end) return;
+        } else {
             at = CFG.tile_keys == 0 ? at + own.count : start + pitch;
             if (at >= end) return;
             start = at;
@@ -252,11 +241,6 @@ __global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
                 number = 0;
                 pitch = sequences.pitch(++batch);
             }
-        } else if (++round < rounds) {
-            enter_round(round);
-        } else {
-            if (at >= end) return;
-            enter_line();
         }
         __syncthreads();  // before the rings are filled anew
     }
@@ -369,7 +353,7 @@ __global__ void __launch_bounds__(combine_threads<CFG>())
     const auto line = sequences.line(all, p.ctas);
     const int pitch = sequences.pitch(batch);
     const int start = sequences.blocks_before(batch) + number * pitch;
-    if (start < 0) return;  // whole
+    if (has_rounds<CFG>() && start < 0) return;  // whole
     const Tile tile(sequences, start, pitch, line);
     const TileRows rows = rows_of<CFG, TRAITS>(sequences, batch, number);
     const int row = blockIdx.y;

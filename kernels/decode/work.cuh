@@ -119,6 +119,12 @@ struct Sequences {
     }
     // Of whole tiles of each CTA; none where lengths may differ.
     __device__ __forceinline__ int rounds() const { return kRounds ? p.rounds : 0; }
+    // This CTA's tile of a round.
+    __device__ __forceinline__ void find_in_round(int round, int& batch, int& number) const {
+        const int tile = round * p.ctas + blockIdx.x;
+        batch = quotient(tile, p.by.tiles);
+        number = tile - batch * tiles();
+    }
     // The places that their tiles would have in the line, before its beginning.
     __device__ __forceinline__ int places_of_rounds() const { return rounds() * p.ctas * p.pitch; }
     // The CTA that has a place of the line.
@@ -166,7 +172,7 @@ struct Sequences {
     __device__ __forceinline__ int find(int position, int& before) const {
         if (p.cache.lengths == nullptr) {
             const int batch = quotient(position + places_of_rounds(), p.by.line);
-            before = blocks_before(batch);
+            before = batch * tiles() * p.pitch - places_of_rounds();
             return batch;
         }
         const int lane = threadIdx.x % 32;
