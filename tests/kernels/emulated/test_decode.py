@@ -181,10 +181,10 @@ def test_cuts_near_the_ends_of_tiles_leave_nothing_out(
 
 @pytest.mark.parametrize(
     "order",
-    (
+    [
         *("rounds", "aligned+rounds", "combine_kernel+rounds", "combine_all+rounds"),
         *("whole_rounds", "cta_per_tile"),
-    ),
+    ],
 )
 @pytest.mark.parametrize("tiles", [1, 2, 4, 6, 7, 9, 12, 13, 16, 17, 24, 33])
 def test_rounds_and_the_line_behind_them_have_every_tile(
