@@ -17,8 +17,8 @@ std::int64_t bounded(std::int64_t a, std::int64_t b) {
     return a > kMaxTiles / b ? kMaxTiles + 1 : a * b;
 }
 
-// Rounds of whole tiles in front of the line.  In it are at least half as many tiles as there are
-// CTAs, so that few have parts of the same one.
+// Rounds of whole tiles in front of the line.  In it are no tiles, or at least half as many as
+// there are CTAs, so that few have parts of the same one.
 std::int64_t rounds_before_parts(const fa_tune_launch_plan& plan, std::int64_t tiles,
                                  std::int64_t ctas) {
     if (plan.order != FA_TUNE_TILE_ORDER_ROUNDS || tiles < ctas) return 0;

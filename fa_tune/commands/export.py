@@ -63,7 +63,7 @@ from fa_tune.tune.outputs import registry_path
     "d_heads",
     type=D_HEADS,
     default=(),
-    show_default="those of the registry, else 64,128",
+    show_default="those of the registry and --workloads, else 64,128",
     metavar="N,N,…",
     help="Head dimensions to export defaults for, and configs of --kernels.",
 )

@@ -37,11 +37,11 @@ class ExportOptions:
     """What to export.  `archs` empty: those of the entries' GPUs.  `workloads` empty: every entry,
     else those that serve these.  `kernels` is a set's key or one config's short form, exported
     beside what was chosen.  `d_heads` empty: those of the entries.  `dtypes` and `d_heads`, with
-    `d_head_v` for V (0: the same), are what defaults are exported for, and the configs of a set.
-    `ptx`: the defaults as PTX as well.  `backward`: the defaults of the backward pass, too,
-    and the log-sum-exp that it needs.  `few_queries`: defaults for few queries after many keys,
-    too; `by_size`: these for any number of tiles and keys, too, which are many; `kv_e4m3`: both
-    for K and V in e4m3 as well."""
+    `d_head_v` for V (0: the same), are what defaults are exported for, beside the head dimensions
+    of `workloads`, and the configs of a set.  `ptx`: the defaults as PTX as well.  `backward`: the
+    defaults of the backward pass, too, and the log-sum-exp that it needs.  `few_queries`: defaults
+    for few queries after many keys, too; `by_size`: these for any number of tiles and keys, too,
+    which are many; `kv_e4m3`: both for K and V in e4m3 as well."""
 
     registry: Path
     archs: tuple[str, ...] = ()
@@ -112,9 +112,10 @@ def select(registry: Registry, options: ExportOptions) -> Selection:
         _add(found, config, arch, options)
     own = {(e.workload.d_head, e.workload.d_v) for e in found.entries}
     own |= {(d_head, d_v) for _, d_head, d_v, _ in named}
-    if options.d_heads or not own:
+    asked = {(w.d_head, w.d_v) for w in options.workloads}  # of which not all may have entries
+    if options.d_heads or not (own | asked):
         own = {(d, options.d_head_v or d) for d in options.d_heads or DEFAULT_D_HEADS}
-    _add_defaults(found, options, archs, sorted(own))
+    _add_defaults(found, options, archs, sorted(own | asked))
     found.kernels = list(dict.fromkeys(found.kernels))
     if not found.kernels and not found.ptx:
         raise NoUsableVariant("; ".join(["there is nothing to export", *found.left_out]))

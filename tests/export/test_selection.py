@@ -239,6 +239,17 @@ def test_only_what_serves_the_workloads() -> None:
     assert any(other.key in text and "a default will" in text for text in found.left_out)
 
 
+@pytest.mark.parametrize("d_heads", [(), (128,)])
+def test_workloads_without_an_entry_have_the_default_of_their_head_dimension(
+    d_heads: tuple[int, ...],
+) -> None:
+    workload = Workload(16, 16, 16, 1024, 1024, 40, DType.FP16)
+    chosen = options(workloads=(workload,), archs=("sm_90a",), d_heads=d_heads)
+    found = select(small_registry(), chosen)
+    assert any("a default will" in text for text in found.left_out)
+    assert any(families.fits(families.config_of(v), workload) for v in found.defaults)
+
+
 def test_entries_that_cannot_be_exported_are_left_out() -> None:
     workload = Workload(*SHAPE, D_HEAD, DType.FP16)
     other = dataclasses.replace(workload, batch=3)

@@ -3,6 +3,8 @@ asserts."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -70,6 +72,7 @@ class Shares:
     ctas: int
     part_rows: int
     tiles: int
+    rounds: int  # of whole tiles, in front of the line
 
     @classmethod
     def of(cls, config: DecodeConfig, workload: Workload, **given: abi.Tensor) -> Shares:
@@ -78,7 +81,22 @@ class Shares:
         *_, kv_heads, batch, _, _, _ = head = np.frombuffer(params, np.int32, 6, len(params) - 112)
         assert head[0] == workload.heads // workload.kv_heads
         row_tiles, *numbers = map(int, np.frombuffer(params, np.int32, 6, len(params) - 88))
-        return cls(row_tiles, *numbers, int(batch * kv_heads) * row_tiles)
+        (rounds,) = map(int, np.frombuffer(params, np.int32, 1, len(params) - 4))
+        return cls(row_tiles, *numbers, int(batch * kv_heads) * row_tiles, rounds)
+
+    def walk(self, cta: int) -> Iterator[tuple[int, range, bool]]:
+        """Its tiles, their blocks, and whether others have blocks of the tile, too, in the order in
+        which decode_kernel (kernels/decode/kernel.cuh) has them."""
+        for round_ in range(self.rounds):
+            yield round_ * self.ctas + cta, range(self.blocks), False
+        in_front = self.rounds * self.ctas  # tiles
+        at, end = cta * self.share, (cta + 1) * self.share
+        while at < min(end, (self.tiles - in_front) * self.pitch):
+            tile, first = divmod(at, self.pitch)
+            count = min(self.pitch - first, end - at)
+            has_parts = first > 0 or first + count < self.pitch
+            yield in_front + tile, range(first, min(first + count, self.blocks)), has_parts
+            at += count
 
 
 @pytest.mark.parametrize("batch", [1, 3, 16, 64])
@@ -106,6 +124,33 @@ def test_every_block_of_every_tile_is_in_one_share(
     assert shares.ctas <= DEVICE.multiprocessors * config.ctas_per_sm
 
 
+@pytest.mark.parametrize("tiles", [1, 7, 198, 264, 265, 330, 397, 1000])
+@pytest.mark.parametrize("keys", [1, 200, 900])
+@pytest.mark.parametrize(
+    "form",
+    [
+        *("ctas_2", "ctas_2+aligned", "ctas_2+rounds", "ctas_2+aligned+rounds"),
+        *("ctas_2+min_blocks_7+aligned+rounds", "ctas_3+whole_rounds", "ctas_2+cta_per_tile"),
+    ],
+)
+def test_in_any_order_every_block_has_one_cta(form: str, keys: int, tiles: int) -> None:
+    """And a CTA has parts of no more tiles than have room in memory."""
+    config = _FAMILY.parse(f"decode(FP16, 128, 16, 64, 4): {form}")
+    workload = replace(_ONE_QUERY, batch=tiles, heads=1, kv_heads=1, seq_len_kv=keys)
+    shares = Shares.of(config, workload)
+    found: list[tuple[int, int]] = []
+    for cta in range(shares.ctas):
+        walked = list(shares.walk(cta))
+        assert walked, "no CTA is for nothing"
+        assert all(blocks for _, blocks, _ in walked), "no part is without keys"
+        assert sum(has_parts for *_, has_parts in walked) <= 2
+        found += [(tile, block) for tile, blocks, _ in walked for block in blocks]
+    assert len(found) == tiles * shares.blocks
+    assert set(found) == set(itertools.product(range(tiles), range(shares.blocks)))
+    most = DEVICE.multiprocessors * config.ctas_per_sm
+    assert shares.ctas <= (tiles if config.order is TileOrder.CTA_PER_TILE else most)
+
+
 @pytest.mark.parametrize(
     "more",
     [
@@ -116,11 +161,15 @@ def test_every_block_of_every_tile_is_in_one_share(
     ],
 )
 @pytest.mark.parametrize("aligned", [False, True])
-def test_what_kernels_count_stays_within_32_bits(more: dict[str, int], aligned: bool) -> None:
+@pytest.mark.parametrize("order", [TileOrder.SHARES, TileOrder.ROUNDS])
+def test_what_kernels_count_stays_within_32_bits(
+    more: dict[str, int], aligned: bool, order: TileOrder
+) -> None:
     """At the limits, one beyond which is refused: places and the end of a CTA's share."""
-    config = replace(_DEFAULT, aligned=aligned)
+    config = replace(_DEFAULT, aligned=aligned, order=order)
     workload = replace(_ONE_QUERY, **more)
     shares = Shares.of(config, workload)
+    assert shares.ctas * (shares.rounds * shares.pitch + shares.share) < 2**31
     assert shares.tiles * shares.pitch + shares.ctas + shares.share < 2**31
     beyond = {"batch": 1 + workload.batch}
     if workload.batch == 1:
