@@ -82,8 +82,8 @@ typedef enum fa_tune_tensor_role {
 // TILES: x, a CTA for each tile, which is a block of query rows of one head.
 // PERSISTENT: x, as many as are resident at a time, at most one for each tile.
 // SHARES: x, as many as are resident at a time; they share the blocks of keys of all tiles
-// evenly.  A tile is rows of all query heads that share one of K and V.  With clusters there is
-// one for each tile.
+// evenly, or have tiles as TileOrder says.  A tile is rows of all query heads that share one of K
+// and V.  With clusters there is one for each tile.
 // TILES_ROWS: x, these tiles; y, the rows of one.
 // KEY_TILES: x, a CTA, or a cluster, for each tile of keys of one head of K and V.
 // PERSISTENT_KEYS: x, as many as are resident at a time, at most one for each of these.

@@ -171,12 +171,15 @@ def _with_table(path: Path, meta: Meta, only: Collection[tuple[str, str]] = ()) 
         if wrong := _row_contradiction(row, meta):
             raise ProfileFormatError(f"{path}: {named(row, wrong)}")
         attempts.append(_attempt(row, meta))
+    meta = dataclasses.replace(meta, decided=_decided(path, meta))
+    return Recording(path, meta, tuple(attempts))
+
+
+def _decided(path: Path, meta: Meta) -> dict[str, Decided]:
     try:
-        decided = {key: _canonical(found) for key, found in meta.decided.items()}
+        return {key: _canonical(found) for key, found in meta.decided.items()}
     except InvalidConfig as error:
         raise ProfileFormatError(f"{path.with_suffix(META_SUFFIX)}: decided: {error}") from None
-    meta = dataclasses.replace(meta, decided=decided)
-    return Recording(path, meta, tuple(attempts))
 
 
 def _table_of(path: Path, meta: Meta) -> tuple[bytes, Meta]:
@@ -332,6 +335,7 @@ def check_all(folder: Path) -> tuple[Meta, ...]:
     them, since to read all takes seconds."""
     found = _finished(folder)
     for path, meta in found:
+        _decided(path, meta)
         (_table_of if meta.table_sha256 else _with_table)(path, meta)
     return tuple(meta for _, meta in found)
 

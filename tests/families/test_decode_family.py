@@ -303,3 +303,12 @@ def test_short_forms_read_back() -> None:
         assert families.parse(text).short_form() == text
     with pytest.raises(InvalidConfig, match="no decode config in"):
         families.get("decode").parse("(BF16, 128, 16, 64, 4): stages_4")
+
+
+def test_whole_tiles_carry_over_to_as_many_as_fill_the_gpu() -> None:
+    config = replace(_DEFAULT, aligned=False, ctas_per_sm=2, order=TileOrder.WHOLE_ROUNDS)
+    many = replace(_ONE_QUERY, batch=64)  # of 8 heads of K and V each
+    for batch, served in ((1, False), (32, False), (33, True), (500, True)):
+        assert _FAMILY.carries_over(config, many, replace(many, batch=batch)) == served
+    assert _FAMILY.carries_over(config, replace(many, batch=4), replace(many, batch=4))
+    assert not _FAMILY.suits(replace(many, cache_lengths="equal"), config)

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import os
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -247,6 +248,9 @@ def refused(path: Path) -> str:
         recordings.load(path)
     assert "\n" not in str(caught.value)
     assert isinstance(caught.value, ProfileFormatError | StorageError)
+    if path.with_suffix(".meta.json").exists():  # else no folder's list has it
+        with pytest.raises(FaTuneError, match=re.escape(str(caught.value))):
+            recordings.check_all(path.parent)
     return str(caught.value)
 
 

@@ -165,6 +165,11 @@ class DecodeConfig(ConfigBase):
         return all(d * self.kv_bytes % 128 == 0 for d in (self.d_head, self.d_v))
 
     @property
+    def has_whole_tiles(self) -> bool:
+        """Whether no two CTAs share a tile of a known length."""
+        return self.order in (TileOrder.WHOLE_ROUNDS, TileOrder.CTA_PER_TILE)
+
+    @property
     def threads(self) -> int:
         """Threads per CTA."""
         return 32 * self.n_warps

@@ -23,7 +23,6 @@ from fa_tune.families.decode.config import (
     DecodeConfig,
     KVType,
 )
-from fa_tune.families.plan import TileOrder
 
 MAX_WARPS = 16
 OPERANDS = 4096  # most elements of O, and of Q, in the registers of a warp
@@ -130,7 +129,7 @@ CONSTRAINTS: tuple[Rule[DecodeConfig], ...] = (
         "whole_tiles_have_no_parts",
         "whole_rounds and cta_per_tile leave no aligned, min_blocks and combine to choose",
         lambda c: (
-            c.order in (TileOrder.SHARES, TileOrder.ROUNDS)
+            not c.has_whole_tiles
             or (not c.aligned and c.min_blocks == 1 and c.combine is Combine.LAST)
         ),
     ),

@@ -53,17 +53,18 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         requested: Workload,
         limits: ArchLimits | None = None,
     ) -> bool:
-        """Not from clusters that all run at a time to more than can, nor between rows of one tile
-        and of several but with a tile that both fill."""
+        """Not from clusters that all run at a time to more than can, nor from whole tiles to fewer
+        than fill the GPU as well, nor between rows of one tile and of several but with a tile that
+        both fill."""
         (one, _), (other, _) = measured.row_tiles, requested.row_tiles
         if (one == 1) != (other == 1) and not _is_full(config, measured, requested):
             return False
-        if config.cluster == 1:
-            return True
         arch = limits or sets.H200
-        tiles = (_tiles_of(w, config.B_r) for w in (measured, requested))
-        first, second = (clusters.all_at_once(config, n, arch) for n in tiles)
-        return first == second
+        before, now = (_tiles_of(w, config.B_r) for w in (measured, requested))
+        if config.has_whole_tiles:
+            return now >= min(before, arch.multiprocessors * config.ctas_per_sm)
+        first, second = (clusters.all_at_once(config, n, arch) for n in (before, now))
+        return config.cluster == 1 or first == second
 
     def configs(
         self,

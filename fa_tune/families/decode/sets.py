@@ -52,7 +52,7 @@ IN_STEP_NS, SEVERAL_IN_STEP_NS = 20000, 4500
 SEVERAL_TILES = 2  # for a multiprocessor: with more they are whole
 FEW_TILE_KEYS, SOME_TILE_KEYS = 512, 1500  # of these
 WIDE_D_HEAD = 48  # from this to 56 one large CTA for a multiprocessor has some keys, too
-FOUR_D_HEAD = 88  # up to this, and above 128, four CTAs for a multiprocessor, else three
+FOUR_D_HEAD = 88  # up to this, and above 128, few keys have four CTAs for a multiprocessor
 # Parts of a tile times the quads of columns of its rows: up to so many one CTA combines as fast as
 # all do together.  The kernel decides that anew when it knows lengths (decode/together.cuh, kFew).
 FEW_QUADS = 6144

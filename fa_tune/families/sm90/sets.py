@@ -203,7 +203,7 @@ def default_config(d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90Confi
 SMALL_TILE = (1, 64, 3)  # fewer keys that no query sees; CTAs take turns
 SHORT_TILE, NARROW_TILE = (1, 64, 2), (2, 64, 1)  # above d_head 64, where few queries are
 FEW_QUERIES = 128  # for them
-UNEVEN = 40  # and 56: rows that are no whole sectors of 32 bytes, which small tiles load too often
+UNEVEN = 40  # and 56: rows of no whole sectors of 32 bytes, which take long to load: larger tiles
 OTHER_TILES = {
     UNEVEN: (((4, 64, 1), 1.06), ((2, 128, 1), 1.3), (SMALL_TILE, 2.0)),
     64: (((4, 64, 1), 1.06), (SMALL_TILE, 1.25)),
