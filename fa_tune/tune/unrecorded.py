@@ -106,6 +106,7 @@ def _sentence(missing: Sequence[Workload], held: Sequence[Workload], by: str = "
             w.op != first.op,
             len(_differing(first, w)),
             seq_len_distance(first, w),
+            abs(w.d_head - first.d_head),
             w.key,
         ),
     )

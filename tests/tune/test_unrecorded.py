@@ -87,6 +87,14 @@ def test_what_computes_the_same_is_nearer_than_what_differs_less() -> None:
     assert "no --window-left" in str(error.value)
 
 
+def test_the_nearest_head_dimension_is_named() -> None:
+    held = tuple(recording_of(dataclasses.replace(HELD, d_head=d)) for d in (64, 128, 256))
+    selection = dataclasses.replace(replaying(), of_same_gpu=held)
+    for asked, nearest in ((40, 64), (120, 128), (224, 256)):
+        with pytest.raises(NoUsableVariant, match=f"--d-head {nearest}:"):
+            recorded_only([dataclasses.replace(HELD, d_head=asked)], selection, Silent())
+
+
 @pytest.fixture
 def _one_family() -> None:
     """All of them: one has calls of two launches."""
