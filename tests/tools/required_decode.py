@@ -7,15 +7,17 @@ The values come from the declarations and the sets: a knob that is added takes p
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
 from fa_tune import families
 from fa_tune.build.compile import BuildRequest
 from fa_tune.core.arch import parse_arch
-from fa_tune.families.decode.config import DecodeConfig
+from fa_tune.families.decode.config import Combine, DecodeConfig
 from fa_tune.families.decode.constraints import constraints
 from fa_tune.families.fields import python_type
+from fa_tune.families.plan import TileOrder
 from fa_tune.operations.traits import Traits
 from tests.tools.covering import TRAIT_AXES, Axes, Space, Value, covering_array
 
@@ -28,6 +30,23 @@ _NAMED: Axes = {
     "n_warps": (1, 2, 4, 8),
     "row_warps": (1, 2, 4),
     "tile_keys": (0, 64),
+}
+
+
+def _of_shares(name: str, value: Value) -> Callable[[Mapping[str, Value]], Value]:
+    """What a knob of CTAs that share tiles is: this for all others."""
+    return lambda values: value if values["cluster"] != 1 or values["order"] else values[name]
+
+
+# Few rows have sectors, and few points an order; it and clusters leave no other knobs of shares.
+_FOLLOWS: Mapping[str, Callable[[Mapping[str, Value]], Value]] = {
+    "sectors": lambda values: False,
+    "order": lambda values: TileOrder.SHARES,
+    "min_blocks": _of_shares("min_blocks", 1),
+    "aligned": _of_shares("aligned", False),
+    "combine": _of_shares("combine", Combine.LAST),
+    "tile_keys": _of_shares("tile_keys", 0),
+    "by_rows": _of_shares("by_rows", False),
 }
 
 
@@ -48,7 +67,7 @@ def code_path_sample(arch: str) -> tuple[tuple[DecodeConfig, Traits], ...]:
         DecodeConfig,
         axes(),
         lambda c: constraints(c, limits) is None,
-        follows={"sectors": lambda values: False},  # few rows have any
+        follows=_FOLLOWS,
         tries=600,
         candidates=120,
     )

@@ -65,6 +65,9 @@ def test_the_sample_takes_every_value_of_every_knob_and_trait(name: str) -> None
         ("decode", "dependent", "cluster", 0),
         ("decode", "kv_type", "d_head", 1),  # e4m3 has no 80
         ("decode", "sectors", "d_head", 4),  # of whole lines
+        ("decode", "order", "cluster", 9),  # orders are of CTAs that share
+        ("decode", "order", "kv_type", 0),
+        ("decode", "order", "causal", 0),
         ("decode", "causal", "cluster", 0),
     ],
 )
