@@ -331,8 +331,8 @@ def load_all(
 
 
 def check_all(folder: Path) -> tuple[Meta, ...]:
-    """The provenance of these recordings, whose tables are whole: by the hashes that most have of
-    them, since to read all takes seconds."""
+    """The provenance of these recordings.  Tables are checked by their hashes, and read where there
+    is none.  Raises as `load` does."""
     found = _finished(folder)
     for path, meta in found:
         _decided(path, meta)
