@@ -34,7 +34,7 @@ from fa_tune.core.stats import comparable
 from fa_tune.core.workload import Workload
 from fa_tune.families.decode.bounds import PATH, Bounds, bounds_of, fitted
 from fa_tune.families.decode.config import DecodeConfig
-from fa_tune.families.decode.sets import default_for
+from fa_tune.families.decode.defaults import by_rules
 from fa_tune.store.recordings import Recording, load
 
 ROOT = Path(__file__).parents[1]
@@ -118,8 +118,8 @@ def _losses(measured: Mapping[str, Measurement]) -> dict[str, float]:
 
 
 def default(problem: Problem, bounds: Bounds) -> str:
-    """The default's subject."""
-    return _subject(default_for(problem.workload, problem.arch, bounds))
+    """The subject of what rules find, whatever `many_tiles.csv` has."""
+    return _subject(by_rules(problem.workload, problem.arch, bounds))
 
 
 @cache

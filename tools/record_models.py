@@ -15,7 +15,7 @@ import csv
 import random
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -33,10 +33,12 @@ from fa_tune.families.base import Config
 from fa_tune.gpu.guard import use_device
 from fa_tune.gpu.jobs.time_events import Subject, graph_launches, problems_of, warm_up
 from fa_tune.gpu.launch import CompiledKernel
+from fa_tune.gpu.runners import Runner
 from fa_tune.tune.build import build_all, build_request
 from fa_tune.tune.session import Machine, open_machine
 
 ROUNDS, LEFT_OUT = 9, 2  # in all, and the first of them, while clocks settle
+BEHIND = 1.2  # times the fastest in a round: too slow for another
 FIELDS = ("workload", "use", "models", "config", "microseconds")
 Found = dict[Workload, tuple[str, list[str]]]
 
@@ -53,40 +55,57 @@ def workloads_of(uses: Sequence[str]) -> Found:
     return found
 
 
-def compiled(
-    wanted: Sequence[Workload], machine: Machine
-) -> dict[Workload, tuple[Config, Artifact]]:
-    """The default config of each problem and its kernel; a problem without one is left out."""
-    requests = {}
+def defaults(wanted: Sequence[Workload], machine: Machine) -> dict[Workload, Config]:
+    """The default config of each problem; a problem without one is left out."""
+    found = {}
     for workload in wanted:
-        if not (configs := families.defaults_for(workload, machine.limits)):
+        if configs := families.defaults_for(workload, machine.limits):
+            found[workload] = configs[0]
+        else:
             print(f"{workload.key}: no default", flush=True)
-            continue
-        config = configs[0]
-        traits = families.of(config).traits(config, workload)
-        requests[workload] = config, build_request(config, traits, machine)
-    once = list(dict.fromkeys(request for _, request in requests.values()))
+    return found
+
+
+def compiled(
+    wanted: Iterable[tuple[Workload, Config]], machine: Machine
+) -> dict[tuple[Workload, Config], Artifact]:
+    """The kernels of configs for problems, of those that compile."""
+    requests = {
+        (workload, config): build_request(
+            config, families.of(config).traits(config, workload), machine
+        )
+        for workload, config in wanted
+    }
+    once = list(dict.fromkeys(requests.values()))
     built = {r.request: r.artifact for r in build_all(once, machine, Silent())}
     found = {}
-    for workload, (config, request) in requests.items():
+    for (workload, config), request in requests.items():
         if (artifact := built[request]) is not None:
-            found[workload] = config, artifact
+            found[workload, config] = artifact
         else:
             print(f"{workload.key}: {config} does not compile", flush=True)
     return found
 
 
-def timed(
-    workload: Workload, artifact: Artifact, names: Sequence[str], dice: random.Random
-) -> tuple[float, Mapping[str, float]]:
-    """Median seconds of a kernel, and how many times as fast as each library it is."""
+def samples(
+    workload: Workload,
+    artifacts: Mapping[str, Artifact],
+    names: Sequence[str],
+    *,
+    leave_out: bool = False,
+) -> dict[str, list[float]]:
+    """Seconds of kernels and libraries in each round that counts.  With `leave_out` kernels that
+    are far behind after some rounds have no more."""
+    dice = random.Random(workload.key)
     problems = problems_of(workload, str(DEFAULT), seed=dice.randrange(1 << 20))
-    ours = CompiledKernel(KernelItem.of(artifact.variant.key, artifact))
-    subjects, estimates = {"": Subject(ours, problems)}, {}
-    estimates[""] = subjects[""].estimate()
-    for name in names:
+    runners: dict[str, Runner] = {
+        **{n: CompiledKernel(KernelItem.of(a.variant.key, a)) for n, a in artifacts.items()},
+        **{name: libraries.get(name) for name in names},
+    }
+    subjects, estimates = {}, {}
+    for name, runner in runners.items():
         try:
-            subject = Subject(libraries.get(name), problems)
+            subject = Subject(runner, problems)
             estimates[name] = subject.estimate()
             subjects[name] = subject
         except (InvalidConfig, torch.OutOfMemoryError) as error:
@@ -95,14 +114,26 @@ def timed(
         for subject in subjects.values():
             subject.capture(launches)
     rounds: dict[str, list[float]] = {name: [] for name in subjects}
-    for _ in range(ROUNDS):
-        for name in dice.sample(sorted(subjects), len(subjects)):
+    going = sorted(subjects)
+    for number in range(ROUNDS):
+        if leave_out and number > LEFT_OUT:
+            last = {name: rounds[name][-1] for name in going}
+            most = BEHIND * min(last.values())
+            going = [name for name in going if last[name] <= most or name in names]
+        for name in dice.sample(going, len(going)):
             rounds[name].append(subjects[name].sample())
-    kept = {name: seconds[LEFT_OUT:] for name, seconds in rounds.items()}
-    mine = kept.pop("")
+    return {name: seconds[LEFT_OUT:] for name, seconds in rounds.items()}
+
+
+def timed(
+    workload: Workload, artifact: Artifact, names: Sequence[str]
+) -> tuple[float, Mapping[str, float]]:
+    """Median seconds of a kernel, and how many times as fast as each library it is."""
+    found = samples(workload, {"": artifact}, names)
+    mine = found.pop("")
     ratios = {
         name: statistics.median(theirs / own for theirs, own in zip(seconds, mine, strict=True))
-        for name, seconds in kept.items()
+        for name, seconds in found.items()
     }
     return statistics.median(mine), ratios
 
@@ -123,7 +154,8 @@ def main(out: Path, uses: Sequence[str], shard: str, seconds: float, ref: str) -
         done = {row["workload"] for row in csv.DictReader(out.open(encoding="utf-8"))}
     place, of = map(int, shard.split("/"))
     wanted = random.Random(0).sample(sorted(every, key=lambda w: w.key), len(every))[place::of]
-    kernels = compiled([w for w in wanted if w.key not in done], machine)
+    configs = defaults([w for w in wanted if w.key not in done], machine)
+    kernels = compiled(configs.items(), machine)
     print(f"{len(kernels)} problems, compiled after {time.monotonic() - began:.0f} s", flush=True)
     use_device(0)
     warm_up()
@@ -131,11 +163,11 @@ def main(out: Path, uses: Sequence[str], shard: str, seconds: float, ref: str) -
         writer = csv.writer(file, lineterminator="\n")
         if not done:
             writer.writerow([*FIELDS, *names])
-        for workload, (config, artifact) in kernels.items():
+        for (workload, config), artifact in kernels.items():
             if time.monotonic() - began > seconds:
                 break
             try:
-                took, ratios = timed(workload, artifact, names, random.Random(workload.key))
+                took, ratios = timed(workload, artifact, names)
             except (InvalidConfig, RuntimeError) as error:
                 print(f"{workload.key}: {config}: {first_line(error)}", flush=True)
                 continue

@@ -100,14 +100,12 @@ typedef enum fa_tune_grid {
 // Who has which tiles of a grid of shares.
 //
 // SHARES: all blocks of all tiles stand in a line, of which CTAs have equal parts.
-// ROUNDS: CTAs have a whole tile each, and again, then equal parts of those that are left.
-// WHOLE_ROUNDS: the same without parts, by as many CTAs as need no more rounds.
+// WHOLE_ROUNDS: CTAs have a whole tile each, and again: as many as need no more rounds.
 // CTA_PER_TILE: a CTA for each tile, however many these are.
 typedef enum fa_tune_tile_order {
     FA_TUNE_TILE_ORDER_SHARES = 0,
-    FA_TUNE_TILE_ORDER_ROUNDS = 1,
-    FA_TUNE_TILE_ORDER_WHOLE_ROUNDS = 2,
-    FA_TUNE_TILE_ORDER_CTA_PER_TILE = 3,
+    FA_TUNE_TILE_ORDER_WHOLE_ROUNDS = 1,
+    FA_TUNE_TILE_ORDER_CTA_PER_TILE = 2,
 } fa_tune_tile_order;
 
 // Which keys a query sees.

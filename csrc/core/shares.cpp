@@ -17,24 +17,6 @@ std::int64_t bounded(std::int64_t a, std::int64_t b) {
     return a > kMaxTiles / b ? kMaxTiles + 1 : a * b;
 }
 
-// Rounds of whole tiles in front of the line.  In it are no tiles, or at least half as many as
-// there are CTAs, so that few have parts of the same one.
-std::int64_t rounds_before_parts(const fa_tune_launch_plan& plan, std::int64_t tiles,
-                                 std::int64_t ctas) {
-    if (plan.order != FA_TUNE_TILE_ORDER_ROUNDS || tiles < ctas) return 0;
-    const std::int64_t left = tiles % ctas;
-    return tiles / ctas - (0 < left && 2 * left < ctas ? 1 : 0);
-}
-
-// CTAs that have no parts of tiles: the last tile of each is in the line.
-void share_whole_tiles(const fa_tune_launch_plan& plan, std::int64_t most, Shares& found) {
-    const bool alone = plan.order == FA_TUNE_TILE_ORDER_CTA_PER_TILE;
-    const std::int64_t each = alone ? 1 : (found.tiles + most - 1) / most;
-    found.ctas = (found.tiles + each - 1) / each;
-    found.rounds = each - 1;
-    found.share = found.blocks;
-}
-
 }  // namespace
 
 Shares share_blocks(const fa_tune_launch_plan& plan, const fa_tune_problem& problem,
@@ -73,19 +55,20 @@ Shares share_blocks(const fa_tune_launch_plan& plan, const fa_tune_problem& prob
         return found;
     }
     found.most_ctas = std::min(most, every);
-    if (plan.order >= FA_TUNE_TILE_ORDER_WHOLE_ROUNDS) {
-        share_whole_tiles(plan, most, found);
+    if (plan.order != FA_TUNE_TILE_ORDER_SHARES) {  // whole tiles
+        const bool alone = plan.order == FA_TUNE_TILE_ORDER_CTA_PER_TILE;
+        const std::int64_t rounds = alone ? 1 : (found.tiles + most - 1) / most;
+        found.ctas = (found.tiles + rounds - 1) / rounds;
+        found.share = found.blocks;
         return found;
     }
-    found.rounds = rounds_before_parts(plan, found.tiles, most);
-    const std::int64_t tiles = found.tiles - most * found.rounds;
-    const std::int64_t all = tiles * found.blocks;
+    const std::int64_t all = found.tiles * found.blocks;
     found.share = std::max<std::int64_t>(plan.min_blocks, (all + most - 1) / most);
-    if (plan.aligned != 0 && tiles > 0) {
-        std::int64_t aligned = (tiles + most - 1) / most * found.blocks;
-        if (tiles <= most) {
+    if (plan.aligned != 0) {
+        std::int64_t aligned = (found.tiles + most - 1) / most * found.blocks;
+        if (found.tiles <= most) {
             const std::int64_t fewest = (found.blocks + plan.min_blocks - 1) / plan.min_blocks;
-            const std::int64_t parts = std::min(most / tiles, fewest);
+            const std::int64_t parts = std::min(most / found.tiles, fewest);
             aligned = (found.blocks + parts - 1) / parts;
         }
         if (aligned * 7 <= found.share * 8) {  // else too many CTAs would have nothing to do
@@ -95,7 +78,7 @@ Shares share_blocks(const fa_tune_launch_plan& plan, const fa_tune_problem& prob
             }
         }
     }
-    found.ctas = found.rounds > 0 ? most : (tiles * found.pitch + found.share - 1) / found.share;
+    found.ctas = (found.tiles * found.pitch + found.share - 1) / found.share;
     return found;
 }
 
@@ -109,7 +92,7 @@ void share_on_device(const fa_tune_launch_plan& plan, const fa_tune_problem& pro
              "device alone knows lengths; a launch takes %lld blocks",
              key_of(problem).c_str(), wide(shares.tiles), wide(of_tile), wide(kMaxTiles));
     }
-    shares.rounds = 0;
+    if (plan.order != FA_TUNE_TILE_ORDER_SHARES) return;
     shares.share = plan.min_blocks;
     shares.ctas = shares.most_ctas;
 }

@@ -14,7 +14,6 @@ struct Shares {
     std::int64_t row_tiles;  // of the rows of one head of K and V
     std::int64_t tiles;
     std::int64_t blocks;  // of a tile
-    std::int64_t rounds;  // in which every CTA has a whole tile, in front of the line
     std::int64_t pitch;   // of tiles in the line
     std::int64_t share;   // blocks of the line that a CTA takes
     std::int64_t ctas;

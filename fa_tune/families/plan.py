@@ -96,15 +96,13 @@ class TileOrder(Choice):
     """Who has which tiles of a grid of shares.
 
     SHARES: all blocks of all tiles stand in a line, of which CTAs have equal parts.
-    ROUNDS: CTAs have a whole tile each, and again, then equal parts of those that are left.
-    WHOLE_ROUNDS: the same without parts, by as many CTAs as need no more rounds.
+    WHOLE_ROUNDS: CTAs have a whole tile each, and again: as many as need no more rounds.
     CTA_PER_TILE: a CTA for each tile, however many these are.
     """
 
     SHARES = 0
-    ROUNDS = 1
-    WHOLE_ROUNDS = 2
-    CTA_PER_TILE = 3
+    WHOLE_ROUNDS = 1
+    CTA_PER_TILE = 2
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ enum class Combine : int { LAST = 0, KERNEL = 1, ALL = 2 };
 
 enum class KVType : int { SAME = 0, E4M3 = 1 };
 
-enum class TileOrder : int { SHARES = 0, ROUNDS = 1, WHOLE_ROUNDS = 2, CTA_PER_TILE = 3 };
+enum class TileOrder : int { SHARES = 0, WHOLE_ROUNDS = 1, CTA_PER_TILE = 2 };
 
 struct DecodeConfig {
     // element type of Q and O, and of K and V but with `e4m3`
@@ -66,8 +66,7 @@ struct DecodeConfig {
     // lines of 128, which the next head shares
     bool sectors = false;
     // CTAs share the keys of all tiles; or have whole tiles by rounds, so that those that run at a
-    // time read heads that lie side by side, and share what is left; or whole tiles alone; or there
-    // is a CTA for each tile
+    // time read heads that lie side by side; or there is a CTA for each tile
     TileOrder order = TileOrder::SHARES;
 
     // Head dimension of V and O.

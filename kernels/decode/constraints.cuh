@@ -49,13 +49,11 @@ struct Constraints {
     static_assert(!CFG.sectors || CFG.d_head % (64 * kColumns / 8) != 0 ||
                       CFG.d_v() % (64 * kColumns / 8) != 0,
                   "rows of whole lines of 128 bytes have no sectors to choose");
-    static_assert(CFG.order == TileOrder::SHARES || (CFG.cluster == 1 && CFG.tile_keys == 0),
-                  "an order is for CTAs that have tiles of equal lengths: no cluster and no "
-                  "tile_keys");
     static_assert(
-        CFG.order == TileOrder::SHARES || CFG.order == TileOrder::ROUNDS ||
-            (!CFG.aligned && CFG.min_blocks == 1 && CFG.combine == Combine::LAST),
-        "whole_rounds and cta_per_tile leave no aligned, min_blocks and combine to choose");
+        CFG.order == TileOrder::SHARES ||
+            (CFG.cluster == 1 && !CFG.aligned && CFG.min_blocks == 1 &&
+             CFG.combine == Combine::LAST && CFG.tile_keys == 0),
+        "whole tiles leave no cluster, aligned, min_blocks, combine and tile_keys to choose");
     static_assert(CFG.tile_keys >= 0 && CFG.tile_keys <= 1024,
                   "tile_keys must be between 0 and 1024");
 };

@@ -161,14 +161,8 @@ __device__ __forceinline__ void await_shares(const DecodeParams& p) {
     if (CFG.kv_type == KVType::E4M3 || p.cache.lengths != nullptr) await_earlier<CFG>();
 }
 
-template <DecodeConfig CFG>
-__device__ constexpr bool has_rounds() {
-    return CFG.order == TileOrder::ROUNDS || CFG.order == TileOrder::WHOLE_ROUNDS;
-}
-
 template <DecodeConfig CFG, WorkloadTraits TRAITS>
-using SequencesOf =
-    Sequences<CFG.B_c, TRAITS.window, (CFG.tile_keys + CFG.B_c - 1) / CFG.B_c, has_rounds<CFG>()>;
+using SequencesOf = Sequences<CFG.B_c, TRAITS.window, (CFG.tile_keys + CFG.B_c - 1) / CFG.B_c>;
 
 template <DecodeConfig CFG, WorkloadTraits TRAITS>
 __device__ __forceinline__ TileRows rows_of(const SequencesOf<CFG, TRAITS>& sequences, int batch,
@@ -180,6 +174,41 @@ __device__ __forceinline__ TileRows rows_of(const SequencesOf<CFG, TRAITS>& sequ
     return rows;
 }
 
+// What a CTA has of a tile, in memory.
+template <DecodeConfig CFG, WorkloadTraits TRAITS>
+__device__ __forceinline__ void store(WarpGroup<CFG, TRAITS>& warps, const DecodeParams& p,
+                                      unsigned smem, const Tile& tile, const TileRows& rows) {
+    if constexpr (Layout<CFG>::kGroups == 1) {
+        warps.store_alone(tile, rows);
+    } else {
+        warps.store_sums(rows.count);
+        __syncthreads();
+        if constexpr (CFG.by_rows) {
+            store_by_rows<CFG, TRAITS>(p, smem, tile, rows);
+        } else {
+            store_part<CFG, TRAITS>(p, smem, tile, rows);
+        }
+    }
+}
+
+// Whole tiles: the one of each round that stands where the CTA does.
+template <DecodeConfig CFG, WorkloadTraits TRAITS>
+__device__ __forceinline__ void run_whole_tiles(const DecodeParams& p, unsigned smem) {
+    const SequencesOf<CFG, TRAITS> sequences{p};
+    WarpGroup<CFG, TRAITS> warps(p, smem);
+    const int tiles = p.batch * sequences.tiles();
+    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        if (tile != blockIdx.x) __syncthreads();  // before the rings are filled anew
+        const int batch = quotient(tile, p.by.tiles);
+        const int number = tile - batch * sequences.tiles();
+        const TileRows rows = rows_of<CFG, TRAITS>(sequences, batch, number);
+        const auto source = warps.source_of(rows);
+        await_earlier<CFG>();
+        warps.run(rows, source, rows.first_block, sequences.pitch(batch));
+        store<CFG, TRAITS>(warps, p, smem, Tile(), rows);
+    }
+}
+
 template <DecodeConfig CFG, WorkloadTraits TRAITS>
 __global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
     decode_kernel(const __grid_constant__ DecodeParams p) {
@@ -187,53 +216,39 @@ __global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
     const auto smem = static_cast<unsigned>(__cvta_generic_to_shared(shared_memory));
     begin<CFG>();
     await_shares<CFG>(p);
-    SequencesOf<CFG, TRAITS> sequences{p};
-    const int all = sequences.all();
-    const auto line = sequences.line(all, gridDim.x);
-    int at = blockIdx.x * line.share;
-    const int end = min(at + line.share, all);
-    if (sequences.rounds() == 0 && at >= end) return;
-    WarpGroup<CFG, TRAITS> warps(p, smem);
-    int start;  // of a tile
-    int batch = sequences.find(at, start);
-    int pitch = sequences.pitch(batch);
-    int number = sequences.tile_at(at - start, pitch);  // of a tile in its sequence
-    start += number * pitch;
-    int round = 0;
-    while (true) {
-        const bool whole = round < sequences.rounds();  // in front of the line
-        int batch_of = batch, number_of = number;
-        if (whole) sequences.find_in_round(round, batch_of, number_of);
-        const TileRows rows = rows_of<CFG, TRAITS>(sequences, batch_of, number_of);
-        const Blocks own = whole ? Blocks{0, pitch} : line.between(at, end, start, pitch);
-        const int blocks = p.cache.lengths == nullptr ? p.blocks : pitch;
-        const auto source = warps.source_of(rows);
-        await_earlier<CFG>();
-        if (CFG.tile_keys == 0 || own.count > 0) {
-            warps.run(rows, source, rows.first_block + own.first,
-                      min(own.count, blocks - own.first));
-            const Tile tile = whole ? Tile() : Tile(sequences, start, pitch, line);
-            if constexpr (Layout<CFG>::kGroups == 1) {
-                warps.store_alone(tile, rows);
-            } else {
-                warps.store_sums(rows.count);
-                __syncthreads();
-                if constexpr (CFG.by_rows) {
-                    store_by_rows<CFG, TRAITS>(p, smem, tile, rows);
-                } else {
-                    store_part<CFG, TRAITS>(p, smem, tile, rows);
+    if constexpr (CFG.order != TileOrder::SHARES) {
+        run_whole_tiles<CFG, TRAITS>(p, smem);
+    } else {
+        SequencesOf<CFG, TRAITS> sequences{p};
+        const int all = sequences.all();
+        const auto line = sequences.line(all, gridDim.x);
+        int at = blockIdx.x * line.share;
+        const int end = min(at + line.share, all);
+        if (at >= end) return;
+        WarpGroup<CFG, TRAITS> warps(p, smem);
+        int start;  // of a tile
+        int batch = sequences.find(at, start);
+        int pitch = sequences.pitch(batch);
+        int number = sequences.tile_at(at - start, pitch);  // of a tile in its sequence
+        start += number * pitch;
+        while (true) {
+            const TileRows rows = rows_of<CFG, TRAITS>(sequences, batch, number);
+            const Blocks own = line.between(at, end, start, pitch);
+            const int blocks = p.cache.lengths == nullptr ? p.blocks : pitch;
+            const auto source = warps.source_of(rows);
+            await_earlier<CFG>();
+            if (CFG.tile_keys == 0 || own.count > 0) {
+                warps.run(rows, source, rows.first_block + own.first,
+                          min(own.count, blocks - own.first));
+                const Tile tile(sequences, start, pitch, line);
+                store<CFG, TRAITS>(warps, p, smem, tile, rows);
+                if (CFG.combine == Combine::LAST && tile.parts() > 1) {
+                    combine_if_last<CFG, TRAITS>(p, smem, tile, rows);
+                }
+                if constexpr (CFG.combine == Combine::ALL) {
+                    if (tile.parts() > 1) combine_together<CFG, TRAITS>(p, smem, tile, rows);
                 }
             }
-            if (CFG.combine == Combine::LAST && tile.parts() > 1) {
-                combine_if_last<CFG, TRAITS>(p, smem, tile, rows);
-            }
-            if constexpr (CFG.combine == Combine::ALL) {
-                if (tile.parts() > 1) combine_together<CFG, TRAITS>(p, smem, tile, rows);
-            }
-        }
-        if (whole) {
-            if (++round == sequences.rounds() && at >= end) return;
-        } else {
             at = CFG.tile_keys == 0 ? at + own.count : start + pitch;
             if (at >= end) return;
             start = at;
@@ -241,8 +256,8 @@ __global__ void __launch_bounds__(32 * CFG.n_warps, CFG.ctas_per_sm)
                 number = 0;
                 pitch = sequences.pitch(++batch);
             }
+            __syncthreads();  // before the rings are filled anew
         }
-        __syncthreads();  // before the rings are filled anew
     }
 }
 
@@ -353,7 +368,6 @@ __global__ void __launch_bounds__(combine_threads<CFG>())
     const auto line = sequences.line(all, p.ctas);
     const int pitch = sequences.pitch(batch);
     const int start = sequences.blocks_before(batch) + number * pitch;
-    if (has_rounds<CFG>() && start < 0) return;  // whole
     const Tile tile(sequences, start, pitch, line);
     const TileRows rows = rows_of<CFG, TRAITS>(sequences, batch, number);
     const int row = blockIdx.y;

@@ -83,7 +83,6 @@ struct DecodeParams {
     int part_rows;  // of a part in memory: those of a tile, without padding
     float softmax_scale;
     Divisors by;
-    int rounds;  // in which every CTA has a whole tile, in front of the line
 };
 
 }  // namespace fa_tune::decode

@@ -17,16 +17,13 @@
 // parts, one of each, that are combined.  A CTA has at most two: of the tile that was begun before
 // it, and of the one that it leaves unfinished.
 //
-// With TileOrder::ROUNDS CTAs that have several tiles have the first of them whole, by rounds, in
-// front of the line: heads side by side are read at the same time in these, too.
+// In another order there is no line.  CTAs have whole tiles, by rounds, so that heads side by side
+// are read at the same time; with CTA_PER_TILE there is one round.
 //
 //     CTAs       |   0    |   1    |   2    |   3    |   4    |
 //     round 0    |   0    |   1    |   2    |   3    |   4    |
 //     round 1    |   5    |   6    |   7    |   8    |   9    |
-//     line       |    tile 10    |    tile 11    |    tile 12   |
-//
-// With WHOLE_ROUNDS the tiles in the line are whole, too, and with CTA_PER_TILE there are these
-// alone.
+//     round 2    |   10   |   11   |   12   |
 #pragma once
 
 #include "common/constants.cuh"
@@ -88,7 +85,7 @@ struct Line {
 
 // The sequences of the batch: their keys, and where their tiles begin in the line.  Lengths on the
 // device are read by whole warps, 32 at a time.
-template <int kBlockKeys, bool kWindow, int kBeside, bool kRounds>
+template <int kBlockKeys, bool kWindow, int kBeside>
 struct Sequences {
     const DecodeParams& p;
     int beside = 0;  // places of a tile in front of its blocks
@@ -117,23 +114,13 @@ struct Sequences {
     __device__ __forceinline__ int tile_at(int places, int pitch) const {
         return p.cache.lengths == nullptr ? quotient(places, p.by.pitch) : places / pitch;
     }
-    // Of whole tiles of each CTA; none where lengths may differ.
-    __device__ __forceinline__ int rounds() const { return kRounds ? p.rounds : 0; }
-    // This CTA's tile of a round.
-    __device__ __forceinline__ void find_in_round(int round, int& batch, int& number) const {
-        const int tile = round * p.ctas + blockIdx.x;
-        batch = quotient(tile, p.by.tiles);
-        number = tile - batch * tiles();
-    }
-    // The places that their tiles would have in the line, before its beginning.
-    __device__ __forceinline__ int places_of_rounds() const { return rounds() * p.ctas * p.pitch; }
     // The CTA that has a place of the line.
     __device__ __forceinline__ int cta_of(int place, int share) const {
         return p.cache.lengths == nullptr ? quotient(place, p.by.share) : place / share;
     }
     // Of all tiles of the sequences before this one.
     __device__ __forceinline__ int blocks_before(int batch) const {
-        if (p.cache.lengths == nullptr) return batch * tiles() * p.pitch - places_of_rounds();
+        if (p.cache.lengths == nullptr) return batch * tiles() * p.pitch;
         int sum = 0;
         for (int b = threadIdx.x % 32; b < batch; b += 32) sum += pitch(b);
 #pragma unroll
@@ -171,8 +158,8 @@ struct Sequences {
     // The sequence that has the block at `position`, which is one, and the blocks before it.
     __device__ __forceinline__ int find(int position, int& before) const {
         if (p.cache.lengths == nullptr) {
-            const int batch = quotient(position + places_of_rounds(), p.by.line);
-            before = batch * tiles() * p.pitch - places_of_rounds();
+            const int batch = quotient(position, p.by.line);
+            before = batch * tiles() * p.pitch;
             return batch;
         }
         const int lane = threadIdx.x % 32;

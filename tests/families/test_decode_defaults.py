@@ -12,13 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fa_tune import families
-from fa_tune.core.arch import limits
+from fa_tune.core.arch import ArchLimits, limits
 from fa_tune.core.devices import limits_of
 from fa_tune.core.model import is_reference
 from fa_tune.core.workload import DType, Workload
+from fa_tune.families.decode.bounds import bounds_of
 from fa_tune.families.decode.config import DecodeConfig
-from fa_tune.families.decode.sets import FEW_QUADS
+from fa_tune.families.decode.defaults import FEW_QUADS, by_rules
 from fa_tune.families.former import former_defaults
+from fa_tune.families.plan import TileOrder
 from fa_tune.lab.default_check import decided_again
 from fa_tune.store.recordings import load
 from tests.project_files import ROOT
@@ -27,6 +29,10 @@ GPUS = ("nvidia_h100_80gb_hbm3", "nvidia_h200")
 _FAMILY = families.get("decode")
 _ONE_QUERY = Workload(16, 64, 8, 1, 8192, 128, DType.FP16)
 H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
+
+
+def _by_rules(workload: Workload, arch: ArchLimits) -> DecodeConfig:
+    return by_rules(workload, arch, bounds_of(arch.compute_capability))
 
 
 @pytest.mark.parametrize(
@@ -70,15 +76,15 @@ H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
         (1, 2, 1, 131072, "stages_2+aligned+combine_all+dependent"),
     ],
 )
-def test_the_default_has_clusters_where_little_is_read(
+def test_rules_find_clusters_where_little_is_read(
     batch: int, kv_heads: int, queries: int, keys: int, words: str
 ) -> None:
     workload = Workload(batch, 8 * kv_heads, kv_heads, queries, keys, 128, DType.BF16)
     h200 = limits((9, 0))
-    config: DecodeConfig = _FAMILY.default_for(workload, h200)
+    config = _by_rules(workload, h200)
     assert str(config).split(": ")[1] == words
     assert _FAMILY.constraints(config, h200) is None
-    before_hopper = _FAMILY.default_for(workload, limits((8, 0)))
+    before_hopper = _by_rules(workload, limits((8, 0)))
     assert (before_hopper.cluster, before_hopper.dependent) == (1, False)
 
 
@@ -112,6 +118,38 @@ def test_the_default_where_the_device_alone_knows_lengths(
     assert str(_FAMILY.default_for(workload, limits((9, 0)))).split(": ")[1] == words
 
 
+@pytest.mark.parametrize(
+    ("batch", "keys", "d_head", "e4m3", "ctas"),
+    [
+        (17, 512, 128, False, 2),
+        (33, 512, 128, False, 2),  # 264 tiles: two for each multiprocessor
+        (34, 512, 128, False, 3),
+        (16, 512, 128, False, 0),  # fewer tiles than multiprocessors
+        (34, 513, 128, False, 0),
+        (34, 1024, 128, True, 3),
+        (83, 1024, 128, False, 3),  # 5.03 tiles for each
+        (82, 1024, 128, False, 0),
+        (83, 512, 256, False, 3),
+        (83, 513, 256, False, 0),
+        (83, 1024, 64, False, 3),
+        (83, 1025, 64, True, 0),
+    ],
+)
+@pytest.mark.parametrize("lengths", ["equal", "uniform-0", "lognormal"])
+def test_short_tiles_of_a_cache_have_a_cta_each(
+    batch: int, keys: int, d_head: int, e4m3: bool, ctas: int, lengths: str
+) -> None:
+    shape = (batch, 32, 8, 1, keys, d_head)
+    workload = Workload(*shape, DType.BF16, cache_lengths=lengths, kv_e4m3=e4m3)
+    config: DecodeConfig = _FAMILY.default_for(workload, limits((9, 0)))
+    if ctas == 0:
+        assert config == _by_rules(workload, limits((9, 0)))
+    else:
+        found = (config.order, config.ctas_per_sm, config.dependent, config.tile_keys)
+        assert found == (TileOrder.CTA_PER_TILE, ctas, True, 0)
+        assert _FAMILY.suits(workload, config)
+
+
 @pytest.mark.parametrize("cache", ["", "lognormal-1-0"])
 @pytest.mark.parametrize("batch", [1, 4, 16, 64, 128])
 def test_a_window_has_the_default_of_as_many_keys_as_it_leaves(batch: int, cache: str) -> None:
@@ -136,7 +174,7 @@ def test_small_ctas_are_for_bytes_not_for_keys(
     d_head: int, e4m3: bool, batch: int, keys: int, ctas: int, cluster: int
 ) -> None:
     workload = Workload(batch, 64, 8, 1, keys, d_head, DType.BF16, kv_e4m3=e4m3)
-    config: DecodeConfig = _FAMILY.default_for(workload, limits((9, 0)))
+    config = _by_rules(workload, limits((9, 0)))
     assert (config.ctas_per_sm, config.cluster) == (ctas, cluster)
 
 
@@ -389,8 +427,8 @@ def test_clusters_of_all_tiles_run_at_a_time_unless_there_are_many(
 
 
 def _losses(folder: Path) -> Iterator[float]:
-    """What today's default loses against the fastest config of each recorded problem whose lengths
-    the host knew, where it was measured."""
+    """What rules lose against the fastest config of each recorded problem whose lengths the host
+    knew, where theirs was measured."""
     for path in sorted(folder.glob("decode_*_events*.csv")):
         recording = load(path)
         device = limits_of(recording.meta.device)
@@ -399,7 +437,7 @@ def _losses(folder: Path) -> Iterator[float]:
                 continue
             told = {s.subject: s.to_chosen.value for s in found.decision.standings}
             own = {subject: ratio for subject, ratio in told.items() if not is_reference(subject)}
-            default = families.variant(_FAMILY.default_for(found.workload, device)).key
+            default = families.variant(_by_rules(found.workload, device)).key
             if default in own:
                 yield own[default] / min(own.values()) - 1.0
 
@@ -412,7 +450,7 @@ def _losses(folder: Path) -> Iterator[float]:
         ("benchmarks/decode_between/nvidia_h200", 21, 0.03, 0.12),
     ],
 )
-def test_the_default_is_near_the_fastest_that_was_recorded(
+def test_rules_find_what_is_near_the_fastest_that_was_recorded(
     folder: str, problems: int, mean: float, most: float
 ) -> None:
     losses = list(_losses(ROOT / folder))

@@ -56,7 +56,7 @@ class TestDecodeContract(AssertedContract):
         replace(_DEFAULT, cluster=2, aligned=False, min_blocks=2),
         replace(_DEFAULT, tile_keys=1025),
         replace(_DEFAULT, sectors=True),
-        replace(_DEFAULT, order=TileOrder.ROUNDS, tile_keys=256),
+        replace(_DEFAULT, aligned=False, order=TileOrder.WHOLE_ROUNDS, tile_keys=256),
         replace(_DEFAULT, order=TileOrder.CTA_PER_TILE),
     )
 
@@ -72,7 +72,7 @@ class Shares:
     ctas: int
     part_rows: int
     tiles: int
-    rounds: int  # of whole tiles, in front of the line
+    whole: bool  # all tiles, and there is no line
 
     @classmethod
     def of(cls, config: DecodeConfig, workload: Workload, **given: abi.Tensor) -> Shares:
@@ -81,21 +81,20 @@ class Shares:
         *_, kv_heads, batch, _, _, _ = head = np.frombuffer(params, np.int32, 6, len(params) - 112)
         assert head[0] == workload.heads // workload.kv_heads
         row_tiles, *numbers = map(int, np.frombuffer(params, np.int32, 6, len(params) - 88))
-        (rounds,) = map(int, np.frombuffer(params, np.int32, 1, len(params) - 4))
-        return cls(row_tiles, *numbers, int(batch * kv_heads) * row_tiles, rounds)
+        return cls(row_tiles, *numbers, int(batch * kv_heads) * row_tiles, bool(config.order))
 
     def walk(self, cta: int) -> Iterator[tuple[int, range, bool]]:
         """Its tiles, their blocks, and whether others have blocks of the tile, too, in the order in
         which decode_kernel (kernels/decode/kernel.cuh) has them."""
-        for round_ in range(self.rounds):
-            yield round_ * self.ctas + cta, range(self.blocks), False
-        in_front = self.rounds * self.ctas  # tiles
+        if self.whole:
+            yield from ((t, range(self.blocks), False) for t in range(cta, self.tiles, self.ctas))
+            return
         at, end = cta * self.share, (cta + 1) * self.share
-        while at < min(end, (self.tiles - in_front) * self.pitch):
+        while at < min(end, self.tiles * self.pitch):
             tile, first = divmod(at, self.pitch)
             count = min(self.pitch - first, end - at)
             has_parts = first > 0 or first + count < self.pitch
-            yield in_front + tile, range(first, min(first + count, self.blocks)), has_parts
+            yield tile, range(first, min(first + count, self.blocks)), has_parts
             at += count
 
 
@@ -129,8 +128,8 @@ def test_every_block_of_every_tile_is_in_one_share(
 @pytest.mark.parametrize(
     "form",
     [
-        *("ctas_2", "ctas_2+aligned", "ctas_2+rounds", "ctas_2+aligned+rounds"),
-        *("ctas_2+min_blocks_7+aligned+rounds", "ctas_3+whole_rounds", "ctas_2+cta_per_tile"),
+        *("ctas_2", "ctas_2+aligned", "ctas_2+min_blocks_7+aligned"),
+        *("ctas_3+whole_rounds", "ctas_2+cta_per_tile"),
     ],
 )
 def test_in_any_order_every_block_has_one_cta(form: str, keys: int, tiles: int) -> None:
@@ -160,8 +159,10 @@ def test_in_any_order_every_block_has_one_cta(form: str, keys: int, tiles: int) 
         {"batch": 1, "kv_heads": 1, "heads": 1, "seq_len_kv": 2**30 - 1},
     ],
 )
-@pytest.mark.parametrize("aligned", [False, True])
-@pytest.mark.parametrize("order", [TileOrder.SHARES, TileOrder.ROUNDS])
+@pytest.mark.parametrize(
+    ("aligned", "order"),
+    [(False, TileOrder.SHARES), (True, TileOrder.SHARES), (False, TileOrder.WHOLE_ROUNDS)],
+)
 def test_what_kernels_count_stays_within_32_bits(
     more: dict[str, int], aligned: bool, order: TileOrder
 ) -> None:
@@ -169,7 +170,7 @@ def test_what_kernels_count_stays_within_32_bits(
     config = replace(_DEFAULT, aligned=aligned, order=order)
     workload = replace(_ONE_QUERY, **more)
     shares = Shares.of(config, workload)
-    assert shares.ctas * (shares.rounds * shares.pitch + shares.share) < 2**31
+    assert shares.ctas * shares.share < 2**31
     assert shares.tiles * shares.pitch + shares.ctas + shares.share < 2**31
     beyond = {"batch": 1 + workload.batch}
     if workload.batch == 1:
@@ -311,4 +312,4 @@ def test_whole_tiles_carry_over_to_as_many_as_fill_the_gpu() -> None:
     for batch, served in ((1, False), (32, False), (33, True), (500, True)):
         assert _FAMILY.carries_over(config, many, replace(many, batch=batch)) == served
     assert _FAMILY.carries_over(config, replace(many, batch=4), replace(many, batch=4))
-    assert not _FAMILY.suits(replace(many, cache_lengths="equal"), config)
+    assert _FAMILY.suits(replace(many, cache_lengths="equal"), config)

@@ -1,6 +1,5 @@
 """Defaults beside all else that was measured of a workload: benchmarks/short_h200.txt, for short
-sequences, head_dims_h200.txt, for head dimensions that are no multiple of 64, and
-tile_order_h200.txt, for decoding with many heads."""
+sequences, and head_dims_h200.txt, for head dimensions that are no multiple of 64."""
 
 from __future__ import annotations
 
@@ -37,7 +36,6 @@ KNOWN = {f"b128_h16_kv16_{size}_d64_bf16_full" for size in ("q20_k20", "q32_k32"
     [
         ("short_h200.txt", 1.1, 1.02, 70),
         ("head_dims_h200.txt", 1.1, 1.02, 130),
-        ("tile_order_h200.txt", 1.25, 1.04, 350),
     ],
 )
 def test_a_default_is_near_the_fastest_that_was_measured(

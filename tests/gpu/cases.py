@@ -21,7 +21,7 @@ from fa_tune.core.model import Artifact, Variant
 from fa_tune.core.workload import BACKWARD, FORWARD, MASKS, DType, Workload
 from fa_tune.families.base import Config, KernelFamily
 from fa_tune.families.decode.config import DecodeConfig
-from fa_tune.families.decode.sets import FEW_QUADS
+from fa_tune.families.decode.defaults import FEW_QUADS
 from fa_tune.families.fields import d_v_of, is_kv_e4m3
 from fa_tune.operations.forward.cases import example, fewest_queries, has_alignment
 from fa_tune.operations.traits import Traits

@@ -11,8 +11,9 @@ from fa_tune.core.arch import limits
 from fa_tune.core.workload import DType
 from fa_tune.families.decode.bounds import bounds_of
 from fa_tune.families.decode.config import KVType
+from fa_tune.families.decode.defaults import default_config
 from fa_tune.families.decode.reading import Tiles
-from fa_tune.families.decode.sets import ROWS, Heads, default_config, double_tile
+from fa_tune.families.decode.tiles import ROWS, Heads, double_tile
 from tests.gpu.cases import compiled
 from tests.tools.proven import due, passed
 

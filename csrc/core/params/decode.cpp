@@ -72,7 +72,6 @@ void fill(const Launching& launching, decode::DecodeParams& params) {
                  divisor_of(tiles * shares.pitch),
                  divisor_of(shares.share),
                  divisor_of(params.cache.page_size)};
-    params.rounds = static_cast<int>(shares.rounds);
     set_scores(launching, params);
     if (params.cache.lengths != nullptr) set_diagonals(problem, params);
 }

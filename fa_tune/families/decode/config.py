@@ -133,8 +133,7 @@ class DecodeConfig(ConfigBase):
     order: TileOrder = choice_field(
         TileOrder.SHARES,
         "CTAs share the keys of all tiles; or have whole tiles by rounds, so that those that run "
-        "at a time read heads that lie side by side, and share what is left; or whole tiles alone; "
-        "or there is a CTA for each tile",
+        "at a time read heads that lie side by side; or there is a CTA for each tile",
     )
 
     def with_ring_kib(self, kib: int) -> DecodeConfig:
@@ -163,11 +162,6 @@ class DecodeConfig(ConfigBase):
     def has_whole_lines(self) -> bool:
         """Whether rows of K and V are lines of 128 bytes."""
         return all(d * self.kv_bytes % 128 == 0 for d in (self.d_head, self.d_v))
-
-    @property
-    def has_whole_tiles(self) -> bool:
-        """Whether no two CTAs share a tile of a known length."""
-        return self.order in (TileOrder.WHOLE_ROUNDS, TileOrder.CTA_PER_TILE)
 
     @property
     def threads(self) -> int:

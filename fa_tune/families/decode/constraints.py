@@ -121,16 +121,17 @@ CONSTRAINTS: tuple[Rule[DecodeConfig], ...] = (
         lambda c: not (c.sectors and c.has_whole_lines),
     ),
     (
-        "order_of_equal_tiles",
-        "an order is for CTAs that have tiles of equal lengths: no cluster and no tile_keys",
-        lambda c: not c.order or (c.cluster == 1 and c.tile_keys == 0),
-    ),
-    (
         "whole_tiles_have_no_parts",
-        "whole_rounds and cta_per_tile leave no aligned, min_blocks and combine to choose",
+        "whole tiles leave no cluster, aligned, min_blocks, combine and tile_keys to choose",
         lambda c: (
-            not c.has_whole_tiles
-            or (not c.aligned and c.min_blocks == 1 and c.combine is Combine.LAST)
+            not c.order
+            or (
+                c.cluster == 1
+                and not c.aligned
+                and c.min_blocks == 1
+                and c.combine is Combine.LAST
+                and c.tile_keys == 0
+            )
         ),
     ),
     (

@@ -9,7 +9,7 @@ from typing import Any
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.workload import FORWARD, MOST_TILE_ROWS, DType, Workload
 from fa_tune.families import computed
-from fa_tune.families.decode import clusters, sets
+from fa_tune.families.decode import clusters, defaults, sets, tiles
 from fa_tune.families.decode import constraints as rules
 from fa_tune.families.decode.bounds import bounds_of
 from fa_tune.families.decode.config import MMA_M, Combine, DecodeConfig
@@ -38,13 +38,13 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
 
     def suits(self, workload: Workload, config: DecodeConfig | None = None) -> bool:
         """Where reading K and V takes the time, and any with a cache, which no other family
-        takes; by no larger a tile than rows need, one that counts for keys only where it does, and
-        in an order only where the host knows lengths."""
+        takes; by no larger a tile than rows need, and one that counts for keys only where the
+        device alone knows lengths."""
         suits = super().suits(workload) and (workload.cached or workload.decode_shape)
         if not suits or config is None:
             return suits
         small = config.B_r == MMA_M or config.B_r < 2 * workload.rows_of_kv_head
-        return small and not (config.order if workload.cached else config.tile_keys)
+        return small and (workload.cached or config.tile_keys == 0)
 
     def carries_over(
         self,
@@ -59,9 +59,9 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         (one, _), (other, _) = measured.row_tiles, requested.row_tiles
         if (one == 1) != (other == 1) and not _is_full(config, measured, requested):
             return False
-        arch = limits or sets.H200
+        arch = limits or tiles.H200
         before, now = (_tiles_of(w, config.B_r) for w in (measured, requested))
-        if config.has_whole_tiles:
+        if config.order:
             return now >= min(before, arch.multiprocessors * config.ctas_per_sm)
         first, second = (clusters.all_at_once(config, n, arch) for n in (before, now))
         return config.cluster == 1 or first == second
@@ -74,13 +74,13 @@ class DecodeFamily(TemplateFamily[DecodeConfig]):
         d_head: int = 128,
         d_head_v: int = 0,
     ) -> list[DecodeConfig]:
-        return sets.get_configs(key, dtypes=dtypes, heads=sets.Heads(d_head, d_head_v))
+        return sets.get_configs(key, dtypes=dtypes, heads=tiles.Heads(d_head, d_head_v))
 
     def default_config(self, d_head: int, dtype: DType, *, d_head_v: int = 0) -> DecodeConfig:
-        return sets.default_config(sets.Heads(d_head, d_head_v), dtype)
+        return defaults.default_config(tiles.Heads(d_head, d_head_v), dtype)
 
     def default_for(self, workload: Workload, arch: ArchLimits) -> DecodeConfig:
-        return sets.default_for(workload, arch, bounds_of(arch.compute_capability))
+        return defaults.default_for(workload, arch, bounds_of(arch.compute_capability))
 
     def traits(self, config: DecodeConfig, workload: Workload, *, lse: bool = False) -> str:
         """Always ragged: one kernel serves every length."""
