@@ -12,6 +12,7 @@ from fa_tune.tune.judge.trial import JudgeOptions
 from tests.judge.court import BF16, CAUSAL, HERE, OPTIONS, verdict
 
 pytest.importorskip("torch", reason="torch is not installed: nobody computes anything")
+pytestmark = pytest.mark.xdist_group("cheats")  # one import of torch serves all
 
 # By file: the word of the refusal, and the functions.
 CHEATS = {

@@ -15,6 +15,7 @@ from fa_tune.tune.judge.process import Process
 from tests.judge.court import BF16, CAUSAL, FULL, HERE, OPTIONS, verdict
 
 pytest.importorskip("torch", reason="torch is not installed: nobody computes anything")
+pytestmark = pytest.mark.xdist_group("honest")  # one import of torch serves all
 
 
 def _names(file: str) -> list[str]:
