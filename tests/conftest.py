@@ -22,6 +22,9 @@ from fa_tune.store import recordings
 
 # Threads of torch wait for each other busily: tests side by side would take many times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Before torch compiles, it would start processes, and try out instructions for ten seconds.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 
 # No test hangs on time; `./check quick` tries fewer examples.
 hypothesis.settings.register_profile("full", deadline=None)

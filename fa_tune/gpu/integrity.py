@@ -6,7 +6,7 @@ import gc
 import importlib
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -36,7 +36,14 @@ class Integrity:
     def __init__(self) -> None:
         for name in MODULES:  # numpy loads some of its own when they are asked for
             importlib.import_module(name)
-        self._before = dict(_parts())
+        ours = [name for name in sys.modules if name.partition(".")[0] == "fa_tune"]
+        self._modules = (*MODULES, *ours)
+        self._before = dict(_namespaces(self._modules))
+        # Of our own modules also the code of functions, and methods of classes.
+        parts = [part for name in ours for part in self._before[name].values()]
+        self._methods = {kind: _functions(vars(kind)) for kind in parts if isinstance(kind, type)}
+        functions = _functions(dict(enumerate(parts))), *self._methods.values()
+        self._codes = {one: one.__code__ for some in functions for one in some.values()}
         self._operators = set(torch.library._impls)
         self._objects: list[tuple[Any, dict[str, Any]]] = []
 
@@ -46,8 +53,17 @@ class Integrity:
 
     def changed(self) -> list[str]:
         """The names of those that are others by now, or gone."""
-        now = dict(_parts())
-        different = {name for name, part in self._before.items() if now.get(name) is not part}
+        now = dict(_namespaces(self._modules))
+        different: set[str] = set()
+        for name, parts in self._before.items():
+            different |= _others(name, parts, now.get(name, {}))
+        for kind, methods in self._methods.items():
+            different |= _others(f"{kind.__module__}.{kind.__qualname__}", methods, vars(kind))
+        different |= {
+            f"{one.__module__}.{one.__qualname__}.__code__"
+            for one, code in self._codes.items()
+            if one.__code__ is not code
+        }
         for one, before in self._objects:
             found, name = vars(one), type(one).__name__
             different |= {
@@ -91,30 +107,25 @@ class Stillness:
         self._mask(signal.SIG_SETMASK, ())
 
 
-def _parts() -> Iterator[tuple[str, Any]]:
-    ours = [name for name in sys.modules if name.partition(".")[0] == "fa_tune"]
-    for name in (*MODULES, *ours):
+def _namespaces(modules: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What names stand for: of modules, which are the name "" in it, what can be called; of
+    CLASSES all."""
+    for name in modules:
         module = sys.modules.get(name)
-        if not isinstance(module, ModuleType):
-            continue
-        yield name, module
-        for attribute, part in list(vars(module).items()):
-            if callable(part):
-                yield f"{name}.{attribute}", part
-                if name in ours:
-                    yield from _inside(f"{name}.{attribute}", part)
+        if isinstance(module, ModuleType):
+            called = {a: part for a, part in list(vars(module).items()) if callable(part)}
+            yield name, {"": module, **called}
     for kind in CLASSES:
+        attributes: dict[str, Any] = {}
         for base in reversed(kind.__mro__):  # what hides a name of a base counts
-            for attribute, part in list(vars(base).items()):
-                yield f"{kind.__module__}.{kind.__name__}.{attribute}", part
+            attributes |= vars(base)
+        yield f"{kind.__module__}.{kind.__name__}", attributes
 
 
-def _inside(name: str, part: Any) -> Iterator[tuple[str, Any]]:
-    """The code of a function, and of a class's methods."""
-    if isinstance(part, FunctionType):
-        yield f"{name}.__code__", part.__code__
-    elif isinstance(part, type):
-        for attribute, method in list(vars(part).items()):
-            if isinstance(method, FunctionType):
-                yield f"{name}.{attribute}", method
-                yield f"{name}.{attribute}.__code__", method.__code__
+def _functions(parts: Mapping[Any, Any]) -> dict[Any, FunctionType]:
+    return {name: part for name, part in parts.items() if isinstance(part, FunctionType)}
+
+
+def _others(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
+    """Names that stand for something else."""
+    return {f"{name}.{a}".rstrip(".") for a, part in before.items() if now.get(a) is not part}

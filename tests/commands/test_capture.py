@@ -56,7 +56,7 @@ def run(folder: Path, *words: str, **more: str) -> subprocess.Popen[str]:
     path = os.pathsep.join((str(ROOT), str(folder), more.pop("path", "")))
     return subprocess.Popen(
         [sys.executable, "-m", "fa_tune", "capture", "--out", str(folder / "a.json"), "--", *words],
-        env={**os.environ, "PYTHONPATH": path, **more},
+        env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder), **more},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -75,7 +75,7 @@ def test_every_process_is_in_one_file(tmp_path: Path, program: list[str]) -> Non
     assert runs(found) == 1111
     assert len(found.usages) == 1, "one problem, however many processes"
     assert all(process.ended for process in found.processes)
-    assert not [*tmp_path.glob("*.part.json")]
+    assert not [*tmp_path.rglob("*.part.json")]
 
 
 def test_a_program_that_fails(tmp_path: Path, program: list[str]) -> None:
@@ -101,7 +101,10 @@ def test_a_program_that_is_ended(
     assert done.stdout is not None
     pid = int(done.stdout.readline())
     assert done.stdout.readline() == "waiting\n"
-    time.sleep(3)
+    until = time.monotonic() + 60
+    while not any(runs(load(part)) for part in tmp_path.rglob("*.part.json")):
+        assert time.monotonic() < until
+        time.sleep(0.05)
     if number == signal.SIGTERM:
         done.send_signal(number)
     else:

@@ -32,8 +32,8 @@ def native_cache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture(scope="session")
 def core(native_cache: Path) -> Path:
-    """The library."""
-    return core_library(native_cache)
+    """The library, where `tests.described` has it, too."""
+    return core_library()
 
 
 @pytest.fixture(scope="session")

@@ -4,18 +4,22 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fa_tune.build import compile, nvrtc
+from fa_tune.build.cache import ArtifactStore
+from fa_tune.build.compile import BuildRequest, BuildResult, build
 from fa_tune.build.native.library import host_compiler
 from fa_tune.core.errors import ToolMissing
 from fa_tune.core.options import MachineOptions, Silent
 from fa_tune.core.workload import DType
+from fa_tune.export import project
 from fa_tune.export.project import Export, export
 from fa_tune.export.selection import ExportOptions
 from tests.conftest import kept_folder
@@ -83,19 +87,39 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> ExportOptions:
     return ExportOptions(registry, dtypes=(DType.FP16,), ptx=True, few_queries=True)
 
 
-@pytest.fixture(scope="session")
-def exported(
-    options: ExportOptions, compiled_cache: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Export:
-    """The small registry's kernels and defaults.  Nothing runs them: they are compiled quickly by
-    an NVRTC that can."""
-    folder = tmp_path_factory.mktemp("export") / "attention"
+def quickly_exported(folder: Path, options: ExportOptions, machine: MachineOptions) -> Export:
+    """An export whose kernels nothing runs: one of each config is compiled, quickly by an NVRTC
+    that can, and stands for those with other traits."""
     quick = (*compile.OPTIONS, "--Ofast-compile=max")
     with pytest.MonkeyPatch.context() as patch:
         with suppress(nvrtc.CompileError):
             nvrtc.compile_source("", "none.cu", {}, ("-arch=sm_80", *quick))
             patch.setattr(compile, "OPTIONS", quick)
-        return export(folder, options, MachineOptions(cache_dir=compiled_cache), Silent())
+        patch.setattr(project, "build", _one_of_each)
+        return export(folder, options, machine, Silent())
+
+
+def _one_of_each(
+    requests: Sequence[BuildRequest], store: ArtifactStore, **more: Any
+) -> list[BuildResult]:
+    """See `build`."""
+    some = {(r.variant, r.arch): r for r in requests}
+    results = dict(zip(some, build(list(some.values()), store, **more), strict=True))
+    return [_standing_for(r, results[r.variant, r.arch]) for r in requests]
+
+
+def _standing_for(request: BuildRequest, found: BuildResult) -> BuildResult:
+    assert found.artifact is not None, found.reason
+    return replace(found, request=request, artifact=replace(found.artifact, traits=request.traits))
+
+
+@pytest.fixture(scope="session")
+def exported(
+    options: ExportOptions, compiled_cache: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Export:
+    """The small registry's kernels and defaults."""
+    folder = tmp_path_factory.mktemp("export") / "attention"
+    return quickly_exported(folder, options, MachineOptions(cache_dir=compiled_cache))
 
 
 @pytest.fixture(scope="session")

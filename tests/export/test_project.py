@@ -36,7 +36,7 @@ from fa_tune.store.registry.lookup import Target, matches, near_enough
 from fa_tune.store.registry.schema import Registry, to_json
 from tests.csrc.host_cost import host_cost
 from tests.csrc.stub import image
-from tests.export.conftest import Built, configure_and_build, run, tool
+from tests.export.conftest import Built, configure_and_build, quickly_exported, run, tool
 from tests.export.small_registry import A100, D_HEAD, H200, small_registry, some_workload
 from tests.project_files import ROOT
 
@@ -279,11 +279,11 @@ def test_an_export_is_replaced_and_nothing_else(
     few = dataclasses.replace(options, archs=("sm_80",), ptx=False, few_queries=False)
     folder = tmp_path / "attention"
     folder.mkdir()
-    export(folder, few, machine, Silent())
+    quickly_exported(folder, few, machine)
     expected = contents(folder)
     (folder / "build").mkdir()
     (folder / "build" / "mine").write_text("keep")
-    export(folder, few, machine, Silent())
+    quickly_exported(folder, few, machine)
     assert [p.name for p in tmp_path.iterdir()] == ["attention"]
     assert (folder / "build" / "mine").read_text() == "keep"
     found = contents(folder)

@@ -11,6 +11,7 @@ from fa_tune.core.workload import DType, Workload
 from fa_tune.export.sizes import KEYS, ROWS, TILES, SizedDefault, nearest, sized_defaults
 from fa_tune.families.decode.config import DecodeConfig
 
+pytestmark = pytest.mark.xdist_group("sizes")  # defaults by size are chosen once
 ARCHS = ((9, 0), (8, 0))
 
 

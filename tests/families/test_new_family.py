@@ -34,6 +34,7 @@ from tests.exercises.overlay import quick_compiler
 from tests.families.contract import KernelFamilyContract
 from tests.project_files import ROOT, project_files
 
+pytestmark = pytest.mark.xdist_group("new family")  # one core serves all
 B200 = limits((10, 0))
 ADDED = {
     "kernels/sm100/params.cuh": """\

@@ -12,6 +12,7 @@ from fa_tune.tune.judge.trial import JudgeOptions
 from tests.judge.court import BF16, CAUSAL, HERE, OPTIONS, verdict
 
 pytest.importorskip("torch", reason="torch is not installed: nobody computes anything")
+pytestmark = pytest.mark.xdist_group("cheats")  # one import of torch serves all
 
 # By file: the word of the refusal, and the functions.
 CHEATS = {
@@ -74,7 +75,7 @@ SPECIAL: dict[str, tuple[str, JudgeOptions]] = {
     "numbers.py:no_nan": ("nan", replace(OPTIONS, required=("nan",))),
     "borrowed.py:operators_for_a_kernel": ("library", replace(OPTIONS, claim="kernel")),
 }
-QUICK = replace(OPTIONS.limits, timeout_s=3.0)
+QUICK = replace(OPTIONS.limits, timeout_s=1.5)
 CASES = [
     (f"{file}.py:{name}", word, OPTIONS)
     for file, words in CHEATS.items()

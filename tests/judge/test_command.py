@@ -18,9 +18,10 @@ from fa_tune.core.errors import (
     ToolMissing,
 )
 from fa_tune.core.judged import JudgeReport, Timing, read_report
-from fa_tune.tune.judge import flow
+from fa_tune.tune.judge import draws, flow, timing
 from fa_tune.tune.judge.draws import Ordeal, ordeals
 from tests.commands.console import Console, words
+from tests.judge.copies import copied_workers
 
 pytest.importorskip("torch", reason="torch is not installed: nobody computes anything")
 
@@ -34,7 +35,10 @@ OPTIONS = words("judge mine.py:mine --dtype fp16 --d-head 16 --seq-lens 64 --bat
 def console(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Console:
-    """In a folder with a target, without a GPU; a few cases are enough."""
+    """In a folder with a target, without a GPU; a few small cases are enough."""
+    monkeypatch.setattr(draws, "MOST_LENGTH", 300)
+    monkeypatch.setattr(draws, "MOST_BLOCKS", 2)
+    monkeypatch.setattr(timing, "OUTSIDE_S", 0.05)
     monkeypatch.setattr(devices, "find_device", lambda index=0: None)
     monkeypatch.setattr(flow, "ordeals", lambda w, rng: [o for o in ordeals(w, rng) if _is_few(o)])
     monkeypatch.chdir(tmp_path)
@@ -49,7 +53,9 @@ def _is_few(ordeal: Ordeal) -> bool:
 def test_a_report_is_kept_shown_and_taken_again(
     console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = console(*OPTIONS, *words("--runs 3 --report kept.json --html kept.html --json"))
+    with copied_workers():
+        done = console(*OPTIONS, *words("--runs 3 --report kept.json --html kept.html --json"))
+        again = console(*words("judge --retake kept.json --json --report again.json"))
     assert done.status == 0, done.err
     report = read_report(tmp_path / "kept.json")
     assert codec.dump(report) == json.loads(done.out)
@@ -61,7 +67,6 @@ def test_a_report_is_kept_shown_and_taken_again(
     assert json.loads(inside[1])["digest"] == report.digest
     assert not re.search(r"https?://", page)
 
-    again = console(*words("judge --retake kept.json --json --report again.json"))
     found = read_report(tmp_path / "again.json")
     assert [case.workload for case in found.cases] == [case.workload for case in report.cases]
     assert [c.error for c in found.cases] == [c.error for c in report.cases]  # the same draws

@@ -9,12 +9,13 @@ from random import Random
 import pytest
 
 from fa_tune.core.workload import Workload
-from fa_tune.tune.judge import draws, flow
+from fa_tune.tune.judge import draws, flow, timing
 from fa_tune.tune.judge.draws import Ordeal
 from fa_tune.tune.judge.process import Process
 from tests.judge.court import BF16, CAUSAL, FULL, HERE, OPTIONS, verdict
 
 pytest.importorskip("torch", reason="torch is not installed: nobody computes anything")
+pytestmark = pytest.mark.xdist_group("honest")  # one import of torch serves all
 
 
 def _names(file: str) -> list[str]:
@@ -31,6 +32,7 @@ PROBLEMS = (FULL, CAUSAL, BF16)  # in turn
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draws, "MOST_LENGTH", 300)
     monkeypatch.setattr(draws, "MOST_BLOCKS", 2)
+    monkeypatch.setattr(timing, "OUTSIDE_S", 0.05)
 
 
 def _leave_out(monkeypatch: pytest.MonkeyPatch, which: slice) -> None:

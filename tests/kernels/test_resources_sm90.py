@@ -1,9 +1,10 @@
 """The sm90 kernels use what the committed table says: no spills in the sets, no serialised wgmma,
 two seconds of NVRTC each.
 
-A part is compiled in every run.  `FA_TUNE_ALL_KERNELS=1 pytest
-tests/kernels/test_resources_sm90.py` compiles everything in the table, in a few minutes, and holds
-compilation to its two seconds: for a machine that does nothing else.
+A part is compiled in every run, less of it where it has passed with the present sources
+(tests/tools/proven.py).  `FA_TUNE_ALL_KERNELS=1 pytest tests/kernels/test_resources_sm90.py`
+compiles everything in the table, in a few minutes, and holds compilation to its two seconds: for a
+machine that does nothing else.
 `python -m tests.tools.record_resources sm_90a` writes the
 table anew.
 """
@@ -19,7 +20,7 @@ from fa_tune.build import nvrtc
 from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import BuildResult, build
 from fa_tune.core.model import Outcome
-from tests.tools.proven import ALL
+from tests.tools.proven import ALL, due, passed
 from tests.tools.required_sm90 import ARCH, builds, quick_builds, required_builds
 from tests.tools.resource_table import (
     COLUMNS,
@@ -77,9 +78,12 @@ def check(results: Sequence[BuildResult], compile_s: float) -> None:
         assert not changed, "\n".join([f"the table says otherwise; {RECORD}", *changed])
 
 
-@pytest.mark.long
+@pytest.mark.all_kernels
 def test_what_runs_without_tuning_compiles_to_what_the_table_says(artifacts: ArtifactStore) -> None:
-    check(build(quick_builds(), artifacts), MAX_COMPILE_S_BESIDE_OTHERS)
+    requests, note = quick_builds(), "sm90 without tuning"
+    check(build(due(note, requests, requests[::3]), artifacts), MAX_COMPILE_S_BESIDE_OTHERS)
+    if table() is not None:
+        passed(note, requests)
 
 
 @pytest.mark.skipif(not os.environ.get(ALL), reason=f"takes minutes; {ALL}=1 runs it")

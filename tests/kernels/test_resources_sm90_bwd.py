@@ -1,5 +1,5 @@
 """The sm90_bwd kernels have registers for what they hold, but for a few words, and no serialised
-wgmma.  Where all have with the present sources, the defaults alone are compiled
+wgmma.  Where all have with the present sources, some defaults alone are compiled
 (tests/tools/proven.py)."""
 
 import pytest

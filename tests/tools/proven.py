@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,8 +40,13 @@ EMULATED = (
 def due(
     name: str, requests: Sequence[BuildRequest], few: Sequence[BuildRequest]
 ) -> Sequence[BuildRequest]:
-    """Which of the builds to compile: `few` where all of them have passed."""
-    return few if is_noted(_key(name), identity(requests)) else requests
+    """Which of the builds to compile: `few` where all of them have passed, else all, and a warning
+    that they take their time until somebody notes it."""
+    if is_noted(_key(name), identity(requests)):
+        return few
+    if not os.environ.get(ALL):
+        warnings.warn(f"no note of {_key(name)}: all of it is compiled", stacklevel=2)
+    return requests
 
 
 def passed(name: str, requests: Sequence[BuildRequest]) -> None:

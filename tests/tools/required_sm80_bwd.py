@@ -32,4 +32,5 @@ def builds() -> list[BuildRequest]:
 
 def quick_builds() -> list[BuildRequest]:
     """A part of these."""
-    return [b for b in builds() if b.arch == "sm_86" and b.traits == TRAITS[1]]
+    found = [b for b in builds() if b.arch == "sm_86" and b.traits == TRAITS[1]]
+    return found[::3]  # some head dimensions, in one pass and two

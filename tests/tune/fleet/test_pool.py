@@ -116,7 +116,7 @@ def test_what_is_added_goes_to_the_gpu_that_knows_the_workload(
 # --- faults --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", [1, 17, 50])
+@pytest.mark.parametrize("n", [1, 50])
 def test_a_worker_killed_in_mid_measurement_costs_one_sample(machine: Machine, n: int) -> None:
     killer = machine.kills(n)
     result = machine.search()
