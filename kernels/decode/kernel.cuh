@@ -198,7 +198,7 @@ __device__ __forceinline__ void run_whole_tiles(const DecodeParams& p, unsigned 
     WarpGroup<CFG, TRAITS> warps(p, smem);
     const int tiles = p.batch * sequences.tiles();
     for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        if (tile != blockIdx.x) __syncthreads();  // before the rings are filled anew
+        if (tile != blockIdx.x) __syncthreads();  // rings are filled anew
         const int batch = quotient(tile, p.by.tiles);
         const int number = tile - batch * sequences.tiles();
         const TileRows rows = rows_of<CFG, TRAITS>(sequences, batch, number);

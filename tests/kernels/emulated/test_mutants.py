@@ -39,6 +39,7 @@ SHARED = "decode(FP16, 64, 32, 32, 4): row_warps_2+stages_2"
 PARTS = f"{SHARED}+min_blocks_24"
 CLUSTER = f"{SHARED}+cluster_2"
 # More parts than there are CTAs at a time.
+WHOLE = SHARED + "+whole_rounds"
 SPLIT = "decode(BF16, 64, 16, 32, 2): stages_2+ctas_4"
 EARLY = f"{SHARED}+dependent"
 TOGETHER = "decode(BF16, 64, 16, 32, 2): stages_2+ctas_8+combine_all"
@@ -191,6 +192,10 @@ MUTANTS = {
     ),
     "rings are filled before the sums in their place are read": Mutant(
         SHARED, "decode/kernel.cuh", r"__syncthreads\(\);(  // before the rings)", r"\1", WRONG,
+        queries=25,
+    ),
+    "rings are filled for a whole tile before the sums of another are read": Mutant(
+        WHOLE, "decode/kernel.cuh", r"if \(tile != blockIdx\.x\) __syncthreads\(\);", "", WRONG,
         queries=25,
     ),
     "the counter of parts is left as it is": Mutant(
