@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Collection, Generator, Iterator
@@ -18,7 +19,7 @@ import pytest
 from fa_tune import families
 from fa_tune.build.cache import ArtifactStore
 from fa_tune.core.paths import profiles_dir
-from fa_tune.store import recordings
+from fa_tune.store import journal, recordings
 
 # Threads of torch wait for each other busily: tests side by side would take many times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -84,6 +85,22 @@ def _shipped_tables_are_parsed_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recordings, "_with_table", once)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nobody_waits_for_the_disk() -> Iterator[None]:
+    """No test cuts the power: what a process has written outlives it without."""
+    connected = journal._connected
+
+    def quick(path: Path, parameters: str) -> sqlite3.Connection:
+        db = connected(path, parameters)
+        db.execute("PRAGMA synchronous = OFF")
+        return db
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journal, "_connected", quick)
+        patch.setattr(os, "fsync", lambda _: None)
         yield
 
 
