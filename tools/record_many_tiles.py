@@ -101,7 +101,8 @@ def main(out: Path, number: int, seconds: float) -> None:
                 break
             if columns != (columns := [*configs, LIBRARY]):
                 print("configs", *columns, sep="\t", file=file)
-            artifacts = {n: kernels[workload, c] for n, c in configs.items()}
+            made = {n: kernels.get((workload, c)) for n, c in configs.items()}
+            artifacts = {n: artifact for n, artifact in made.items() if artifact is not None}
             found = samples(workload, artifacts, [LIBRARY], leave_out=True)
             cells = [
                 f"{1e6 * statistics.median(found[c]):.2f}" if found.get(c) else "" for c in columns
