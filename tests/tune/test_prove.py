@@ -165,7 +165,7 @@ if n >= HANGS:
         proven(body.replace("HANGS", "0"), seconds=1.0, pairs=None)
     assert _is_gone(int((tmp_path / "pid").read_text()))
     (tmp_path / "runs").unlink()
-    found = proven(body.replace("HANGS", "4"), seconds=2.5, pairs=None)
+    found = proven(body.replace("HANGS", "4"), seconds=6.0, pairs=None)
     assert (found.ended, len(found.pairs)) == ("budget", 1)
     assert _is_gone(int((tmp_path / "pid").read_text()))
 
