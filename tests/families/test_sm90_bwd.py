@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import replace
 from typing import Any
 
@@ -286,3 +287,35 @@ def test_a_hook_needs_its_derivative_and_no_bias_before_it() -> None:
         lacking = replace(whole, score_hook=without or WITH_DERIVATIVE, alibi=without is None)
         with pytest.raises(InvalidConfig):
             FAMILY.traits(DEFAULT, lacking)
+
+
+def _named(workload: Workload) -> dict[str, str]:
+    """Configs by the names that benchmarks/backward_few_queries_h200.tsv has for them."""
+    family = families.get("sm90_bwd")
+    one = family.default_config(workload.d_head, workload.dtype)
+    assert isinstance(one, Sm90BackwardConfig)
+    found = {str(one): "one"}
+    for dq_keys in (64, 96):
+        found[str(replace(one.repeatable(), dq_keys=dq_keys))] = "two"
+    for config in clusters.of_sizes(one):
+        found[str(config)] = f"c{config.cluster}{'m' * config.same_step}"
+    return found
+
+
+def test_few_queries_have_one_pass_or_two_by_their_keys() -> None:
+    """Near the fastest that was measured, of those that the default may be."""
+    losses = []
+    for line in (ROOT / "benchmarks/backward_few_queries_h200.tsv").read_text().splitlines():
+        key, *cells = line.split("\t")
+        times = {n: float(t) for n, t in (c.split("=") for c in cells[1:-1])} if cells else {}
+        workload = Workload.from_key(key) if cells else None
+        if workload is None or workload.d_head > 128:
+            continue
+        default = str(families.get("sm90_bwd").default_for(workload, H200))
+        times[_named(workload).get(cells[-1], "")] = times["default"]
+        if (name := _named(workload).get(default)) in times:
+            own = [time for n, time in times.items() if n not in ("fa2", "cudnn")]
+            losses.append(times[name] / min(own))
+    assert len(losses) > 100
+    assert statistics.fmean(losses) < 1.04
+    assert max(losses) < 1.4

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fa_tune.core.arch import ArchLimits
+from fa_tune.families.cluster_room import clusters_at_once
 from fa_tune.families.decode.bounds import Bounds
 from fa_tune.families.decode.config import MMA_M, MOST_BLOCKS, Combine, DecodeConfig, KVType
 from fa_tune.families.decode.constraints import constraints
@@ -13,9 +14,6 @@ from fa_tune.families.decode.reading import Tiles
 D_HEADS = (64, 128)  # of K and of V
 LARGER = ((192, 128), (256, 256))  # of K and of V, measured with 16 rows and clusters alone
 SIZES = (2, 4, 8)  # CTAs of a cluster
-# Clusters need multiprocessors that are neighbours, which 10 of 11 have for clusters of 4 and more:
-# of 132 there are 66 groups of 2, but 30 of 4 and 15 of 8.
-LARGE, LARGE_ROOM = 4, (10, 11)
 SMALL_RING_BYTES, SMALL_CTA_WARPS = 64 << 10, 4
 SHARING_CTAS = 4  # for a multiprocessor, of many tiles
 
@@ -97,9 +95,7 @@ def all_at_once(config: DecodeConfig, tiles: int, arch: ArchLimits) -> bool:
 
 
 def _room(cluster: int, arch: ArchLimits) -> int:
-    """Clusters that run at a time, a CTA for a multiprocessor."""
-    part, whole = LARGE_ROOM if cluster >= LARGE else (1, 1)
-    return arch.multiprocessors * part // whole // cluster
+    return clusters_at_once(cluster, arch.multiprocessors)
 
 
 def _of_small_ctas(shared: DecodeConfig, tiles: Tiles) -> DecodeConfig | None:

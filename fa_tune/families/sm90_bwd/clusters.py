@@ -9,14 +9,12 @@ from math import ceil
 
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.workload import Workload
+from fa_tune.families.cluster_room import clusters_at_once
 from fa_tune.families.sm90_bwd.config import KEYS, Sm90BackwardConfig
 from fa_tune.operations.forward.spec import seen_from, seen_to
 
 SIZES = (2, 3, 4, 6, 8)
 MANY = 4  # tiles for each multiprocessor: none of them waits long for the last
-# A cluster needs multiprocessors that are neighbours: of 132 there are 66 groups of 2, but 30 of 4
-# and 15 of 8.
-ROOM = (10, 11)
 # What a tile takes besides its steps, in steps, and a cluster once more
 # (benchmarks/backward_few_tiles_h200.txt).
 TILE_STEPS, CLUSTER_STEPS = 2, 2
@@ -66,8 +64,7 @@ def cluster_of(config: Sm90BackwardConfig, workload: Workload, limits: ArchLimit
     heads = tiles // ceil(workload.seq_len_kv / KEYS)
     blocks = _blocks_of_queries(workload, config.B_r)
     steps = sorted((group * n for n in blocks for _ in range(heads)), reverse=True)
-    room = {1: n_sms, 2: n_sms // 2}
-    room |= {c: max(1, n_sms * ROOM[0] // ROOM[1] // c) for c in SIZES[1:]}
+    room = {c: clusters_at_once(c, n_sms) for c in (1, *SIZES)}
 
     def taken(cluster: int) -> int:
         extra = TILE_STEPS + CLUSTER_STEPS * (cluster > 1)

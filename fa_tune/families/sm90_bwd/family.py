@@ -33,6 +33,9 @@ SHORT = 768  # queries, up to which warpgroups meet up to d_head 64
 # Queries up to which there are two passes, by columns of tiles, without a mask and with one.  Tiles
 # of fewer columns have those of 64.
 TWO_PASSES = {64: (128, 64), 96: (384, 384), 128: (384, 768)}
+# Keys up to which there are, in all or for each query: dQ's pass has a CTA for 128 queries, which
+# goes through all of their keys (benchmarks/backward_few_queries_h200.tsv).
+TWO_PASS_KEYS, TWO_PASS_RATIO = 256, 1.5
 HOPPER = limits((9, 0))
 MOST_CLUSTERED = 2 * HOPPER.multiprocessors  # tiles, of what clusters are tried with
 _WIDE_DQ_KEYS = {192: (64, 80), 256: (48,)}  # by head dimension
@@ -95,7 +98,9 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
         masked = workload.causal or workload.windowed
         if found.is_wide:
             return found
-        if workload.seq_len_q <= TWO_PASSES[max(found.padded_d, min(TWO_PASSES))][masked]:
+        few_queries = TWO_PASSES[max(found.padded_d, min(TWO_PASSES))][masked]
+        few_keys = max(TWO_PASS_KEYS, TWO_PASS_RATIO * workload.seq_len_q)
+        if workload.seq_len_q <= few_queries and workload.seq_len_kv <= few_keys:
             dq_keys = 96 if 64 < workload.seq_len_kv <= 96 else 64
             found = replace(found, q_stages=3, same_step=False)
             return replace(found, two_pass=True, turns=True, dq_keys=dq_keys)
