@@ -2,7 +2,7 @@
 
     python tools/fit_many_tiles.py [--check] [FILE…]
 
-FILEs are recordings of tools/record_many_tiles.py, benchmarks/many_tiles_h200.tsv if not given.
+FILEs are recordings of tools/record_tiles.py, benchmarks/many_tiles_h200.tsv if not given.
 For each problem the table has the way with the least mean loss of the problems near it: what it
 takes longer than the fastest of each.  `--check` ends in status 1 where the table has another.
 """

@@ -30,15 +30,15 @@ void set_tile_grid(const fa_tune_launch_plan& plan, const Call& call, std::uint3
     std::int64_t tiles = of_keys ? tile_keys_of_head(plan, problem) * problem.kv_heads
                                  : tile_rows_of_head(plan, problem) * problem.heads;
     if (tiles <= kMaxTiles) tiles *= batch_of(problem);
-    if (plan.grid == FA_TUNE_GRID_KEY_TILES && tiles <= kMaxTiles) tiles *= plan.cluster_x;
+    const bool persistent =
+        plan.grid == FA_TUNE_GRID_PERSISTENT || plan.grid == FA_TUNE_GRID_PERSISTENT_KEYS;
+    if (!persistent && tiles <= kMaxTiles) tiles *= plan.cluster_x;
     if (tiles > kMaxTiles) {
         fail(FA_TUNE_INVALID, "%s has more than %lld tiles, which a launch takes",
              key_of(problem).c_str(), wide(kMaxTiles));
     }
     const std::int64_t resident =
         std::max<std::int64_t>(1, call.multiprocessors * plan.ctas_per_sm);
-    const bool persistent =
-        plan.grid == FA_TUNE_GRID_PERSISTENT || plan.grid == FA_TUNE_GRID_PERSISTENT_KEYS;
     grid[0] = static_cast<std::uint32_t>(persistent ? std::min(tiles, resident) : tiles);
     grid[1] = grid[2] = 1;
 }

@@ -75,7 +75,21 @@ int nearest_log2_of_product(std::int64_t one, std::int64_t other) {
     return nearest_log2(std::min(one * other, kMaxSize));
 }
 
-// Of a problem whose mask is settled; of few rows, tiles and queries are those of all of a bucket.
+constexpr std::int64_t kBlock = 64;  // rows, or keys, that tiles are multiples of
+
+std::int64_t blocks_in(std::int64_t length) { return (length + kBlock - 1) / kBlock; }
+
+// Whether a default may divide the work of a tile among several CTAs, and so hangs on how many
+// tiles there are: of queries, in a backward pass of keys.  fa_tune/store/registry/buckets.py
+bool has_few_tiles(const fa_tune_problem& p) {
+    constexpr std::int64_t kFewBlocks = 1024;
+    const bool backward = p.operation == FA_TUNE_OPERATION_BACKWARD;
+    const std::int64_t heads = std::min(p.batch * (backward ? p.kv_heads : p.heads), kMaxSize);
+    return p.packed == 0 && heads * blocks_in(backward ? p.seq_len_kv : p.seq_len_q) <= kFewBlocks;
+}
+
+// Of a problem whose mask is settled; of few rows, tiles and queries are those of all of a bucket,
+// and of few tiles batch elements and heads, less than 0.
 // In the place of what only a packed batch has stands -1, or -2 with few rows, where an exact key
 // has a size.
 Key bucket_key(const fa_tune_problem& p, int device) {
@@ -84,8 +98,9 @@ Key bucket_key(const fa_tune_problem& p, int device) {
     Key key = {kind_of(p, device),
                p.d_head_v,
                group,
-               few ? std::min(p.batch * p.kv_heads, kMaxSize)
-                   : nearest_log2_of_product(p.batch, p.packed != 0 ? 1 : p.heads),
+               few                ? std::min(p.batch * p.kv_heads, kMaxSize)
+               : has_few_tiles(p) ? -std::min(p.batch * p.heads, kMaxSize)
+                                  : nearest_log2_of_product(p.batch, p.packed != 0 ? 1 : p.heads),
                few ? p.seq_len_q : nearest_log2(p.seq_len_q),
                nearest_log2(p.seq_len_kv),
                few ? -2 : -1,
@@ -101,17 +116,19 @@ Key bucket_key(const fa_tune_problem& p, int device) {
     return key;
 }
 
-// Short lengths of a bucket are apart by the blocks of 64 that they fill, since a default has the
-// tile that visits fewest of them; 0 of others.
+// Short lengths of a bucket, and all of few tiles, are apart by the blocks that they fill, since a
+// default has the tile that visits fewest of them; 0 of others.
 using Blocks = std::pair<std::int64_t, std::int64_t>;
 
 Blocks blocks_of(const fa_tune_problem& p) {
-    constexpr std::int64_t kShort = 1024, kBlock = 64;
+    constexpr std::int64_t kShort = 1024;
+    const bool backward = p.operation == FA_TUNE_OPERATION_BACKWARD;
     const bool few = fa_tune::core::is_decode_shape(p);
-    const auto blocks = [&](std::int64_t length) {
-        return p.packed != 0 || few || length > kShort ? 0 : (length + kBlock - 1) / kBlock;
+    const auto blocks = [&](std::int64_t length, bool of_tiles) {
+        const bool counts = length <= kShort || (of_tiles && has_few_tiles(p));
+        return p.packed != 0 || few || !counts ? 0 : blocks_in(length);
     };
-    return {blocks(p.seq_len_q), blocks(p.seq_len_kv)};
+    return {blocks(p.seq_len_q, !backward), blocks(p.seq_len_kv, backward)};
 }
 
 // Of one bucket, and blocks.  A default may have tiles of several sizes, and the one is chosen

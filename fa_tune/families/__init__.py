@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from fa_tune import operations
@@ -22,6 +23,7 @@ from fa_tune.families.name_parser import is_whole
 from fa_tune.families.plan import CallPlan, Grid, GridShape
 from fa_tune.families.sm80.family import Sm80Family
 from fa_tune.families.sm80_bwd.family import Sm80BackwardFamily
+from fa_tune.families.sm90 import few_tiles
 from fa_tune.families.sm90.family import Sm90Family
 from fa_tune.families.sm90_bwd.family import Sm90BackwardFamily
 from fa_tune.operations.base import CheckCase
@@ -119,10 +121,17 @@ def defaults_for(workload: Workload, limits: ArchLimits) -> list[Config]:
     """The default config of each family that suits a workload, if it runs on such a device.  The
     first is the device's default: what a user without tuning results should run there."""
     able = runnable(limits, workload.op, workloads=(workload,))
+    if len(able) > 1 and _outruns_decode(able[1], workload, limits):
+        able = (able[1], able[0], *able[2:])
     configs = [f.default_for(workload, limits) for f in able]
     if workload.accuracy == EXACT:
         configs = [c.as_exact() for c in configs]
     return [c for c in configs if fits(c, workload) and constraints(c, limits) is None]
+
+
+def _outruns_decode(family: KernelFamily, workload: Workload, limits: ArchLimits) -> bool:
+    sms = limits.multiprocessors
+    return family.name == Sm90Family.name and few_tiles.outrun_decode(workload, sms)
 
 
 def default_for(family: KernelFamily, workload: Workload) -> Config:
@@ -246,12 +255,14 @@ def verification_cases(
 ) -> tuple[CheckCase, ...]:
     """What a kernel is verified on, compiled with these traits; `thorough`: more of it."""
     family, config = get(kernel.family), config_of(kernel)
+    cases = operations.get(family.operation).verification_cases(
+        *(blocks(config), config.d_head, config.dtype, Traits.parse(traits)),
+        d_head_v=d_v_of(config),
+        thorough=thorough,
+    )
+    e4m3 = is_kv_e4m3(config)
     return (
-        *operations.get(family.operation).verification_cases(
-            *(blocks(config), config.d_head, config.dtype, Traits.parse(traits)),
-            d_head_v=d_v_of(config),
-            thorough=thorough,
-        ),
+        *(replace(c, workload=replace(c.workload, kv_e4m3=e4m3)) for c in cases),
         *(CheckCase(workload) for workload in family.extra_verification(config, traits)),
     )
 

@@ -73,7 +73,7 @@ class Grid(IntEnum):
     """How CTAs are numbered.
 
     BLOCKS_HEADS_BATCH: x, blocks of query rows; y, heads; z, batch.
-    TILES: x, a CTA for each tile, which is a block of query rows of one head.
+    TILES: x, a CTA, or a cluster, for each tile, which is a block of query rows of one head.
     PERSISTENT: x, as many as are resident at a time, at most one for each tile.
     SHARES: x, as many as are resident at a time; they share the blocks of keys of all tiles
     evenly, or have tiles as TileOrder says.  A tile is rows of all query heads that share one of K

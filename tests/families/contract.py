@@ -186,6 +186,12 @@ class KernelFamilyContract:
                 assert family.traits(config, workload) == traits
                 assert (workload.dtype, workload.d_head) == (config.dtype, config.d_head)
 
+    def test_every_config_computes_what_it_is_verified_on(self, family: KernelFamily) -> None:
+        for config in family.configs("tune", d_head=64):
+            kernel = families.variant_of(family, config)
+            for case in families.verification_cases(kernel, "ragged"):
+                assert family.traits(config, case.workload) in ("plain", "ragged")
+
     @pytest.mark.parametrize("workload", COMPILED, ids=lambda w: w.key, indirect=True)
     def test_compiles_for_the_workloads_traits(
         self, family: KernelFamily, workload: Workload, artifacts: ArtifactStore

@@ -313,3 +313,11 @@ def test_whole_tiles_carry_over_to_as_many_as_fill_the_gpu() -> None:
         assert _FAMILY.carries_over(config, many, replace(many, batch=batch)) == served
     assert _FAMILY.carries_over(config, replace(many, batch=4), replace(many, batch=4))
     assert _FAMILY.suits(replace(many, cache_lengths="equal"), config)
+
+
+def test_kernels_of_e4m3_are_verified_on_keys_and_values_of_it() -> None:
+    family = families.get("decode")
+    for config in family.configs("e4m3", dtypes=[DType.BF16], d_head=128)[::20]:
+        cases = families.verification_cases(families.variant_of(family, config), "ragged")
+        assert len(cases) > 8
+        assert {family.traits(config, case.workload) for case in cases} == {"ragged"}

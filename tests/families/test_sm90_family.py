@@ -13,10 +13,11 @@ from fa_tune.build.cache import ArtifactStore
 from fa_tune.build.compile import BuildRequest, build
 from fa_tune.core.arch import limits
 from fa_tune.core.workload import DType, Workload, benchmark_workload
-from fa_tune.families.sm90 import sets
+from fa_tune.families.sm90 import defaults
 from fa_tune.families.sm90.config import Rescale, Scheduler, Sm90Config
 from fa_tune.families.sm90.constraints import CONSTRAINTS, constraints
-from fa_tune.families.sm90.sets import TILES, default_config, get_configs
+from fa_tune.families.sm90.defaults import TILES, default_config
+from fa_tune.families.sm90.sets import get_configs
 from tests.described import DEVICE, described
 from tests.families.contract import WORKLOADS, SaidContract
 from tests.project_files import ROOT
@@ -58,6 +59,10 @@ class TestSm90Contract(SaidContract):
         replace(DEFAULT, d_head=64, mma_warpgroups=3, rows_in_turn=True),
         replace(DEFAULT, rescale=Rescale.THRESHOLDED, adaptive_max=True),
         replace(SINGLE, rescale=Rescale.WATCHED_MAX),
+        replace(SINGLE, splits=0),
+        replace(SINGLE, splits=9),
+        replace(DEFAULT, splits=2),
+        replace(SINGLE, splits=2, stages=1, B_c=64),
         replace(DEFAULT, min_ctas_per_sm=2, d_head=256, mma_warpgroups=1, pingpong=False, B_c=16),
     )
 
@@ -152,7 +157,9 @@ def test_the_fast_set_is_small_and_holds_the_default(d_head: int) -> None:
     for dtype in DType:
         configs = get_configs("fast", dtypes=[dtype], d_head=d_head)
         assert default_config(d_head, dtype) in configs
-        assert len(set(configs)) == len(configs) <= 16
+        assert len(set(configs)) == len(configs)
+        large = Workload(16, 16, 16, 4096, 4096, d_head, dtype)
+        assert len(families.worth_trying(configs, large)) <= 16
         assert {c.dtype for c in configs} == {dtype}
         assert {c.d_head for c in configs} == {d_head}
 
@@ -180,7 +187,7 @@ def test_default_tiles_are_near_the_fastest_that_were_measured() -> None:
     assert len(measured) > 50
     for workload, inputs, speeds in measured:
         cudnn = speeds.pop("cudnn")
-        speed = speeds[_name(sets.default_for(workload))]
+        speed = speeds[_name(defaults.default_for(workload))]
         assert speed >= 0.93 * max(speeds.values()), (workload.key, inputs)
         if inputs == "normal":
             assert speed > cudnn, workload.key
@@ -191,17 +198,17 @@ def test_default_tiles_are_near_the_fastest_that_were_measured() -> None:
 def test_default_tiles_run_and_are_of_the_fast_set(d_head: int, causal: bool) -> None:
     for dtype, length, batch in itertools.product(DType, (16, 197, 257, 512, 1024, 4096), (1, 64)):
         workload = Workload(batch, 16, 16, length, length, d_head, dtype, causal=causal)
-        found = sets.default_for(workload)
+        found = defaults.default_for(workload)
         assert constraints(found, H200) is None
         assert _stale(found) in get_configs("fast", dtypes=[dtype], d_head=d_head)
-        assert sets.default_for(replace(workload, lengths="equal")) == found
+        assert defaults.default_for(replace(workload, lengths="equal")) == found
 
 
 @pytest.mark.parametrize("d_head", [64, 128])
 def test_sinks_and_lengths_that_differ_have_the_usual_tile(d_head: int) -> None:
     plain = Workload(16, 16, 16, 512, 512, d_head, DType.BF16)
     others = (replace(plain, sink=True), replace(plain, lengths="uniform-1"))
-    assert {sets.default_for(w) for w in others} == {default_config(d_head, DType.BF16)}
+    assert {defaults.default_for(w) for w in others} == {default_config(d_head, DType.BF16)}
 
 
 def _stale(config: Sm90Config) -> Sm90Config:
@@ -212,7 +219,7 @@ def _stale(config: Sm90Config) -> Sm90Config:
 def test_maxima_are_watched_in_fp16_where_keys_may_be_far_above_others(d_head: int) -> None:
     full = Workload(4, 16, 16, 4096, 4096, d_head, DType.FP16)
     for workload in (full, replace(full, causal=True)):
-        watched = sets.default_for(workload)
+        watched = defaults.default_for(workload)
         assert watched.rescale is Rescale.WATCHED_MAX
         assert watched in get_configs("tune", dtypes=[DType.FP16], d_head=d_head)
         assert constraints(watched, H200) is None
@@ -222,7 +229,7 @@ def test_maxima_are_watched_in_fp16_where_keys_may_be_far_above_others(d_head: i
         replace(full, sink=True),
         replace(full, dtype=DType.BF16),
     )
-    assert {sets.default_for(w).rescale for w in others} == {Rescale.STALE_MAX}
+    assert {defaults.default_for(w).rescale for w in others} == {Rescale.STALE_MAX}
 
 
 def test_a_config_that_is_exact_is_the_nearest() -> None:
@@ -237,7 +244,7 @@ def test_a_config_that_is_exact_is_the_nearest() -> None:
 
 def test_narrow_windows_have_small_tiles_with_d_head_64() -> None:
     narrow = Workload(2, 64, 8, 4096, 4096, 64, DType.BF16, causal=True, window_left=1023)
-    small, usual = sets.default_for(narrow), default_config(64, DType.BF16)
+    small, usual = defaults.default_for(narrow), default_config(64, DType.BF16)
     assert small.B_r < usual.B_r
     assert small in get_configs("fast", dtypes=[DType.BF16], d_head=64)
     assert constraints(small, H200) is None
@@ -246,7 +253,7 @@ def test_narrow_windows_have_small_tiles_with_d_head_64() -> None:
         replace(narrow, window_left=127),
         replace(narrow, causal=False, window_left=500, window_right=500),
     )
-    assert {sets.default_for(w) for w in alike} == {small}
+    assert {defaults.default_for(w) for w in alike} == {small}
     others = (
         replace(narrow, window_left=4000),
         replace(narrow, causal=False),  # sees all keys behind it
@@ -254,25 +261,25 @@ def test_narrow_windows_have_small_tiles_with_d_head_64() -> None:
         replace(narrow, alibi=True),
         replace(narrow, lengths="uniform-1"),
     )
-    assert {sets.default_for(w) for w in others} == {usual}
-    assert sets.default_for(replace(narrow, d_head=128)) == default_config(128, DType.BF16)
+    assert {defaults.default_for(w) for w in others} == {usual}
+    assert defaults.default_for(replace(narrow, d_head=128)) == default_config(128, DType.BF16)
 
 
 @pytest.mark.parametrize("dtype", [DType.FP16, DType.BF16])
 def test_d_head_256_has_a_default_of_its_own_without_windows_and_the_like(dtype: DType) -> None:
     causal = Workload(2, 16, 16, 4096, 4096, 256, dtype, causal=True)
     usual = default_config(256, dtype)
-    plain = sets.default_for(causal)
+    plain = defaults.default_for(causal)
     assert plain != usual
     assert plain in get_configs("fast", dtypes=[dtype], d_head=256)
     assert constraints(plain, H200) is None
-    assert {sets.default_for(w) for w in (causal, replace(causal, causal=False))} == {plain}
+    assert {defaults.default_for(w) for w in (causal, replace(causal, causal=False))} == {plain}
     others = (
         replace(causal, softcap=50.0),
         replace(causal, window_left=1023),
         replace(causal, lengths="uniform-1"),
     )
-    assert {sets.default_for(w) for w in others} == {usual}
+    assert {defaults.default_for(w) for w in others} == {usual}
 
 
 @pytest.mark.parametrize("d_head", [24, 76, 272, 512])

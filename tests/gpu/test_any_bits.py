@@ -14,7 +14,7 @@ from fa_tune.core.arch import parse_arch
 from fa_tune.core.model import Variant
 from fa_tune.core.workload import DType
 from fa_tune.families.sm90.config import Rescale, Sm90Config
-from fa_tune.families.sm90.sets import default_config
+from fa_tune.families.sm90.defaults import default_config
 from tests.gpu.conftest import Built, faults_of, problem_items
 
 pytest.importorskip("torch", reason="torch is not installed: there is nothing to judge with")

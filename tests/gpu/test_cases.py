@@ -11,7 +11,7 @@ from fa_tune.core import codec
 from fa_tune.core.arch import parse_arch
 from fa_tune.core.workload import MASKS, DType
 from fa_tune.families.base import Config
-from fa_tune.families.sm90.sets import default_config
+from fa_tune.families.sm90.defaults import default_config
 from fa_tune.operations.traits import Traits
 from tests.gpu.cases import (
     FORWARD_FAMILIES,

@@ -12,7 +12,8 @@ from fa_tune.core.model import Variant
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.sm90.config import GROUP_ROWS, Rescale, Scheduler, Sm90Config
 from fa_tune.families.sm90.constraints import constraints
-from fa_tune.families.sm90.sets import default_config, get_configs
+from fa_tune.families.sm90.defaults import default_config
+from fa_tune.families.sm90.sets import get_configs
 from tests.gpu.conftest import Built, faults_of, problem_items
 
 pytest.importorskip("torch", reason="torch is not installed: there is nothing to judge with")

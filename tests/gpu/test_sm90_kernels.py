@@ -14,7 +14,7 @@ from fa_tune.core.options import MachineOptions, Silent, WorkloadOptions
 from fa_tune.core.workload import DType
 from fa_tune.families.sm90.config import Order, Rescale, Scheduler, Sm90Config
 from fa_tune.families.sm90.constraints import constraints
-from fa_tune.families.sm90.sets import default_config
+from fa_tune.families.sm90.defaults import default_config
 from fa_tune.tune import single
 from tests.gpu.conftest import Built, faults_of
 from tests.gpu.test_kernels import awkward_items
@@ -39,6 +39,8 @@ def paths() -> list[Sm90Config]:
         replace(single, overlap=False, pingpong=False, mma_warpgroups=1),
         replace(single, overlap=False, dtype=DType.BF16),
         replace(single, rescale=Rescale.THRESHOLDED, B_c=176),
+        replace(single, splits=2),
+        replace(single, mma_warpgroups=1, pingpong=False, B_c=64, splits=8),
         static,
         replace(static, cross_tile_overlap=False, order=Order.LONGEST_FIRST),
         replace(static, stages=8, B_c=16, pingpong=False),

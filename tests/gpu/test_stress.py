@@ -21,7 +21,7 @@ from fa_tune.core import codec
 from fa_tune.core.model import Outcome
 from fa_tune.core.workload import DType, Workload
 from fa_tune.families.sm90.config import Order, Scheduler, Sm90Config
-from fa_tune.families.sm90.sets import default_config
+from fa_tune.families.sm90.defaults import default_config
 from fa_tune.operations.traits import Traits
 from fa_tune.workers.supervisor import run_items
 from tests.gpu.cases import Case, item_of

@@ -374,8 +374,8 @@ def key_of(workload: Workload) -> tuple[object, ...]:
 
     w, few = workload, workload.decode_shape
     sizes = (w.batch * w.kv_heads, w.seq_len_q)
-    if not few:
-        sizes = (nearest(w.batch * w.heads), nearest(w.seq_len_q))
+    if not few:  # their tiles are
+        sizes = (w.batch * w.heads, nearest(w.seq_len_q))
     return few, *sizes, w.heads // w.kv_heads, nearest(w.seq_len_kv), w.causal, w.bottom_right
 
 

@@ -68,7 +68,7 @@ def test_a_representative_is_near_and_stands_for_itself(workload: Workload) -> N
         (71, 1, 1, 8192, (1, 8192)),
         (71, 1, 36, 8192, (36, 8192)),
         (71, 1, 37, 8192, (64, 8192)),  # 2627 rows, which would count as 2272
-        (22, 22, 117, 8192, (256, 8192)),  # 2574 rows, which would count as 2048
+        (22, 22, 117, 8192, (128, 8192)),  # 2574 rows
         (2, 2, 91, 363, (256, 512)),  # which would count as a quarter as many queries as keys
         (2, 2, 90, 361, (90, 512)),  # which would count as 256
     ],

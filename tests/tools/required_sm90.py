@@ -19,7 +19,8 @@ from fa_tune.core.arch import parse_arch
 from fa_tune.core.workload import DType
 from fa_tune.families.fields import python_type
 from fa_tune.families.sm90.config import Sm90Config
-from fa_tune.families.sm90.sets import default_config, get_configs
+from fa_tune.families.sm90.defaults import default_config
+from fa_tune.families.sm90.sets import get_configs
 from fa_tune.operations.traits import Traits
 from tests.tools.covering import TRAIT_AXES, Axes, Space, Value, covering_array
 

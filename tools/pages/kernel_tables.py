@@ -9,7 +9,7 @@ from typing import Any
 from fa_tune import families
 from fa_tune.core.arch import limits
 from fa_tune.core.workload import BACKWARD, DType, Workload
-from fa_tune.families.sm90.sets import default_config
+from fa_tune.families.sm90.defaults import default_config
 from recorded_files import table
 
 USUAL = (1, 1, 1, 4096, 4096)  # of a workload

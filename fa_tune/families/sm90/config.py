@@ -28,6 +28,9 @@ PANEL_COLUMNS = 64  # 128 bytes, the widest swizzle
 BARRIER_BYTES = 8
 SCRATCH_BYTES = 8
 CORRECTION_BYTES = 16  # how many corrections each warp of a warpgroup made
+FP32_BYTES = 4
+MAX_SPLITS = 8  # CTAs, on every device
+ROW_PART_BYTES = 8  # of each row, with splits: a maximum and a sum
 TILE_SLOTS = 2  # tiles that the producer may be ahead
 TILE_SLOT_BYTES = 16  # a tile as the producer passes it on
 # Registers per thread that accumulators and operands may take, by consumer warpgroups and CTAs per
@@ -51,6 +54,11 @@ ENTRY_OVERHEAD = 30
 def chosen_as(d_head: int) -> int:
     """The head dimension whose choices one has: below 64, as wide as a panel, those of 64."""
     return max(d_head, PANEL_COLUMNS)
+
+
+def _in_panels(columns: int) -> int:
+    """Columns of the whole panels that hold so many."""
+    return -(-columns // PANEL_COLUMNS) * PANEL_COLUMNS
 
 
 class Rescale(IntEnum):
@@ -164,6 +172,7 @@ class Sm90Config(ConfigBase):
         "that grow steadily are those of a sample",
         later=True,
     )
+    splits: int = number_field("splits", 1, "CTAs of a cluster, which divide the keys of a tile")
 
     def kernel_name(self) -> str:
         """The kernel template's name."""
@@ -207,11 +216,7 @@ class Sm90Config(ConfigBase):
     @property
     def smem_bytes(self) -> int:
         """Dynamic shared memory: kernels/sm90/fwd/shared_memory.cuh, SharedMemory."""
-        columns_k, columns_v = (
-            -(-d // PANEL_COLUMNS) * PANEL_COLUMNS for d in (self.d_head, self.d_v)
-        )
-        q = self.q_stages * self.B_r * max(columns_k, columns_v)
-        kv = self.stages * self.B_c * (columns_k + columns_v)
+        q = self.q_stages * self.B_r * max(map(_in_panels, (self.d_head, self.d_v)))
         # One panel of O, of which the next tile's Q has taken the place.
         o = self.B_r * PANEL_COLUMNS if self.o_apart else 0
         slots = TILE_SLOTS if self.persistent else 0
@@ -219,7 +224,20 @@ class Sm90Config(ConfigBase):
         small = slots * TILE_SLOT_BYTES + barriers * BARRIER_BYTES + SCRATCH_BYTES
         if self.rescale is Rescale.WATCHED_MAX:
             small += self.mma_warpgroups * CORRECTION_BYTES
-        return (q + kv + o) * self.dtype.size_bytes + small
+        if self.splits > 1:
+            small += self.B_r * ROW_PART_BYTES
+        return (q + o) * self.dtype.size_bytes + self.ring_bytes + small
+
+    @property
+    def ring_bytes(self) -> int:
+        """Shared memory of the rings of K and V."""
+        columns = _in_panels(self.d_head) + _in_panels(self.d_v)
+        return self.stages * self.B_c * columns * self.dtype.size_bytes
+
+    @property
+    def part_bytes(self) -> int:
+        """Of a tile of O in fp32, which a CTA of a cluster puts in the rings' place."""
+        return self.B_r * _in_panels(self.d_v) * FP32_BYTES
 
     @property
     def padded_d_v(self) -> int:

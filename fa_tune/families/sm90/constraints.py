@@ -10,6 +10,7 @@ from fa_tune.core.model import Rejected
 from fa_tune.families.constraints import Rule, broken_rule, not_exactly, smem_does_not_fit
 from fa_tune.families.sm90.config import (
     ENTRY_OVERHEAD,
+    MAX_SPLITS,
     MMA_K,
     REGISTER_BUDGET,
     Rescale,
@@ -119,6 +120,21 @@ CONSTRAINTS: tuple[Rule[Sm90Config], ...] = (
         "watched_max_has_a_next_tile",
         "watched_max needs a scheduler that gives a CTA several tiles",
         lambda c: c.rescale is not Rescale.WATCHED_MAX or c.persistent,
+    ),
+    (
+        "splits_in_range",
+        "splits must be between 1 and 8, CTAs of a cluster",
+        lambda c: 1 <= c.splits <= MAX_SPLITS,
+    ),
+    (
+        "splits_have_one_tile",
+        "splits are of one tile: no scheduler that gives a CTA several",
+        lambda c: c.splits == 1 or not c.persistent,
+    ),
+    (
+        "splits_have_room",
+        "splits need room for fp32 O of a tile where K and V are: more stages or B_c",
+        lambda c: c.splits == 1 or c.part_bytes <= c.ring_bytes,
     ),
 )
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fa_tune.core.arch import ArchLimits
+from fa_tune.core.arch import limits as arch_limits
+from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.workload import FORWARD, Workload
 from fa_tune.families import computed
 from fa_tune.families.plan import CallPlan, Grid, LaunchPlan
 from fa_tune.families.sm90 import constraints as rules
-from fa_tune.families.sm90 import names, sets
+from fa_tune.families.sm90 import defaults, few_tiles, names, sets
 from fa_tune.families.sm90.config import GROUP_ROWS, Scheduler, Sm90Config
 from fa_tune.families.template import TemplateFamily
 from fa_tune.operations.forward.cases import example
 from fa_tune.operations.traits import Traits
 
+HOPPER = arch_limits((9, 0))
 COUNTER_BYTES = 8  # of the dynamic scheduler: kernels/common/problem.cuh, SchedulerCounters
 # Copies of Q and O end where the rows do, and the log-sum-exp is wanted for every row: any number
 # of queries is a whole one.
@@ -36,19 +39,29 @@ class Sm90Family(TemplateFamily[Sm90Config]):
     configs = staticmethod(sets.get_configs)
     tune_rejection = staticmethod(sets.tune_rejection)
     constraints = staticmethod(rules.constraints)
-    default_config = staticmethod(sets.default_config)
+    default_config = staticmethod(defaults.default_config)
 
     def compile_arch(self, limits: ArchLimits) -> str:
         return f"{limits.arch}a"
 
     def suits(self, workload: Workload, config: Sm90Config | None = None) -> bool:
-        """Small tiles where queries are few."""
-        few = config is None or sets.suits_queries(config, workload.seq_len_q)
-        return few and super().suits(workload, config)
+        """Small tiles where queries are few, one tile for a CTA or a cluster where tiles are."""
+        if config is not None:
+            few = few_tiles.suits(config, workload, HOPPER.multiprocessors)
+            if not few or not defaults.suits_queries(config, workload.seq_len_q):
+                return False
+        return super().suits(workload, config)
+
+    def traits(self, config: Sm90Config, workload: Workload, *, lse: bool = False) -> str:
+        """Raises InvalidConfig also for splits of a packed batch."""
+        if config.splits > 1 and workload.packed:
+            raise InvalidConfig(f"splits of {self.name} compute no packed batch: {workload.key}")
+        return super().traits(config, workload, lse=lse)
 
     def default_for(self, workload: Workload, limits: ArchLimits) -> Sm90Config:
-        """As `default_config`, with another tile or maxima where that is faster."""
-        return sets.default_for(workload)
+        """As `default_config`, with another tile or maxima where that is faster; with few tiles for
+        the device, one for each CTA or cluster."""
+        return few_tiles.faster(defaults.default_for(workload), workload, limits.multiprocessors)
 
     def carries_over(
         self,
@@ -57,9 +70,9 @@ class Sm90Family(TemplateFamily[Sm90Config]):
         requested: Workload,
         limits: ArchLimits | None = None,
     ) -> bool:
-        """Where defaults have the same tile."""
-        defaults = map(sets.default_for, (measured, requested))
-        return len({(c.B_r, c.B_c) for c in defaults}) == 1
+        """Where defaults have the same tile, of which as many CTAs divide the keys."""
+        defaults = (self.default_for(w, limits or HOPPER) for w in (measured, requested))
+        return len({(c.B_r, c.B_c, c.splits) for c in defaults}) == 1
 
     def plan(self, config: Sm90Config, traits: str, arch: str) -> CallPlan:
         launch = LaunchPlan(
@@ -68,6 +81,7 @@ class Sm90Family(TemplateFamily[Sm90Config]):
             tile_rows=config.B_r,
             ctas_per_sm=config.min_ctas_per_sm,
             threads=config.threads,
+            cluster_x=config.splits,
             dynamic_smem_bytes=config.smem_bytes,
             q_box_rows=GROUP_ROWS,
             kv_box_rows=config.B_c,

@@ -1,4 +1,4 @@
-"""The named sets of the `sm90` family, its defaults, and what is not worth a place in `tune`.
+"""The named sets of the `sm90` family, and what is not worth a place in `tune`.
 
 fast    what was fastest somewhere in measurements on an H200, or close to it
 tune    tiles that may win somewhere, with the schedulers, orders and rescale policies that may
@@ -11,36 +11,28 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
 from typing import Any
 
-from fa_tune import operations
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.model import Rejected
-from fa_tune.core.workload import DType, Workload
+from fa_tune.core.workload import DType
 from fa_tune.families.axes import Axes, expand
+from fa_tune.families.sm90 import few_tiles
 from fa_tune.families.sm90.config import Order, Rescale, Scheduler, Sm90Config, chosen_as
-from fa_tune.families.sm90.constraints import holds_d_head, holds_d_v
+from fa_tune.families.sm90.defaults import (
+    default_config,
+    has_small_v,
+    kind_of,
+    single_loop,
+    tiles_of,
+)
 from fa_tune.families.sm90.names import parse
 
 ALLOWED_KEYS = "fast, tune, all, prog, or one config's short form"
 TUNE_DTYPES = (DType.BF16, DType.FP16)
 PROGRESSION_DTYPES = (DType.FP16,)
 
-Tiles = tuple[tuple[int, int, int], ...]
 Listed = tuple[tuple[str, str], ...]
-
-# (consumer warpgroups, B_c, CTAs per multiprocessor) by d_head, the default's first.  Others have
-# those of the next larger one.
-TILES: dict[int, Tiles] = {
-    64: ((3, 128, 1), (3, 96, 1), (2, 128, 1), (4, 64, 1), (1, 96, 3), (1, 64, 3)),
-    80: ((2, 128, 1), (3, 112, 1), (3, 96, 1)),
-    96: ((2, 128, 1), (3, 96, 1), (2, 144, 1)),
-    112: ((2, 128, 1), (3, 96, 1), (2, 144, 1)),
-    128: ((2, 128, 1), (2, 144, 1), (2, 112, 1), (3, 80, 1), (3, 64, 1)),
-    192: ((2, 80, 1), (2, 96, 1), (2, 112, 1)),
-    256: ((2, 64, 1), (2, 80, 1)),
-}
 
 PROGRESSION = (
     "sm90(FP16, 128, 64x128): stages_2",
@@ -75,10 +67,6 @@ _ADAPTIVE = f"{_BEST}+adaptive_max"
 _APART_ADAPTIVE = f"{_APART}+adaptive_max"
 _BOTH = f"{_TURNS}+adaptive_max"
 
-# With these heads a causal mask's blocks go through the loop of the others: a quarter less code,
-# 1 % faster, and 2 % slower with other heads or with adaptive_max (docs/kernel-sm90.md).
-SINGLE_LOOP_HEADS = (64, 256)
-
 # (tile, words) by d_head.
 FAST: dict[int, Listed] = {
     64: (
@@ -101,11 +89,18 @@ FAST: dict[int, Listed] = {
         *(("64x64", words) for words in (_PAIR, f"{_PAIR}+{_EARLY}")),
         *(("128x64", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
     ),
-    # 192x96 is 5 % faster on long sequences, but keeps a word of a thread in local memory.
-    96: (*(("128x128", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),),
-    112: (
+    # 192x96 is 3 % faster, but keeps a word of a thread in local memory.
+    96: (
+        *(("192x80", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
         *(("128x128", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
+        *(("64x64", words) for words in (_PAIR, f"{_PAIR}+{_EARLY}")),
+        *(("128x64", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
+    ),
+    112: (
         *(("192x96", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
+        *(("128x128", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
+        *(("64x64", words) for words in (_PAIR, f"{_PAIR}+{_EARLY}")),
+        *(("128x64", words) for words in (_BEST, f"{_BEST}+{_EARLY}")),
     ),
     128: (
         *(("128x128", words) for words in (_BOTH, f"{_BOTH}+{_EARLY}", _TURNS)),
@@ -131,9 +126,6 @@ FAST: dict[int, Listed] = {
 }
 
 
-# With V of at most 128 columns where Q and K have more, up to 192.  128x112 was behind on an H200
-# at every length.
-TILES_192_128: Tiles = ((2, 128, 1), (2, 64, 1), (2, 96, 1), (3, 80, 1), (3, 64, 1))
 FAST_192_128: Listed = (
     *(("128x128", words) for words in (_APART, f"{_APART}+{_EARLY}", f"{_APART}+rows_in_turn")),
     # Up to lengths of 2048.
@@ -145,159 +137,11 @@ FAST_192_128: Listed = (
 )
 
 
-def _has_small_v(d_head: int, d_head_v: int) -> bool:
-    """Whether V has at most 128 columns where Q and K have more, up to 192."""
-    return (d_head_v or d_head) <= 128 < d_head <= 192
-
-
-def _tiles(d_head: int, d_head_v: int) -> tuple[Tiles, Listed]:
-    """The tiles and the fast configs for head dimensions, both empty without any.  V of another
-    one than Q and K: those of the larger, which fit as well, where they have none of their own."""
-    d_v = d_head_v or d_head
-    if not holds_d_head(d_head) or not holds_d_v(d_v):
-        return (), ()
-    if _has_small_v(d_head, d_head_v):
-        return TILES_192_128, FAST_192_128
-    key = min(d for d in TILES if d >= max(d_head, d_v))
-    return TILES[key], FAST[key]
-
-
-def _single_loop(config: Sm90Config) -> bool:
-    """What is usual for such a config."""
-    c = config
-    equal = c.d_head_v in (0, c.d_head)
-    stale = c.rescale is Rescale.STALE_MAX and not c.adaptive_max
-    return equal and chosen_as(c.d_head) in SINGLE_LOOP_HEADS and stale
-
-
-def default_config(d_head: int, dtype: DType, *, d_head_v: int = 0) -> Sm90Config:
-    """What was fastest or near it on an H200 at every length, with a mask and without.  For
-    head dimensions that have no tiles, a config that the constraints refuse."""
-    warpgroups, keys, _ = (_tiles(d_head, d_head_v)[0] or ((2, 64, 1),))[0]
-    small_v = _has_small_v(d_head, d_head_v)
-    roomy = max(d_head, d_head_v) <= 192 and not small_v
-    alike, kind = d_head_v in (0, d_head), chosen_as(d_head)
-    config = Sm90Config(
-        dtype,
-        d_head,
-        warpgroups,
-        keys,
-        stages=2,
-        q_stages=2 if roomy else 1,
-        pingpong=True,
-        overlap=True,
-        cross_tile_overlap=roomy or small_v,
-        rescale=Rescale.STALE_MAX,
-        scheduler=Scheduler.DYNAMIC,
-        order=Order.LONGEST_FIRST,
-        early_test_wait=not small_v and (not alike or kind not in (64, 128, 192)),
-        d_head_v=d_head_v,
-        rows_in_turn=alike and d_head == 128,
-        adaptive_max=alike and kind in (64, 128),
-    )
-    return replace(config, single_loop=_single_loop(config))
-
-
-# Other tiles than the usual one, by d_head: consumer warpgroups, B_c, CTAs on a multiprocessor, and
-# how many times as long a row and a key of them take.
-SMALL_TILE = (1, 64, 3)  # fewer keys that no query sees; CTAs take turns
-SHORT_TILE, NARROW_TILE = (1, 64, 2), (2, 64, 1)  # above d_head 64, where few queries are
-FEW_QUERIES = 128  # for them
-UNEVEN = 40  # and 56: rows of no whole sectors of 32 bytes, which take long to load: larger tiles
-OTHER_TILES = {
-    UNEVEN: (((4, 64, 1), 1.06), ((2, 128, 1), 1.3), (SMALL_TILE, 2.0)),
-    64: (((4, 64, 1), 1.06), (SMALL_TILE, 1.25)),
-    80: (((3, 80, 1), 1.04), (SHORT_TILE, 1.4), (NARROW_TILE, 1.13)),
-    128: (((3, 80, 1), 1.04), (SHORT_TILE, 1.4), (NARROW_TILE, 1.13)),
-}
-MULTIPROCESSORS = 132  # of the boards that the defaults were measured on
-LEAST_WATCHED = 1024  # keys, with a causal mask
-NARROW = 1024  # keys of a window, up to which the small tile was measured
-
-
-def default_for(workload: Workload) -> Sm90Config:
-    """`default_config`, or what is faster for such sizes, windows and types of elements."""
-    w = workload
-    if w.packed and (w.total_q, w.total_kv) == (w.batch * w.seq_len_q, w.batch * w.seq_len_kv):
-        # No sequence is shorter than the longest.
-        w = w.dense(w.batch, w.seq_len_q, w.seq_len_kv)
-    usual = default_config(w.d_head, w.dtype, d_head_v=w.d_head_v)
-    if w.d_head_v or w.packed or w.cached:
-        return usual
-    if w.d_head <= 64 and _sees_few_keys(w):
-        return _with_tile(usual, w, SMALL_TILE)
-    if not w.is_plain:
-        return usual
-    if w.d_head == 256:
-        apart = replace(usual, cross_tile_overlap=True, early_test_wait=False, adaptive_max=True)
-        return replace(apart, single_loop=_single_loop(apart))
-    return _watched(_by_tiles(usual, w), w)
-
-
-def _watched(config: Sm90Config, w: Workload) -> Sm90Config:
-    """With watched_max, without which cuDNN is faster where keys are far above the others; it costs
-    other inputs at most 2.2 %, with a causal mask and d_head 64.  bf16 has room for such keys."""
-    if w.dtype is not DType.FP16 or w.windowed or not config.adaptive_max:
-        return config
-    if w.causal and w.seq_len_kv < LEAST_WATCHED:
-        return config
-    return replace(config, rescale=Rescale.WATCHED_MAX)
-
-
-def _sees_few_keys(w: Workload) -> bool:
-    """Whether a window bounds both sides, at most NARROW keys in all, with no other change of
-    scores, whose registers the small tile may lack."""
-    changed = w.softcap is not None or w.alibi or w.score_hook is not None
-    right = 0 if w.causal else w.window_right
-    if w.window_left is None or right is None or changed:
-        return False
-    return w.window_left + 1 + right <= NARROW
-
-
-def _by_tiles(usual: Sm90Config, w: Workload) -> Sm90Config:
-    """With the tile that takes least time by the rows and keys that it visits."""
-    costs = {usual: _visited(usual, w)}
-    uneven = w.d_head < 64 and w.d_head % 16 != 0
-    kind = UNEVEN if uneven else chosen_as(usual.padded_d_v)
-    for tile, cost in OTHER_TILES.get(kind, ()):
-        config = _with_tile(usual, w, tile)
-        if suits_queries(config, w.seq_len_q):
-            costs[config] = cost * _visited(config, w)
-    return min(costs, key=costs.__getitem__)
-
-
-def suits_queries(config: Sm90Config, queries: int) -> bool:
-    """Whether there are so few queries, if the tile is one for few."""
-    tile = config.mma_warpgroups, config.B_c, config.min_ctas_per_sm
-    small = 64 < config.d_head <= 128 and tile in (SHORT_TILE, NARROW_TILE)
-    return queries <= FEW_QUERIES or not small
-
-
-def _with_tile(usual: Sm90Config, w: Workload, tile: tuple[int, int, int]) -> Sm90Config:
-    """First maxima that look at other rows stay with four warpgroups alone, and not in fp16 with a
-    mask, where they cost peaked inputs more than they give others."""
-    warpgroups, keys, ctas = tile
-    config = replace(
-        usual,
-        mma_warpgroups=warpgroups,
-        B_c=keys,
-        min_ctas_per_sm=ctas,
-        pingpong=warpgroups > 1,
-        rows_in_turn=False,
-        adaptive_max=warpgroups == 4 and not (w.causal and w.dtype is DType.FP16),
-    )
-    return replace(config, single_loop=_single_loop(config))
-
-
-def _visited(config: Sm90Config, w: Workload) -> float:
-    """Rows times keys of the tiles that the busiest multiprocessor does: its share of all, the
-    longest first, if they differ."""
-    tiles = w.batch * w.heads * ceil(w.seq_len_q / config.B_r)
-    blocks = ceil(w.seq_len_kv / config.B_c)
-    if not w.causal:
-        return ceil(tiles / MULTIPROCESSORS) * blocks * config.B_r * config.B_c
-    visited = w.batch * w.heads * operations.get(w.op).visited_tiles(w, config.B_r, config.B_c)
-    return max(visited / MULTIPROCESSORS, blocks) * config.B_r * config.B_c
+def _listed(d_head: int, d_head_v: int) -> Listed:
+    """The fast configs for head dimensions, none where the family has no tiles."""
+    if not tiles_of(d_head, d_head_v):
+        return ()
+    return FAST_192_128 if has_small_v(d_head, d_head_v) else FAST[kind_of(d_head, d_head_v)]
 
 
 @dataclass(frozen=True)
@@ -331,7 +175,7 @@ TUNE_RULES = (
         lambda c: (
             c.stages > 2
             and (
-                (c.mma_warpgroups < 3 and not _has_small_v(c.d_head, c.d_head_v))
+                (c.mma_warpgroups < 3 and not has_small_v(c.d_head, c.d_head_v))
                 or c.rescale is Rescale.EACH_BLOCK
             )
         ),
@@ -360,7 +204,7 @@ TUNE_RULES = (
         "single_loop_by_d_head",
         "one loop for all blocks was faster with d_head 64 and 256, and slower with 128 and 192, "
         "and with adaptive_max",
-        lambda c: c.single_loop != _single_loop(c),
+        lambda c: c.single_loop != single_loop(c),
     ),
     TuneRule(
         "rows_in_turn_where_it_won",
@@ -369,7 +213,7 @@ TUNE_RULES = (
         lambda c: (
             c.rows_in_turn
             and _tile_and_policy(c) != _ROWS_IN_TURN
-            and not _has_small_v(c.d_head, c.d_head_v)
+            and not has_small_v(c.d_head, c.d_head_v)
         ),
     ),
     TuneRule(
@@ -404,8 +248,8 @@ def get_tune_configs(
     dtypes: Sequence[DType] = TUNE_DTYPES, *, d_head: int = 128, d_head_v: int = 0
 ) -> list[Sm90Config]:
     """The `tune` set; empty for head dimensions that the family has no tiles for."""
-    tiles, _ = _tiles(d_head, d_head_v)
-    least_q = 1 if _has_small_v(d_head, d_head_v) else 2  # tiles of Q with cross_tile_overlap
+    tiles = tiles_of(d_head, d_head_v)
+    least_q = 1 if has_small_v(d_head, d_head_v) else 2  # tiles of Q with cross_tile_overlap
     axes: dict[str, Sequence[Any]] = {
         "dtype": dtypes,
         "d_head": (d_head,),
@@ -463,13 +307,17 @@ def get_fast_configs(
     dtypes: Sequence[DType] = TUNE_DTYPES, *, d_head: int = 128, d_head_v: int = 0
 ) -> list[Sm90Config]:
     """The `fast` set; empty for head dimensions that the family has no tiles for."""
-    _, listed = _tiles(d_head, d_head_v)
+    listed = _listed(d_head, d_head_v)
     written = (
         parse(f"sm90({dtype.name}, {d_head}, {tile}): {words}")
         for dtype, (tile, words) in itertools.product(dtypes, listed)
     )
-    given = (replace(c, d_head_v=d_head_v) for c in written)
-    return [replace(c, single_loop=_single_loop(c)) for c in given]
+    given = [replace(c, d_head_v=d_head_v) for c in written]
+    found = [replace(c, single_loop=single_loop(c)) for c in given]
+    if found and d_head_v in (0, d_head):
+        usual = (default_config(d_head, dtype, d_head_v=d_head_v) for dtype in dtypes)
+        found += itertools.chain.from_iterable(map(few_tiles.candidates, usual))
+    return found
 
 
 def get_configs(

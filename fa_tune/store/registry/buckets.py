@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import ceil
 
-from fa_tune.core.workload import Workload
+from fa_tune.core.workload import BACKWARD, Workload
+
+BLOCK, FEW_BLOCKS = 64, 1024  # rows or keys, which tiles are multiples of; of few tiles
 
 
 def representative(workload: Workload) -> Workload:
     """The workload that stands for all of its bucket: batch·heads and lengths are the nearest
     powers of two in doublings, the heads one group.  So growing lengths need a choice per
-    doubling.  Of few rows the keys alone are counted so: which kernel is fast hangs on how many
+    doubling.  Of few tiles batch·heads is counted as it is: of one more than can run at a time
+    all would take twice as long.  Of few rows the keys alone are counted so: which kernel is fast hangs on how many
     tiles there are for each multiprocessor, and a cluster for each tile that all run at a time may
     wait for one another with a few tiles more.  Few rows stay few and many many, since these want
     other kernels, and one sequence with a cache stays one and several several, since the length of
@@ -22,7 +26,8 @@ def representative(workload: Workload) -> Workload:
     if workload.decode_shape:
         batch, q = workload.batch * workload.kv_heads, workload.seq_len_q
     else:
-        work = 1 << _nearest_log2(workload.batch * workload.heads)
+        exact = workload.batch * workload.heads
+        work = exact if _has_few_tiles(workload) else 1 << _nearest_log2(exact)
         least = min(workload.batch, 2) if workload.cached else 1
         batch, q = max(least, work // group), 1 << _nearest_log2(workload.seq_len_q)
     kv_heads = 1
@@ -41,6 +46,15 @@ def representative(workload: Workload) -> Workload:
         grows = "seq_len_kv" if workload.decode_shape else "seq_len_q"
         found = replace(found, **{grows: 2 * getattr(found, grows)})
     return found
+
+
+def _has_few_tiles(workload: Workload) -> bool:
+    """Whether a default may divide the work of a tile among several CTAs: tiles of queries, in a
+    backward pass of keys."""
+    w = workload
+    backward = w.op == BACKWARD
+    heads, length = (w.kv_heads, w.seq_len_kv) if backward else (w.heads, w.seq_len_q)
+    return not w.cached and w.batch * heads * ceil(length / BLOCK) <= FEW_BLOCKS
 
 
 def _representative_packed(workload: Workload, group: int) -> Workload:

@@ -68,6 +68,8 @@ struct Sm90Config {
     // with stale_max or watched_max, first maxima look at the warp's other rows, and maxima that
     // grow steadily are those of a sample
     bool adaptive_max = false;
+    // CTAs of a cluster, which divide the keys of a tile
+    int splits = 1;
 
     // Whether O leaves by a place of its own, because Q of the next tile comes before O is there.
     FA_HOST_DEVICE constexpr bool o_apart() const { return cross_tile_overlap && q_stages == 1; }
@@ -134,7 +136,10 @@ struct Sm90Config {
         if (rows_in_turn != other.rows_in_turn) {
             return rows_in_turn < other.rows_in_turn;
         }
-        return adaptive_max < other.adaptive_max;
+        if (adaptive_max != other.adaptive_max) {
+            return adaptive_max < other.adaptive_max;
+        }
+        return splits < other.splits;
     }
 };
 

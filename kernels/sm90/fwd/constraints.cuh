@@ -2,7 +2,7 @@
 // them before compiling, with the same sentences.
 #pragma once
 
-#include "sm90/fwd/config.cuh"
+#include "sm90/fwd/shared_memory.cuh"
 
 namespace fa_tune::sm90 {
 
@@ -52,6 +52,12 @@ struct Constraints {
                   "d_head_v + 3 B_c of at most 704, as maxima that come first do");
     static_assert(CFG.rescale != Rescale::WATCHED_MAX || CFG.scheduler != Scheduler::SINGLE,
                   "watched_max needs a scheduler that gives a CTA several tiles");
+    static_assert(CFG.splits >= 1 && CFG.splits <= 8,
+                  "splits must be between 1 and 8, CTAs of a cluster");
+    static_assert(CFG.splits == 1 || CFG.scheduler == Scheduler::SINGLE,
+                  "splits are of one tile: no scheduler that gives a CTA several");
+    static_assert(CFG.splits == 1 || SharedMemory<CFG>::kPartBytes <= SharedMemory<CFG>::kRingBytes,
+                  "splits need room for fp32 O of a tile where K and V are: more stages or B_c");
 };
 
 }  // namespace fa_tune::sm90

@@ -76,18 +76,27 @@ struct Consumer {
         if (CFG.pingpong && warpgroup == CFG.mma_warpgroups - 1) pass_turn_to(0);
         ConsumerTiles<CFG, TRAITS> tiles{{smem}};
         WorkTile tile = first;
+        if constexpr (CFG.splits > 1) {
+            const KeyBlocks own = own_blocks(tile, next_sequence);
+            if (own.first == own.end) {
+                return epilogue.template run_without_keys<Rows>(tile, next_sequence);
+            }
+        }
         begin_scores(tile, true);
         wait_scores(true);
         int unreleased = -1;  // a Q buffer from which O may still be on its way
         bool more;
         do {
             sequence = next_sequence;
-            if constexpr (kSkipsHidden) skip_hidden(last_block(tile));
+            if constexpr (kSkipsHidden) {
+                const int last = last_block(tile);
+                skip_hidden(CFG.splits == 1 ? last : max(last, lowest_block(tile)));
+            }
             if (kGivesQBack && block == 0) epilogue.give_q_back(q_slot());
             first_softmax(tile);
             if (unreleased >= 0) epilogue.release_q(unreleased);
             const int accumulate = mainloop(tile);
-            const int blocks = key_blocks<CFG, TRAITS>(p, tile, sequence) - block;
+            const int blocks = own_blocks(tile, sequence).end - block;
             if (CFG.o_apart() && !kGivesQBack) epilogue.give_q_back(q_slot());
             const WorkTile next = tiles.next(p, next_sequence);
             more = next.number >= 0;
@@ -130,7 +139,7 @@ struct Consumer {
 
     // All blocks but the first; returns whether there was one, that is, whether O has begun.
     __device__ __forceinline__ int mainloop(const WorkTile& tile) {
-        if constexpr (TRAITS.window) {
+        if constexpr (TRAITS.window || CFG.splits > 1) {
             return windowed_mainloop(tile);
         } else {
             return whole_mainloop(tile);
@@ -170,12 +179,11 @@ struct Consumer {
         return accumulate;
     }
 
-    // The same with a window: blocks with a mask, then without, then with one.
+    // The same with a window, or of a cluster: blocks with a mask, then without, then with one.
     __device__ __forceinline__ int windowed_mainloop(const WorkTile& tile) {
         const int first_row = this->first_row(tile);
-        const int last = first_key_block<CFG, TRAITS>(p, tile, sequence,
-                                                      key_blocks<CFG, TRAITS>(p, tile, sequence));
-        const int whole = max(last, first_whole_block(tile));
+        const int last = lowest_block(tile);
+        const int whole = TRAITS.window ? max(last, first_whole_block(tile)) : last;
         const int unmasked = max(last, TRAITS.causal ? unmasked_blocks(tile) : block);
         int accumulate = 0;
         if constexpr (kSingleLoop) {
@@ -289,7 +297,7 @@ struct Consumer {
     // The tile's first scores.  Without a tile those of whatever is in shared memory, for a branch
     // around wgmma would make the compiler wait for each of them.
     __device__ __forceinline__ void begin_scores(const WorkTile& tile, bool valid) {
-        block = key_blocks<CFG, TRAITS>(p, tile, next_sequence) - 1;
+        block = own_blocks(tile, next_sequence).end - 1;
         if (valid) {
             ptx::mbarrier_wait(smem.q_full(q_slot()), q_ring.parity);
             k.wait();
@@ -529,6 +537,23 @@ struct Consumer {
 
     __device__ __forceinline__ int first_row(const WorkTile& tile) const {
         return sm90::first_row<CFG>(tile, warpgroup);
+    }
+
+    // What the CTA visits; without a cluster `first` is not said.
+    __device__ __forceinline__ KeyBlocks own_blocks(const WorkTile& tile,
+                                                    const Sequence<TRAITS.packed>& sequence) const {
+        if constexpr (CFG.splits > 1) {
+            return key_blocks_of_cta<CFG, TRAITS>(p, tile, sequence);
+        } else {
+            return {0, key_blocks<CFG, TRAITS>(p, tile, sequence)};
+        }
+    }
+
+    // The last block that the CTA visits, with a window or a cluster.
+    __device__ __forceinline__ int lowest_block(const WorkTile& tile) const {
+        if constexpr (CFG.splits > 1) return own_blocks(tile, sequence).first;
+        return first_key_block<CFG, TRAITS>(p, tile, sequence,
+                                            key_blocks<CFG, TRAITS>(p, tile, sequence));
     }
 
     // Key blocks below this one are seen whole by all rows of the warpgroup.

@@ -17,6 +17,7 @@
 #include "ptx/mbarrier.cuh"
 #include "ptx/shared_words.cuh"
 #include "ptx/stmatrix.cuh"
+#include "sm90/fwd/cluster_output.cuh"
 #include "sm90/fwd/named_barriers.cuh"
 #include "sm90/fwd/params.cuh"
 #include "sm90/fwd/scheduler.cuh"
@@ -40,6 +41,7 @@ struct Epilogue {
                                         const Sequence<TRAITS.packed>& sequence, int slot,
                                         Softmax& softmax, float (&o)[kOutputs],
                                         const typename Softmax::TileFacts& facts) const {
+        if constexpr (CFG.splits > 1) return run_of_cluster(tile, sequence, softmax, o, facts);
         const int query = first_row<CFG>(tile, warpgroup) + 16 * warp + lane / 4;
         float inverse[2], log_sum_exp[2];
         bool empty[2];
@@ -80,6 +82,16 @@ struct Epilogue {
         }
     }
 
+    // Of a CTA of a cluster that has none of the tile's keys.
+    template <class Softmax>
+    __device__ __forceinline__ void run_without_keys(
+        const WorkTile& tile, const Sequence<TRAITS.packed>& sequence) const {
+        const ClusterOutput<CFG, TRAITS, Softmax> output{p, o_map, smem, warpgroup, warp, lane};
+        output.hand_over_nothing();
+        output.combine(tile, sequence);
+        wait();
+    }
+
     // With o_apart, by all lanes: the warp has read Q for the last time.
     __device__ __forceinline__ void give_q_back(int slot) const {
         if (lane == 0) ptx::mbarrier_arrive(smem.q_empty(slot));
@@ -99,6 +111,20 @@ struct Epilogue {
     }
 
   private:
+    template <class Softmax>
+    __device__ __forceinline__ void run_of_cluster(const WorkTile& tile,
+                                                   const Sequence<TRAITS.packed>& sequence,
+                                                   Softmax& softmax, const float (&o)[kOutputs],
+                                                   const typename Softmax::TileFacts& facts) const {
+        const ClusterOutput<CFG, TRAITS, Softmax> output{p, o_map, smem, warpgroup, warp, lane};
+        float inverse[2], log_sum_exp[2];
+        bool empty[2];
+        softmax.template finish<false>(o, inverse, log_sum_exp, empty, 0.f, facts);
+        const float sums[2] = {quad_sum(softmax.row_sum[0]), quad_sum(softmax.row_sum[1])};
+        output.hand_over(o, inverse, softmax.row_max, sums);
+        output.combine(tile, sequence);
+    }
+
     __device__ __forceinline__ void sync_warpgroup() const {
         ptx::bar_sync(static_cast<int>(NamedBarrier::EPILOGUE) + warpgroup, 128);
     }

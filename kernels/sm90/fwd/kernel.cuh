@@ -66,14 +66,15 @@ __device__ __forceinline__ void prepare(const SharedAddress<CFG>& smem, const pt
     }
 }
 
-// Block: 128 (1 + mma_warpgroups) threads.  A cluster of one CTA, as it was measured.
+// Block: 128 (1 + mma_warpgroups) threads.
 template <Sm90Config CFG, WorkloadTraits TRAITS>
 __global__ void __launch_bounds__(128 * (1 + CFG.mma_warpgroups), CFG.min_ctas_per_sm)
-    __cluster_dims__(1, 1, 1) sm90_forward_kernel(const __grid_constant__ ptx::TensorMap q_map,
-                                                  const __grid_constant__ ptx::TensorMap k_map,
-                                                  const __grid_constant__ ptx::TensorMap v_map,
-                                                  const __grid_constant__ ptx::TensorMap o_map,
-                                                  const __grid_constant__ ForwardParams params) {
+    __cluster_dims__(CFG.splits, 1, 1)
+        sm90_forward_kernel(const __grid_constant__ ptx::TensorMap q_map,
+                            const __grid_constant__ ptx::TensorMap k_map,
+                            const __grid_constant__ ptx::TensorMap v_map,
+                            const __grid_constant__ ptx::TensorMap o_map,
+                            const __grid_constant__ ForwardParams params) {
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     constexpr Constraints<CFG> kConstraints{};
     (void)kConstraints;
@@ -115,12 +116,21 @@ __global__ void __launch_bounds__(128 * (1 + CFG.mma_warpgroups), CFG.min_ctas_p
     } else {
         prepare<CFG>(smem, q_map, k_map, v_map, o_map);
         // Its divisions take as long as the barriers.
-        const WorkTile first = Order{params}.decode(blockIdx.x);
+        const WorkTile first = Order{params}.decode(blockIdx.x / CFG.splits);
         __syncthreads();
         if (warp < 4) {
             if constexpr (Registers::kSplit) ptx::setmaxnreg_dec<Registers::kProducer>();
             if (warp == 0 && ptx::elect_sync()) {
-                Producer<CFG, TRAITS>{params, q_map, k_map, v_map, smem}.run(first);
+                Producer<CFG, TRAITS> producer{params, q_map, k_map, v_map, smem};
+                if constexpr (CFG.splits > 1) {
+                    producer.run_share(first);
+                } else {
+                    producer.run(first);
+                }
+            }
+            if constexpr (CFG.splits > 1) {
+                meet_cluster();
+                meet_cluster();
             }
         } else {
             if constexpr (Registers::kSplit) ptx::setmaxnreg_inc<Registers::kConsumer>();

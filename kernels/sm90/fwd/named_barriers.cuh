@@ -13,6 +13,7 @@ enum class NamedBarrier : int {
     INITIALISED = 11,
     BEGIN = 12,
     FOUND = 13,
+    DIVIDED = 14,  // all consumers of a CTA of a cluster, when they have no more keys
 };
 
 }  // namespace fa_tune::sm90

@@ -53,6 +53,23 @@ struct Producer {
         tiles.release_counters();
     }
 
+    // The keys of a CTA of a cluster, which has one tile.
+    __device__ __forceinline__ void run_share(const WorkTile& tile) {
+        constexpr Sequence<TRAITS.packed> sequence{};
+        const KeyBlocks blocks = key_blocks_of_cta<CFG, TRAITS>(p, tile, sequence);
+        if (blocks.first == blocks.end) return;
+        const int kv_head = tile.head / p.heads_per_kv;
+        int block = blocks.end - 1;
+        load_k(block, kv_head, tile.batch, sequence);
+        load_q(tile, sequence);
+#pragma unroll 1
+        for (; block > blocks.first; --block) {
+            load_k(block - 1, kv_head, tile.batch, sequence);
+            load_v(block, kv_head, tile.batch, sequence);
+        }
+        load_v(block, kv_head, tile.batch, sequence);
+    }
+
     // The same of a packed batch: the next tile is found before the last load, which has to wait
     // for room, so that the search costs no time, and the one after a short one is asked for then.
     // `first`: that of PackedBeginning, who says when it is right.

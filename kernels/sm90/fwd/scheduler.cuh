@@ -20,6 +20,7 @@
 #include "common/sequence.cuh"
 #include "common/work_tile.cuh"
 #include "ptx/bar.cuh"
+#include "ptx/cluster.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/shared_words.cuh"
 #include "sm90/fwd/config.cuh"
@@ -291,6 +292,21 @@ __device__ __forceinline__ int first_key_block(const ForwardParams& p, const Wor
                                                const Sequence<TRAITS.packed>& sequence, int end) {
     const int key = first_key_seen(first_row<CFG>(tile, 0), sequence.first_diagonal(p));
     return min(end - 1, max(0, key) / CFG.B_c);
+}
+
+// Key blocks of a tile, from end - 1 down to first.
+struct KeyBlocks {
+    int first, end;
+};
+
+// Those of a CTA of a cluster, which may be none.
+template <Sm90Config CFG, WorkloadTraits TRAITS>
+__device__ __forceinline__ KeyBlocks key_blocks_of_cta(const ForwardParams& p, const WorkTile& tile,
+                                                       const Sequence<TRAITS.packed>& sequence) {
+    const int end = key_blocks<CFG, TRAITS>(p, tile, sequence);
+    const int first = TRAITS.window ? first_key_block<CFG, TRAITS>(p, tile, sequence, end) : 0;
+    const int blocks = end - first, rank = ptx::cluster_rank();
+    return {first + blocks * rank / CFG.splits, first + blocks * (rank + 1) / CFG.splits};
 }
 
 }  // namespace fa_tune::sm90

@@ -50,11 +50,17 @@ struct SharedMemory {
         unsigned char bytes[OTile::kPanelBytes];
     };
     static constexpr int kQBytes = QTile::kBytes > OTile::kBytes ? QTile::kBytes : OTile::kBytes;
+    static constexpr int kRingBytes = CFG.stages * (KBlock::kBytes + VBlock::kBytes);
+    // Of O in fp32, which a CTA of a cluster puts in the rings' place.
+    static constexpr int kPartBytes = CFG.mma_warpgroups * OTile::kPanels * 64 * 256;
     // Types of their own: two empty members of one type would take a byte.
     struct FullBarrier : Mbarrier {};
     struct EmptyBarrier : Mbarrier {};
     struct Corrections {
         int of_warp[4];  // 16 bytes behind a multiple of 16
+    };
+    struct RowPart {
+        float row_max, row_sum;  // by the keys of a CTA of a cluster
     };
     static constexpr bool kWatches = CFG.rescale == Rescale::WATCHED_MAX;
 
@@ -64,6 +70,7 @@ struct SharedMemory {
     [[no_unique_address]] Slots<OPanel, CFG.o_apart() ? CFG.mma_warpgroups : 0> o_panels;
     [[no_unique_address]] Slots<WorkTile, kWorkTileSlots> work_tiles;
     [[no_unique_address]] Slots<Corrections, kWatches ? CFG.mma_warpgroups : 0> corrections;
+    [[no_unique_address]] Slots < RowPart, (CFG.splits > 1) ? CFG.B_r() : 0 > row_parts;
     Mbarrier q_full[CFG.q_stages][CFG.mma_warpgroups];
     Mbarrier q_empty[CFG.q_stages][CFG.mma_warpgroups];
     Mbarrier k_full[CFG.stages];
@@ -116,6 +123,11 @@ struct SharedAddress {
     // Of a warpgroup, with watched_max.
     __device__ __forceinline__ unsigned corrections(int warpgroup) const {
         return base + offset_of(&Layout::corrections) + 16 * warpgroup;
+    }
+    // Of a row of the tile, with a cluster.
+    __device__ __forceinline__ unsigned row_part(int row) const {
+        return base + offset_of(&Layout::row_parts) +
+               static_cast<unsigned>(sizeof(typename Layout::RowPart)) * row;
     }
     __device__ __forceinline__ unsigned scratch() const {
         return base + offset_of(&Layout::scratch);

@@ -88,6 +88,15 @@ KERNELS = (
     ("(FP16, 112, 64, 64, 4): load_1_1_1_tiles+d_head_v_48", "ragged"),
     ("(FP16, 80, 128, 32, 8): async+eager+swizzled+load_1_1_1_tiles+opt_softmax+stages_2+rescale_8"
      "+pingpong+d_head_v_112", "causal+ragged+lse"),
+    # CTAs of a cluster divide the keys, of which some have none.
+    ("sm90(BF16, 64, 128x64): stages_2+pingpong+overlap+stale_max+adaptive_max+splits_2",
+     "causal+ragged+lse"),
+    ("sm90(FP16, 72, 64x48): stages_2+overlap+stale_max+splits_4", "ragged+lse+sink"),
+    ("sm90(BF16, 64, 192x64): stages_3+pingpong+overlap+exact_max+single_loop+splits_3",
+     "causal+ragged+window+lse"),
+    ("sm90(FP16, 128, 64x32): stages_4+splits_8", "causal+ragged+lse+softcap"),
+    ("sm90(FP16, 64, 128x32): stages_6+overlap+thresholded_rescale+d_head_v_128+splits_2",
+     "plain"),
 )  # fmt: skip
 
 

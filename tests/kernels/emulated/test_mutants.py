@@ -29,6 +29,8 @@ APART = (
 )
 ADAPTIVE = f"{ROWS}+adaptive_max"
 ONE = "sm90(FP16, 64, 64x64): stages_3+q_stages_2+overlap+cross_tile_overlap+dynamic"
+# CTAs of a cluster divide the keys of a tile; one of them has none of a tile of few.
+SPLITS = "sm90(FP16, 64, 128x64): stages_2+overlap+stale_max+splits_3"
 TURNS = (
     "(FP16, 64, 256, 64, 8): async+eager+swizzled+load_1_1_1_tiles+opt_softmax+stages_3+rescale_8"
     "+pingpong"
@@ -65,6 +67,7 @@ class Mutant:
 
 HANG = r"nobody can go on|more arrivals in a phase"
 ENDLESS = r"not done in"
+MEETS = "threads that disagree on how many meet"
 WRONG = r"error (nan|[\d.e+-]+) exceeds|other bits|two launches differ|not 0"
 MUTANTS = {
     "lanes part before a block that is skipped is given back": Mutant(
@@ -98,6 +101,22 @@ MUTANTS = {
     "a panel of O is written before the last one has left": Mutant(
         APART, "sm90/fwd/epilogue.cuh", r"wait\(\);(\s*if \(panel == 0\) tell_corrections)", r"\1",
         WRONG,
+    ),
+    "parts of O are read before they are there": Mutant(
+        SPLITS, "sm90/fwd/cluster_output.cuh", r"meet_cluster\(\);(\s*const float sink)", r"\1",
+        MEETS,
+    ),
+    "a CTA of a cluster ends before others have read its part": Mutant(
+        SPLITS, "sm90/fwd/cluster_output.cuh", r"(\}\s*)meet_cluster\(\);(\s*\}\s*private)",
+        r"\1\2", MEETS,
+    ),
+    "a block of keys is nobody's": Mutant(
+        SPLITS, "sm90/fwd/scheduler.cuh", r"blocks \* \(rank \+ 1\) / CFG\.splits",
+        "(blocks - 1) * (rank + 1) / CFG.splits", WRONG,
+    ),
+    "a row's parts weigh alike": Mutant(
+        SPLITS, "sm90/fwd/cluster_output.cuh",
+        r"part\[i\]\[1\] \* ptx::ex2_approx\(part\[i\]\[0\] - most\)", "1.f", WRONG,
     ),
     "the next tile is not waited for": Mutant(
         ONE, "sm90/fwd/scheduler.cuh",
