@@ -13,13 +13,15 @@ BLOCK, FEW_BLOCKS = 64, 1024  # rows or keys, which tiles are multiples of; of f
 def representative(workload: Workload) -> Workload:
     """The workload that stands for all of its bucket: batch·heads and lengths are the nearest
     powers of two in doublings, the heads one group.  So growing lengths need a choice per
-    doubling.  Of few tiles batch·heads is counted as it is: of one more than can run at a time
-    all would take twice as long.  Of few rows the keys alone are counted so: which kernel is fast hangs on how many
-    tiles there are for each multiprocessor, and a cluster for each tile that all run at a time may
-    wait for one another with a few tiles more.  Few rows stay few and many many, since these want
-    other kernels, and one sequence with a cache stays one and several several, since the length of
-    one is that of all its heads.  A bucket of csrc/torch/choices.cpp is part of one of these; there
-    are no caches."""
+    doubling.
+
+    Of few tiles batch·heads is counted as it is: of one more than can run at a time all would take
+    twice as long.  Of few rows the keys alone are counted so: which kernel is fast hangs on how
+    many tiles there are for each multiprocessor, and a cluster for each tile that all run at a time
+    may wait for one another with a few tiles more.  Few rows stay few and many many, since these
+    want other kernels, and one sequence with a cache stays one and several several, since the
+    length of one is that of all its heads.  A bucket of csrc/torch/choices.cpp is part of one of
+    these; there are no caches."""
     group = workload.heads // workload.kv_heads
     if workload.packed:
         return _representative_packed(workload, group)
