@@ -128,7 +128,7 @@ def _sm90(parts: list[str], words: list[str], d_head: int) -> Read:
         elif found in SM90_CHOICES:
             meant = [SM90_CHOICES[found]]
         elif number is not None and name in (
-            *("stages", "q_stages", "min_ctas_per_sm", "d_head_v"),
+            *("stages", "q_stages", "min_ctas_per_sm", "d_head_v", "splits"),
         ):
             meant = [(name, number)]
         else:
@@ -143,4 +143,4 @@ def _sm90(parts: list[str], words: list[str], d_head: int) -> Read:
     if said.get("d_head_v") == head:
         said["d_head_v"] = 0
     usual = dict.fromkeys((*SM90_FLAGS, "rescale", "scheduler", "order", "d_head_v"), 0)
-    return {**usual, "q_stages": 1, "min_ctas_per_sm": 1, **read, **said}
+    return {**usual, "q_stages": 1, "min_ctas_per_sm": 1, "splits": 1, **read, **said}

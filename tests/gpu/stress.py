@@ -47,6 +47,8 @@ MEETING_POINTS: Mapping[str, tuple[str, ...]] = {
         "cp_async_bulk_wait_group_read",
     ),
     "ptx/shared_words.cuh": ("st_shared_v4", "ld_shared_v4", "st_shared", "ld_shared"),
+    "ptx/cluster.cuh": ("cluster_wait",),
+    "ptx/cluster_words.cuh": ("cluster_arrive", "ld_cluster_v4"),
 }
 # Functions of these files where nobody waits for anybody, or all do.
 LEFT_ALONE: Mapping[str, tuple[str, ...]] = {
@@ -54,6 +56,11 @@ LEFT_ALONE: Mapping[str, tuple[str, ...]] = {
     "ptx/bar.cuh": (),
     "ptx/cp_async_bulk.cuh": ("prefetch_tensormap", "fence_proxy_async_shared"),
     "ptx/shared_words.cuh": (),
+    "ptx/cluster.cuh": (
+        *("cluster_rank", "cluster_arrive_relaxed", "address_in_cta"),
+        *("st_async_v4", "st_async_v2"),
+    ),
+    "ptx/cluster_words.cuh": ("st_shared_v4",),
 }
 _SCHEDULERS = {"st_shared", "ld_shared", "st_shared_v4", "ld_shared_v4"}
 _LOADS = {"cp_async_bulk_tensor_4d_load", "cp_async_bulk_tensor_5d_load"}

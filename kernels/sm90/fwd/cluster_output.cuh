@@ -42,7 +42,8 @@ struct ClusterOutput {
     static constexpr int kBoxes = CFG.mma_warpgroups * OTile::kPanels;
     static constexpr unsigned kBoxRowBytes = sizeof(float) * OTile::kPanelColumns;
     static constexpr unsigned kBoxBytes = OTile::kRows * kBoxRowBytes;
-    static_assert(kBoxes * kBoxBytes == SharedMemory<CFG>::kPartBytes);
+    static_assert(kBoxes * kBoxBytes == SharedMemory<CFG>::kPartBytes
+                  /* which has room, constraints.cuh: "splits need room for fp32 O of a tile" */);
 
     const ForwardParams& p;
     const ptx::TensorMap& o_map;
