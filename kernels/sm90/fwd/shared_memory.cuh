@@ -70,7 +70,9 @@ struct SharedMemory {
     [[no_unique_address]] Slots<OPanel, CFG.o_apart() ? CFG.mma_warpgroups : 0> o_panels;
     [[no_unique_address]] Slots<WorkTile, kWorkTileSlots> work_tiles;
     [[no_unique_address]] Slots<Corrections, kWatches ? CFG.mma_warpgroups : 0> corrections;
+    // clang-format off: it takes the brackets for comparisons
     [[no_unique_address]] Slots < RowPart, (CFG.splits > 1) ? CFG.B_r() : 0 > row_parts;
+    // clang-format on
     Mbarrier q_full[CFG.q_stages][CFG.mma_warpgroups];
     Mbarrier q_empty[CFG.q_stages][CFG.mma_warpgroups];
     Mbarrier k_full[CFG.stages];
