@@ -143,7 +143,7 @@ def test_the_fast_set_compiles_without_serialised_products_or_spills(
     ]
     assert [c for c in configs if constraints(c, H200) is not None] == []
     requests = [BuildRequest(families.variant(c), "causal+ragged+lse", "sm_90a") for c in configs]
-    few = requests[::14]  # tiles that differ
+    few = requests[::30]  # tiles that differ
     for result in build(due("sm90 fast", requests, few), artifacts):
         assert result.artifact is not None, result.reason
         assert not result.artifact.diagnostics, result.request
