@@ -80,12 +80,14 @@ constexpr std::int64_t kBlock = 64;  // rows, or keys, that tiles are multiples 
 std::int64_t blocks_in(std::int64_t length) { return (length + kBlock - 1) / kBlock; }
 
 // Whether a default may divide the work of a tile among several CTAs, and so hangs on how many
-// tiles there are: of queries, in a backward pass of keys.  fa_tune/store/registry/buckets.py
-bool has_few_tiles(const fa_tune_problem& p) {
+// tiles there are: of queries, in a backward pass also of keys.  fa_tune/store/registry/buckets.py
+bool are_few(const fa_tune_problem& p, std::int64_t heads, std::int64_t length) {
     constexpr std::int64_t kFewBlocks = 1024;
-    const bool backward = p.operation == FA_TUNE_OPERATION_BACKWARD;
-    const std::int64_t heads = std::min(p.batch * (backward ? p.kv_heads : p.heads), kMaxSize);
-    return p.packed == 0 && heads * blocks_in(backward ? p.seq_len_kv : p.seq_len_q) <= kFewBlocks;
+    return p.packed == 0 && std::min(p.batch * heads, kMaxSize) * blocks_in(length) <= kFewBlocks;
+}
+bool has_few_query_tiles(const fa_tune_problem& p) { return are_few(p, p.heads, p.seq_len_q); }
+bool has_few_key_tiles(const fa_tune_problem& p) {
+    return p.operation == FA_TUNE_OPERATION_BACKWARD && are_few(p, p.kv_heads, p.seq_len_kv);
 }
 
 // Of a problem whose mask is settled; of few rows, tiles and queries are those of all of a bucket,
@@ -98,9 +100,10 @@ Key bucket_key(const fa_tune_problem& p, int device) {
     Key key = {kind_of(p, device),
                p.d_head_v,
                group,
-               few                ? std::min(p.batch * p.kv_heads, kMaxSize)
-               : has_few_tiles(p) ? -std::min(p.batch * p.heads, kMaxSize)
-                                  : nearest_log2_of_product(p.batch, p.packed != 0 ? 1 : p.heads),
+               few ? std::min(p.batch * p.kv_heads, kMaxSize)
+               : has_few_query_tiles(p) || has_few_key_tiles(p)
+                   ? -std::min(p.batch * p.heads, kMaxSize)
+                   : nearest_log2_of_product(p.batch, p.packed != 0 ? 1 : p.heads),
                few ? p.seq_len_q : nearest_log2(p.seq_len_q),
                nearest_log2(p.seq_len_kv),
                few ? -2 : -1,
@@ -122,13 +125,13 @@ using Blocks = std::pair<std::int64_t, std::int64_t>;
 
 Blocks blocks_of(const fa_tune_problem& p) {
     constexpr std::int64_t kShort = 1024;
-    const bool backward = p.operation == FA_TUNE_OPERATION_BACKWARD;
     const bool few = fa_tune::core::is_decode_shape(p);
-    const auto blocks = [&](std::int64_t length, bool of_tiles) {
-        const bool counts = length <= kShort || (of_tiles && has_few_tiles(p));
+    const auto blocks = [&](std::int64_t length, bool has_few_tiles) {
+        const bool counts = length <= kShort || has_few_tiles;
         return p.packed != 0 || few || !counts ? 0 : blocks_in(length);
     };
-    return {blocks(p.seq_len_q, !backward), blocks(p.seq_len_kv, backward)};
+    return {blocks(p.seq_len_q, has_few_query_tiles(p)),
+            blocks(p.seq_len_kv, has_few_key_tiles(p))};
 }
 
 // Of one bucket, and blocks.  A default may have tiles of several sizes, and the one is chosen

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-# On 132 multiprocessors of an H200, whose CTAs must be neighbours (benchmarks/few_tiles_h200.tsv).
+# On 132 multiprocessors of an H200, whose CTAs must be neighbours
+# (benchmarks/cluster_room_h200.tsv).
 _MEASURED = {1: 132, 2: 66, 3: 36, 4: 30, 5: 22, 6: 16, 8: 15}
 SIZES = tuple(_MEASURED)
 

@@ -61,6 +61,8 @@ class TestSm90BackwardContract(SaidContract):
         replace(DEFAULT, dynamic=False, cluster=9),
         replace(DEFAULT, cluster=2),
         replace(WIDE, cluster=2),
+        replace(WIDE, dq_cluster=9),
+        replace(DEFAULT, dynamic=False, dq_cluster=2),
     )
 
 
@@ -213,14 +215,30 @@ def test_groups_of_heads_are_of_one_size_and_fill_the_device(
 
 
 @pytest.mark.parametrize("cluster", [2, 3, 8])
-@pytest.mark.parametrize("config", [DEFAULT, TWO_PASS])
+@pytest.mark.parametrize("config", [DEFAULT, TWO_PASS, replace(WIDE, B_c=64)])
 def test_a_cluster_has_a_tile_of_keys(config: Sm90BackwardConfig, cluster: int) -> None:
     """All other launches are as without."""
-    alone = replace(config, dynamic=False)
-    clustered = described(replace(alone, cluster=cluster), PROBLEM)
-    for one, other in zip(clustered, described(alone, PROBLEM), strict=True):
-        size = cluster if other.grid[0] == KEYS else 1
+    alone, problem = replace(config, dynamic=False), replace(PROBLEM, d_head=config.d_head)
+    of_keys = 2 * 2 * -(-500 // config.B_c)
+    clustered = described(replace(alone, cluster=cluster), problem)
+    for one, other in zip(clustered, described(alone, problem), strict=True):
+        size = cluster if other.grid[0] == of_keys else 1
         assert (one.grid[0], one.cluster[0]) == (size * other.grid[0], size)
+
+
+@pytest.mark.parametrize("config", [replace(TWO_PASS, dynamic=False), WIDE])
+def test_a_cluster_has_a_tile_of_queries(config: Sm90BackwardConfig) -> None:
+    problem = replace(PROBLEM, d_head=config.d_head)
+    dq, main = described(replace(config, dq_cluster=4), problem)
+    assert (dq.grid[0], dq.cluster[0]) == (4 * QUERIES, 4)
+    assert (main.grid[0], main.cluster[0]) == (KEYS, 1)
+
+
+def test_half_tiles_of_a_packed_batch_are_as_many_as_there_can_be() -> None:
+    packed = replace(PROBLEM, batch=3, d_head=192, lengths="300+200+200x500+0+400")
+    starts = {name: abi.Tensor(1 << 21) for name in ("cu_seqlens_q", "cu_seqlens_kv")}
+    _, main = described(replace(WIDE, B_c=64, cluster=2), packed, starts)
+    assert main.grid[0] == 2 * 2 * ((900 + 3 * 63) // 64)
 
 
 @pytest.mark.parametrize("d_head", [40, 64, 96, 128])
@@ -250,19 +268,49 @@ def test_a_recording_supports_the_choice_of_clusters() -> None:
     assert sum(lost) / len(lost) < 0.02
 
 
+def test_a_recording_supports_the_choice_of_wide_clusters() -> None:
+    """Each pass by itself."""
+    losses: dict[str, list[float]] = {"k": [], "q": []}
+    path = ROOT / "benchmarks" / "backward_wide_few_tiles_h200.tsv"
+    for line in path.read_text().splitlines():
+        key, *cells = line.split("\t")
+        if not cells:
+            continue
+        times = {name: float(time) for name, time in (cell.split("=") for cell in cells[1:-1])}
+        default = FAMILY.default_for(Workload.from_key(key), H200)
+        chosen = {
+            "k": f"k{default.cluster}" if default.B_c == 64 else "default",
+            "q": f"q{default.dq_cluster}" if default.dq_cluster > 1 else "default",
+        }
+        for of_pass, found in losses.items():
+            own = {n: t for n, t in times.items() if n[0] == of_pass and n != "k2q2"}
+            own["default"] = times["default"]
+            if (name := chosen[of_pass]) in own:
+                found.append(own[name] / min(own.values()))
+    assert all(len(found) > 100 for found in losses.values())
+    assert max(map(max, losses.values())) < 1.1
+    assert max(map(statistics.fmean, losses.values())) < 1.01
+
+
 @pytest.mark.parametrize("mask", ["full", "causal", "causal_left700", "full_left300_right90"])
 @pytest.mark.parametrize("lengths", ["q1000_k1000", "q333_k2000", "q2000_k333", "q1_k4096"])
 @pytest.mark.parametrize("heads", ["h1_kv1", "h8_kv2", "h71_kv1", "h64_kv64"])
-def test_clusters_take_what_leaves_the_device_idle(mask: str, lengths: str, heads: str) -> None:
+@pytest.mark.parametrize("d_head", [128, 256])
+def test_clusters_take_what_leaves_the_device_idle(
+    mask: str, lengths: str, heads: str, d_head: int
+) -> None:
     """Never of fewer steps than CTAs, in the longest tile; and none where tiles are many."""
     for batch in (1, 3, 100):
-        w = Workload.from_key(f"backward_b{batch}_{heads}_{lengths}_d128_bf16_{mask}")
+        w = Workload.from_key(f"backward_b{batch}_{heads}_{lengths}_d{d_head}_bf16_{mask}")
         config = FAMILY.default_for(w, H200)
         assert constraints(config, H200) is None
         steps = -(-w.seq_len_q // config.B_r) * (w.heads // w.kv_heads)
         assert config.cluster <= max(1, steps)
+        assert config.dq_cluster <= -(-w.seq_len_kv // config.dq_keys)
         if clusters.tiles_of(w) > clusters.MANY * H200.multiprocessors:
             assert config.cluster == 1
+        if clusters.query_tiles_of(w) > clusters.MANY * H200.multiprocessors:
+            assert config.dq_cluster == 1
 
 
 def test_only_keys_that_fill_no_blocks_need_another_kernel() -> None:

@@ -73,6 +73,9 @@ class Sm90BackwardConfig(ConfigBase):
     cluster: int = number_field(
         "cluster", 1, "CTAs of a cluster, which divide the queries of a block of keys"
     )
+    dq_cluster: int = number_field(
+        "dq_cluster", 1, "with two_pass, CTAs of a cluster that divide the keys of dQ's pass"
+    )
 
     def kernel_name(self) -> str:
         """The kernel template's name."""

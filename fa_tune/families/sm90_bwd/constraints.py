@@ -6,7 +6,12 @@ from __future__ import annotations
 from fa_tune.core.arch import ArchLimits
 from fa_tune.core.model import Rejected
 from fa_tune.families.constraints import Rule, broken_rule, not_exactly, smem_does_not_fit
-from fa_tune.families.sm90_bwd.config import KEYS, Sm90BackwardConfig, rows_of_step
+from fa_tune.families.sm90_bwd.config import (
+    KEYS,
+    WIDE_ROWS,
+    Sm90BackwardConfig,
+    rows_of_step,
+)
 
 OTHER_V = (192, 128)  # head dimensions of Q and V
 MAX_CLUSTER = 8  # CTAs, on every device
@@ -49,8 +54,8 @@ CONSTRAINTS: tuple[Rule[Sm90BackwardConfig], ...] = (
     (
         "keys_are_two_warpgroups",
         "B_c must be 128, 64 keys for each of two warpgroups or, above d_head 128, for both in "
-        "turn",
-        lambda c: c.B_c == KEYS,
+        "turn, or 64 there",
+        lambda c: c.B_c == KEYS or (c.is_wide and c.B_c == WIDE_ROWS),
     ),
     ("q_stages_in_reach", "q_stages must be 2 or 3", lambda c: c.q_stages in (2, 3)),
     (
@@ -80,8 +85,18 @@ CONSTRAINTS: tuple[Rule[Sm90BackwardConfig], ...] = (
     ),
     (
         "clusters_have_one_tile",
-        "a cluster has one block of keys: no dynamic, and d_head at most 128",
-        lambda c: c.cluster == 1 or not (c.dynamic or c.is_wide),
+        "a cluster has one block of keys: no dynamic, and above d_head 128 B_c 64",
+        lambda c: c.cluster == 1 or not (c.dynamic or (c.is_wide and c.B_c == KEYS)),
+    ),
+    (
+        "dq_cluster_in_range",
+        "dq_cluster must be between 1 and 8",
+        lambda c: 1 <= c.dq_cluster <= MAX_CLUSTER,
+    ),
+    (
+        "dq_clusters_have_one_tile",
+        "dq_cluster needs two_pass, and a tile for each cluster: no dynamic",
+        lambda c: c.dq_cluster == 1 or (c.two_pass and not c.dynamic),
     ),
     (
         "same_step_meets",

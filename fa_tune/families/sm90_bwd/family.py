@@ -62,8 +62,10 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
 
     def suits(self, workload: Workload, config: Sm90BackwardConfig | None = None) -> bool:
         """Clusters where tiles are few."""
-        clustered = config is not None and config.cluster > 1
-        if clustered and clusters.tiles_of(workload) > MOST_CLUSTERED:
+        if config is not None and (
+            (config.cluster > 1 and clusters.tiles_of(workload) > MOST_CLUSTERED)
+            or (config.dq_cluster > 1 and clusters.query_tiles_of(workload) > MOST_CLUSTERED)
+        ):
             return False
         return super().suits(workload, config) and not _lacking(workload)
 
@@ -120,7 +122,7 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
         """Where defaults have as many passes, and CTAs for a tile."""
         arch = limits or HOPPER
         first, second = (self.default_for(w, arch) for w in (measured, requested))
-        kinds = [(c.two_pass, c.dynamic, c.cluster) for c in (first, second)]
+        kinds = [(c.two_pass, c.dynamic, c.B_c, c.cluster, c.dq_cluster) for c in (first, second)]
         return kinds[0] == kinds[1]
 
     def configs(
@@ -156,14 +158,15 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
                 # Without a mask d_head 256 was fastest without turns.
                 turns = either if padded == 256 else (True,)
                 two = {**two, "turns": turns, "dq_keys": _WIDE_DQ_KEYS[padded][-1:]}
-            return list(expand(Sm90BackwardConfig, {**common, **two}))
-        one: Axes = {**common, "same_step": either}
-        two = {**common, "two_pass": (True,), "dq_keys": (64, 96, 128)}
-        if key == "fast":
-            one = {**one, "dynamic": (True,)}
-            two = {**two, "q_stages": (3,), "dq_keys": (64, 96), "turns": (True,)}
-        found = [c for axes in (one, two) for c in expand(Sm90BackwardConfig, axes)]
-        of_few = (clusters.of_sizes(self.default_config(d_head, t)) for t in common["dtype"])
+            found = list(expand(Sm90BackwardConfig, {**common, **two}))
+        else:
+            one: Axes = {**common, "same_step": either}
+            two = {**common, "two_pass": (True,), "dq_keys": (64, 96, 128)}
+            if key == "fast":
+                one = {**one, "dynamic": (True,)}
+                two = {**two, "q_stages": (3,), "dq_keys": (64, 96), "turns": (True,)}
+            found = [c for axes in (one, two) for c in expand(Sm90BackwardConfig, axes)]
+        of_few = (clusters.of_sizes(replace(default, dtype=dtype)) for dtype in common["dtype"])
         found += itertools.chain.from_iterable(of_few)
         return [c for c in dict.fromkeys(found) if not (c.same_step and c.turns)]
 
@@ -194,6 +197,7 @@ class Sm90BackwardFamily(TemplateFamily[Sm90BackwardConfig]):
                 q_box_rows=BOX_ROWS,
                 kv_box_rows=config.dq_keys,
                 counter_bytes=counters,
+                cluster_x=config.dq_cluster,
             )
             launches: tuple[LaunchPlan, ...] = (queries, keys)
         else:

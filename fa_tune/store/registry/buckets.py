@@ -52,11 +52,12 @@ def representative(workload: Workload) -> Workload:
 
 def _has_few_tiles(workload: Workload) -> bool:
     """Whether a default may divide the work of a tile among several CTAs: tiles of queries, in a
-    backward pass of keys."""
+    backward pass also of keys."""
     w = workload
-    backward = w.op == BACKWARD
-    heads, length = (w.kv_heads, w.seq_len_kv) if backward else (w.heads, w.seq_len_q)
-    return not w.cached and w.batch * heads * ceil(length / BLOCK) <= FEW_BLOCKS
+    tiles = w.heads * ceil(w.seq_len_q / BLOCK)
+    if w.op == BACKWARD:
+        tiles = min(tiles, w.kv_heads * ceil(w.seq_len_kv / BLOCK))
+    return not w.cached and w.batch * tiles <= FEW_BLOCKS
 
 
 def _representative_packed(workload: Workload, group: int) -> Workload:

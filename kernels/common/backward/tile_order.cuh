@@ -30,6 +30,7 @@ struct WorkTile {
 // All tiles of a launch.
 template <bool kPacked>
 struct TileOrder {
+    int block_rows;
     int m_blocks;     // of a head
     int total_heads;  // with those of the batch
     int l2_head_group;
@@ -40,17 +41,16 @@ struct TileOrder {
     // Blocks of keys of each KV head: with a causal mask the first keys are seen by most queries.
     __device__ __forceinline__ static TileOrder of_keys(const BackwardParams& p, int block) {
         const int heads = p.heads / p.heads_per_kv;
-        return {blocks_of(p, p.seq_len_kv, block),
-                heads * p.batch,
-                p.l2_head_group,
-                heads,
-                true,
+        return {block,           blocks_of(p, p.seq_len_kv, block),
+                heads * p.batch, p.l2_head_group,
+                heads,           true,
                 p.packed};
     }
 
     // Blocks of queries of each head: the last queries see most keys.
     __device__ __forceinline__ static TileOrder of_queries(const BackwardParams& p, int block) {
-        return {blocks_of(p, p.seq_len_q, block),
+        return {block,
+                blocks_of(p, p.seq_len_q, block),
                 p.heads * p.batch,
                 p.l2_head_group * p.heads_per_kv,
                 p.heads,
@@ -65,7 +65,7 @@ struct TileOrder {
         const int known = number < m_blocks * total_heads ? number : -1;
         if constexpr (kPacked) {
             const int* const starts = first_is_longest ? packed.cu_seqlens_kv : packed.cu_seqlens_q;
-            const PackedBlock found = packed_block(packed, starts, block);
+            const PackedBlock found = packed_block(packed, starts, block, block_rows);
             return {known, found.number, head, 0, found.sequence};
         } else {
             const int batch = head / heads;
@@ -75,7 +75,7 @@ struct TileOrder {
 
   private:
     __device__ __forceinline__ static int blocks_of(const BackwardParams& p, int rows, int block) {
-        if constexpr (kPacked) return first_block(rows, p.packed.batch);
+        if constexpr (kPacked) return first_block(rows, p.packed.batch, block);
         return (rows + block - 1) / block;
     }
 };

@@ -1,14 +1,18 @@
-// What the CTAs of a cluster have of a tile of keys: each a part of its steps, and so of the sums
-// that are its gradients.
+// What the CTAs of a cluster have of a tile: each a part of its steps, and so of the sums that are
+// its gradients.
 //
-// When all are done, each writes what others are to add up to its own shared memory, where K, V, Q
-// and dO were, fp32 as it lies in registers,
+// When all are done, each writes what others are to add up to its own shared memory, from its
+// beginning, fp32 as it lies in registers: panels of 64 rows and columns, each
+// [values of a thread / 4][128][4],
 //
-//     [dK of warpgroup 0 | dK of 1 | dV of 0 | dV of 1], each [values of a thread / 4][128][4]
+//     dK, dV of up to 128 columns   [dK of warpgroup 0 | dK of 1 | dV of 0 | dV of 1]
+//     dK, dV of more                [dV | dK]
+//     dQ                            [of warpgroup 0 | of 1]
 //
-// and the owner of each of these parts reads it from all others.
+// and the owner of each panel reads it from all others, in the order of their ranks after its own.
 #pragma once
 
+#include "common/backward/mask.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/cluster_words.cuh"
 
@@ -27,6 +31,13 @@ __device__ __forceinline__ StepShare share_of_cta(int steps) {
     return {first, steps * (rank + 1) / kCluster - first};
 }
 
+// Of a tile's blocks of keys.
+template <int kCluster>
+__device__ __forceinline__ Range share_of_cta(const Range& blocks) {
+    const StepShare share = share_of_cta<kCluster>(blocks.count());
+    return {blocks.first + share.first, blocks.first + share.first + share.count};
+}
+
 // By all warps of the cluster: those that have nothing to add up, twice.
 __device__ __forceinline__ void meet_cluster() {
     __syncwarp();
@@ -34,49 +45,57 @@ __device__ __forceinline__ void meet_cluster() {
     ptx::cluster_wait();
 }
 
-template <int kCluster, int kValues>
+// A thread's values of one gradient or of a part of it, whose first panel is number `first_panel`
+// of the kPanels that the cluster has to add up.
+template <int kCluster, int kPanels, int kValues>
 struct ClusterSum {
-    static constexpr int kThreads = 128, kParts = 4;
-    static constexpr unsigned kPartBytes = sizeof(float) * kValues * kThreads;
-    static constexpr unsigned kBytes = kParts * kPartBytes;
+    static constexpr int kThreads = 128, kPanelQuads = 8;  // of a thread
+    static constexpr unsigned kQuadBytes = sizeof(float[4]) * kThreads;
+    static constexpr unsigned kPanelBytes = kPanelQuads * kQuadBytes;
+    static constexpr unsigned kBytes = kPanels * kPanelBytes;
 
-    const unsigned smem;  // the part's first byte, and this thread's
-    const bool is_owner;
+    const unsigned smem;  // of the CTA's first panel
+    const int first_panel;
 
-    // `gradient` 0: dK, 1: dV.
-    __device__ __forceinline__ static ClusterSum of(unsigned smem, int gradient, int warpgroup) {
-        const int part = 2 * gradient + warpgroup;
-        const unsigned thread = threadIdx.x % kThreads;
-        return {smem + part * kPartBytes + thread * static_cast<unsigned>(sizeof(float[4])),
-                part * kCluster / kParts == ptx::cluster_rank()};
-    }
-    __device__ __forceinline__ static unsigned at(int quad) {
-        return static_cast<unsigned>(sizeof(float[4])) * kThreads * quad;
-    }
-
-    __device__ __forceinline__ void hand_over(const float (&sums)[kValues]) const {
-        if (is_owner) return;
+    __device__ __forceinline__ void hand_over(const float (&values)[kValues]) const {
 #pragma unroll
         for (int i = 0; i < kValues / 4; ++i) {
-            const float words[4] = {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]};
-            ptx::st_shared_v4(smem + at(i), words);
+            if (owns(i / kPanelQuads)) continue;
+            const float words[4] = {values[4 * i], values[4 * i + 1], values[4 * i + 2],
+                                    values[4 * i + 3]};
+            ptx::st_shared_v4(of_thread() + kQuadBytes * i, words);
         }
     }
 
-    __device__ __forceinline__ void add_up(float (&sums)[kValues]) const {
-        if (!is_owner) return;
+    __device__ __forceinline__ void add_up(float (&values)[kValues]) const {
+#pragma unroll
+        for (int first = 0; first < kValues / 4; first += kPanelQuads) {
+            if (!owns(first / kPanelQuads)) continue;
 #pragma unroll 1
-        for (int other = 1; other < kCluster; ++other) {
-            const int rank = (ptx::cluster_rank() + other) % kCluster;
-            const unsigned from = ptx::address_in_cta(smem, rank);
+            for (int other = 1; other < kCluster; ++other) {
+                const int rank = (ptx::cluster_rank() + other) % kCluster;
+                const unsigned from = ptx::address_in_cta(of_thread(), rank);
 #pragma unroll
-            for (int i = 0; i < kValues / 4; ++i) {
-                float words[4];
-                ptx::ld_cluster_v4(words, from + at(i));
+                for (int i = first; i < first + kPanelQuads && i < kValues / 4; ++i) {
+                    float words[4];
+                    ptx::ld_cluster_v4(words, from + kQuadBytes * i);
 #pragma unroll
-                for (int j = 0; j < 4; ++j) sums[4 * i + j] += words[j];
+                    for (int j = 0; j < 4; ++j) values[4 * i + j] += words[j];
+                }
             }
         }
+    }
+
+    // Whether this CTA is the one that has a panel of these at last.
+    __device__ __forceinline__ bool owns(int panel) const {
+        if constexpr (kCluster == 1) return true;
+        return (first_panel + panel) * kCluster / kPanels == ptx::cluster_rank();
+    }
+
+  private:
+    __device__ __forceinline__ unsigned of_thread() const {
+        const unsigned thread = threadIdx.x % kThreads;
+        return smem + first_panel * kPanelBytes + thread * static_cast<unsigned>(sizeof(float[4]));
     }
 };
 

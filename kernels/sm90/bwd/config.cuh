@@ -38,6 +38,8 @@ struct Sm90BackwardConfig {
     bool same_step = false;
     // CTAs of a cluster, which divide the queries of a block of keys
     int cluster = 1;
+    // with two_pass, CTAs of a cluster that divide the keys of dQ's pass
+    int dq_cluster = 1;
 
     // Head dimension of V and O.
     FA_HOST_DEVICE constexpr int d_v() const { return d_head_v != 0 ? d_head_v : d_head; }
@@ -85,7 +87,10 @@ struct Sm90BackwardConfig {
         if (same_step != other.same_step) {
             return same_step < other.same_step;
         }
-        return cluster < other.cluster;
+        if (cluster != other.cluster) {
+            return cluster < other.cluster;
+        }
+        return dq_cluster < other.dq_cluster;
     }
 };
 

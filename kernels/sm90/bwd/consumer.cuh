@@ -83,6 +83,8 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
     static constexpr int kGradients = CFG.padded_d() / 2;  // of a thread
     static constexpr int kSteps = CFG.B_r / 16;            // along k of dK and dV
     static constexpr int kThreads = 128, kAllThreads = 2 * kThreads;
+    static constexpr int kPanels = KvTile::kPanels;
+    using Sum = ClusterSum<CFG.cluster, 4 * kPanels, kGradients>;
     using Tile = WorkTile<TRAITS.packed>;
 
     struct Step {
@@ -533,14 +535,12 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
                 ptx::barrier_sync(kBarrier, kAllThreads);  // each has code of its own
             }
         }
-        bool has_dk = true, has_dv = true;
+        const Sum of_dk{smem.base, kPanels * warpgroup};
+        const Sum of_dv{smem.base, kPanels * (2 + warpgroup)};
         if constexpr (CFG.cluster > 1) {
-            using Sum = ClusterSum<CFG.cluster, kGradients>;
             static_assert(Sum::kBytes <= 2 * KvTile::kBytes +
                                              (CFG.q_stages + Layout::kDoStages) * QTile::kBytes,
                           "sums of a cluster need more room than K, V, Q and dO have");
-            const Sum of_dk = Sum::of(smem.base, 0, warpgroup);
-            const Sum of_dv = Sum::of(smem.base, 1, warpgroup);
             of_dk.hand_over(dk);
             of_dv.hand_over(dv);
             meet_cluster();
@@ -548,21 +548,17 @@ struct Consumer : KeyRows<CFG.B_r, TRAITS> {
             of_dv.add_up(dv);
             ptx::fence_proxy_async_shared();
             meet_cluster();
-            has_dk = of_dk.is_owner;
-            has_dv = of_dv.is_owner;
         }
         if constexpr (CFG.dynamic) wait_for_copies();
         const unsigned dk_place = smem.dk(warpgroup), dv_place = smem.dv(warpgroup);
-        if (has_dk) {
-            stage_gradient<KvTile, CFG.dtype>(dk, gradient_scale<TRAITS>(p), dk_place, warp, lane);
-        }
-        if (has_dv) stage_gradient<KvTile, CFG.dtype>(dv, 1.f, dv_place, warp, lane);
+        stage_gradient<KvTile, CFG.dtype>(dk, gradient_scale<TRAITS>(p), dk_place, warp, lane);
+        stage_gradient<KvTile, CFG.dtype>(dv, 1.f, dv_place, warp, lane);
         ptx::fence_proxy_async_shared();
         ptx::bar_sync(own_barrier(), kThreads);
         if (warp == 0 && ptx::elect_sync()) {
             const BoxPlace place = sequence.template kv_box<64>(first_key, tile.batch);
-            if (has_dk) send_gradient<KvTile, TRAITS.packed>(dk_map, dk_place, tile.head, place);
-            if (has_dv) send_gradient<KvTile, TRAITS.packed>(dv_map, dv_place, tile.head, place);
+            send_gradient<KvTile, TRAITS.packed>(dk_map, dk_place, tile.head, place, of_dk);
+            send_gradient<KvTile, TRAITS.packed>(dv_map, dv_place, tile.head, place, of_dv);
             ptx::cp_async_bulk_commit_group();
         }
     }

@@ -45,6 +45,7 @@ struct DqConsumer {
     static constexpr bool kDqFirst = Layout::kKStages == 2;
     static constexpr int kThreads = 128;
     using Tile = WorkTile<TRAITS.packed>;
+    using Sum = ClusterSum<CFG.dq_cluster, 2 * QTile::kPanels, kGradients>;
 
     const BackwardParams& p;
     const ptx::TensorMap& dq_map;
@@ -96,8 +97,9 @@ struct DqConsumer {
     __device__ __forceinline__ int run_tile(const Tile& tile, int done, unsigned q_parity) {
         const int row = tile.block * kDqRows;
         sequence = tile.sequence;
-        const Range blocks = keys_of_queries<TRAITS>(p, sequence, {row, row + kDqRows})
-                                 .template blocks<CFG.dq_keys>();
+        const Range blocks =
+            share_of_cta<CFG.dq_cluster>(keys_of_queries<TRAITS>(p, sequence, {row, row + kDqRows})
+                                             .template blocks<CFG.dq_keys>());
         first_row = row + 64 * warpgroup;
         if constexpr (TRAITS.alibi) {
             slope = slope_to_base_2(p, slope_index(p, sequence.element(tile.batch), tile.head));
@@ -317,11 +319,25 @@ struct DqConsumer {
 
     // --- the way out ---------------------------------------------------------------------------
 
-    __device__ __forceinline__ void store(const Tile& tile) const {
+    __device__ __forceinline__ void store(const Tile& tile) {
         const int own = static_cast<int>(NamedBarrier::GRADIENTS) + warpgroup;
         if constexpr (CFG.dynamic) {
             // That of the tile before has left its place.
             if (warp == 0 && ptx::elect_sync()) ptx::cp_async_bulk_wait_group_read();
+        }
+        const Sum sum{smem.base, QTile::kPanels * warpgroup};
+        if constexpr (CFG.dq_cluster > 1) {
+            static_assert(Sum::kBytes <= 2 * (QTile::kBytes + Layout::DoTile::kBytes) +
+                                             Layout::kKStages * Layout::KTile::kBytes +
+                                             Layout::kVStages * Layout::VTile::kBytes,
+                          "sums of a cluster need more room than Q, dO, K and V have");
+            // Both warpgroups are done with what was in the sums' place.
+            ptx::bar_sync(static_cast<int>(NamedBarrier::CONSUMERS), 2 * kThreads);
+            sum.hand_over(dq);
+            meet_cluster();
+            sum.add_up(dq);
+            ptx::fence_proxy_async_shared();
+            meet_cluster();
         }
         // Otherwise all warps are done with Q, which was in its place.
         ptx::bar_sync(own, kThreads);
@@ -331,7 +347,8 @@ struct DqConsumer {
         ptx::bar_sync(own, kThreads);
         if (warp == 0 && ptx::elect_sync()) {
             send_gradient<QTile, TRAITS.packed>(dq_map, smem.dq(warpgroup), tile.head,
-                                                sequence.template q_box<64>(first_row, tile.batch));
+                                                sequence.template q_box<64>(first_row, tile.batch),
+                                                sum);
             ptx::cp_async_bulk_commit_group();
         }
     }

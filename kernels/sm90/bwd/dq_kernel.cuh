@@ -49,7 +49,8 @@ __global__ void __launch_bounds__(384, 1)
     const DqSharedAddress<CFG> smem{static_cast<unsigned>(__cvta_generic_to_shared(shared_memory))};
     const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0);
     if (threadIdx.x == 0) initialise_barriers<CFG>(smem);
-    const auto first = TileOrder<TRAITS.packed>::of_queries(params, kDqRows).decode(blockIdx.x);
+    const auto first =
+        TileOrder<TRAITS.packed>::of_queries(params, kDqRows).decode(blockIdx.x / CFG.dq_cluster);
     ptx::griddepcontrol_launch_dependents();
     ptx::griddepcontrol_wait();
     if (!CFG.dynamic && first.is_empty()) return;
@@ -58,6 +59,10 @@ __global__ void __launch_bounds__(384, 1)
         ptx::setmaxnreg_dec<kProducerRegisters>();
         if (warp == 0 && ptx::elect_sync()) {
             DqProducer<CFG, TRAITS>{params, q_map, k_map, v_map, do_map, smem}.run(first);
+        }
+        if constexpr (CFG.dq_cluster > 1) {
+            meet_cluster();
+            meet_cluster();
         }
     } else {
         ptx::setmaxnreg_inc<kConsumerRegisters>();

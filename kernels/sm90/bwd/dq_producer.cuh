@@ -8,6 +8,7 @@
 #include "common/pipeline.cuh"
 #include "ptx/cp_async_bulk.cuh"
 #include "ptx/mbarrier.cuh"
+#include "sm90/bwd/cluster_share.cuh"
 #include "sm90/bwd/scheduler.cuh"
 #include "sm90/bwd/shared_memory.cuh"
 
@@ -33,8 +34,9 @@ struct DqProducer {
             reinterpret_cast<SchedulerCounters*>(p.counters)};
         for (Tile tile = first; tile.number >= 0; tile = tiles.next()) {
             const int row = tile.block * kDqRows;
-            const Range blocks = keys_of_queries<TRAITS>(p, tile.sequence, {row, row + kDqRows})
-                                     .template blocks<CFG.dq_keys>();
+            const Range blocks = share_of_cta<CFG.dq_cluster>(
+                keys_of_queries<TRAITS>(p, tile.sequence, {row, row + kDqRows})
+                    .template blocks<CFG.dq_keys>());
             const int kv_head = tile.head / p.heads_per_kv;
             if (blocks.count() == 0) tiles.fetch_next();
 #pragma unroll 1

@@ -50,12 +50,13 @@ __device__ __forceinline__ void stage_gradient(const float (&gradient)[kValues],
     }
 }
 
-// By one thread, which closes the group: 64 rows of all panels.
-template <class Tile, bool kPacked>
+// By one thread, which closes the group: 64 rows of all panels that the CTA owns (ClusterSum).
+template <class Tile, bool kPacked, class Sum>
 __device__ __forceinline__ void send_gradient(const ptx::TensorMap& map, unsigned rows, int head,
-                                              const BoxPlace& place) {
+                                              const BoxPlace& place, const Sum& sum) {
 #pragma unroll
     for (int panel = 0; panel < Tile::kPanels; ++panel) {
+        if (!sum.owns(panel)) continue;
         store_box<kPacked>(map, rows + panel * Tile::kPanelBytes, 64 * panel, head, place);
     }
 }

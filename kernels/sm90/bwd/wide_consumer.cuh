@@ -23,6 +23,7 @@
 #include "ptx/elect.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/shared_words.cuh"
+#include "sm90/bwd/cluster_share.cuh"
 #include "sm90/bwd/gradients.cuh"
 #include "sm90/bwd/key_rows.cuh"
 #include "sm90/bwd/named_barriers.cuh"
@@ -51,6 +52,8 @@ struct WideConsumer : KeyRows<64, TRAITS> {
     static constexpr int kSumSlots = kMakesDv ? Layout::kDoSlots : Layout::kQSlots;
     static constexpr int kSteps = kRows / 16;  // along k of dK and dV
     static constexpr int kThreads = 128, kAllThreads = 2 * kThreads;
+    using Sum = ClusterSum<CFG.cluster, Layout::KTile::kPanels + Layout::VTile::kPanels,
+                           SumPart::kColumns / 2>;
 
     struct Step {
         int block;  // of queries
@@ -86,21 +89,23 @@ struct WideConsumer : KeyRows<64, TRAITS> {
         }
         unsigned rows_parity = 0;
 #pragma unroll 1
-        for (int half = 0; half < 2; ++half) {
+        for (int half = 0; half < CFG.B_c / kRows; ++half) {
             first_key = tile.block * CFG.B_c + half * kRows;
             if (first_key >= sequence.keys(p)) break;
             const Range blocks =
                 queries_of_keys<TRAITS>(p, sequence, {first_key, first_key + kRows})
                     .template blocks<kRows>();
-            const int steps = blocks.count() * p.heads_per_kv;
+            const StepShare share = share_of_cta<CFG.cluster>(blocks.count() * p.heads_per_kv);
+            const int passed = share.first / p.heads_per_kv;
 #pragma unroll
             for (int part = 0; part < kParts; ++part) {
                 for (float& sum : sums[part]) sum = 0.f;
             }
-            if (steps > 0) {
+            if (share.count > 0) {
                 ptx::mbarrier_wait(kMakesDv ? smem.k_full() : smem.v_full(), rows_parity);
                 rows_parity ^= 1;
-                accumulate(steps, {starting_block(p, blocks), 0});
+                accumulate(share.count, {starting_block(p, blocks) + step_direction(p) * passed,
+                                         share.first - passed * p.heads_per_kv});
             }
             store(tile);
         }
@@ -284,11 +289,28 @@ struct WideConsumer : KeyRows<64, TRAITS> {
 
     // --- the way out ---------------------------------------------------------------------------
 
-    __device__ __forceinline__ void store(const Tile& tile) const {
+    __device__ __forceinline__ Sum of_cluster(int part) const {
+        return {smem.base, (kMakesDv ? 0 : Layout::VTile::kPanels) + part * SumPart::kPanels};
+    }
+
+    __device__ __forceinline__ void store(const Tile& tile) {
         const int own = static_cast<int>(NamedBarrier::GRADIENTS) + !kMakesDv;
         const unsigned place = kMakesDv ? smem.v() : smem.k();
         // Both warpgroups are done with K and V, which were in their place.
         ptx::barrier_sync(static_cast<int>(NamedBarrier::CONSUMERS), kAllThreads);
+        if constexpr (CFG.cluster > 1) {
+            static_assert(Sum::kBytes <= Layout::KTile::kBytes + Layout::VTile::kBytes +
+                                             Layout::kQSlots * Layout::QPart::kBytes +
+                                             Layout::kDoSlots * Layout::DoPart::kBytes,
+                          "sums of a cluster need more room than K, V, Q and dO have");
+#pragma unroll
+            for (int part = 0; part < kParts; ++part) of_cluster(part).hand_over(sums[part]);
+            meet_cluster();
+#pragma unroll
+            for (int part = 0; part < kParts; ++part) of_cluster(part).add_up(sums[part]);
+            ptx::fence_proxy_async_shared();
+            meet_cluster();
+        }
         const float factor = kMakesDv ? 1.f : gradient_scale<TRAITS>(p);
 #pragma unroll
         for (int part = 0; part < kParts; ++part) {
@@ -299,7 +321,8 @@ struct WideConsumer : KeyRows<64, TRAITS> {
         ptx::bar_sync(own, kThreads);
         if (warp == 0 && ptx::elect_sync()) {
             send_gradient<Gradient, TRAITS.packed>(
-                map, place, tile.head, sequence.template kv_box<kRows>(first_key, tile.batch));
+                map, place, tile.head, sequence.template kv_box<kRows>(first_key, tile.batch),
+                of_cluster(0));
             ptx::cp_async_bulk_commit_group();
             // Shared memory must outlast the copies that read it, and be free for the next half.
             ptx::cp_async_bulk_wait_group_read();

@@ -50,7 +50,8 @@ __global__ void __launch_bounds__(384, 1)
     // Broadcast, so that the compiler knows it to be the same in all lanes.
     const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0);
     if (threadIdx.x == 0) initialise_barriers<CFG>(smem);
-    const auto tile = TileOrder<TRAITS.packed>::of_keys(params, CFG.B_c).decode(blockIdx.x);
+    const auto tile =
+        TileOrder<TRAITS.packed>::of_keys(params, CFG.B_c).decode(blockIdx.x / CFG.cluster);
     ptx::griddepcontrol_launch_dependents();
     ptx::griddepcontrol_wait();
     if (tile.is_empty()) return;
@@ -59,6 +60,10 @@ __global__ void __launch_bounds__(384, 1)
         ptx::setmaxnreg_dec<kProducerRegisters>();
         if (warp == 0 && ptx::elect_sync()) {
             WideProducer<CFG, TRAITS>{params, q_map, k_map, v_map, do_map, smem}.run(tile);
+        }
+        if constexpr (CFG.cluster > 1) {
+            meet_cluster();
+            meet_cluster();
         }
     } else {
         ptx::setmaxnreg_inc<kConsumerRegisters>();

@@ -12,6 +12,7 @@
 #include "ptx/cp_async_bulk.cuh"
 #include "ptx/cp_async_bulk_linear.cuh"
 #include "ptx/mbarrier.cuh"
+#include "sm90/bwd/cluster_share.cuh"
 #include "sm90/bwd/scheduler.cuh"
 #include "sm90/bwd/wide_shared_memory.cuh"
 
@@ -31,7 +32,7 @@ struct WideProducer {
 
     __device__ __forceinline__ void run(const Tile& tile) {
 #pragma unroll 1
-        for (int half = 0; half < 2; ++half) {
+        for (int half = 0; half < CFG.B_c / kRows; ++half) {
             const int key = tile.block * CFG.B_c + half * kRows;
             if (key < tile.sequence.keys(p)) load_half(tile, key, half);
         }
@@ -41,32 +42,52 @@ struct WideProducer {
     __device__ __forceinline__ void load_half(const Tile& tile, int key, int half) {
         const Range blocks =
             queries_of_keys<TRAITS>(p, tile.sequence, {key, key + kRows}).template blocks<kRows>();
-        const int direction = step_direction(p);
         bool first_step = true;
-        int block = starting_block(p, blocks);
+        if constexpr (CFG.cluster == 1) {
+            int block = starting_block(p, blocks);
 #pragma unroll 1
-        for (int left = blocks.count(); left > 0; --left, block += direction) {
+            for (int left = blocks.count(); left > 0; --left, block += step_direction(p)) {
 #pragma unroll 1
-            for (int of_group = 0; of_group < p.heads_per_kv; ++of_group) {
-                const int head = tile.head * p.heads_per_kv + of_group;
-                const int row = block * kRows;
-                const long long stats =
-                    QueryRows<TRAITS.packed>{p, tile.sequence, tile.batch, head}.padded(row);
-                const BoxPlace place = tile.sequence.template q_box<kRows>(row, tile.batch);
-                const BoxPlace of_keys = tile.sequence.template kv_box<kRows>(key, tile.batch);
-                if (first_step) {
-                    load_kv<typename Layout::KTile>(smem.k(), k_map, smem.k_full(), smem.k_empty(),
-                                                    half, tile.head, of_keys);
+                for (int of_group = 0; of_group < p.heads_per_kv; ++of_group) {
+                    load_step(tile, key, half, block, of_group, first_step);
                 }
-                load_q(head, place, p.lse2 + stats);
-                if (first_step) {
-                    load_kv<typename Layout::VTile>(smem.v(), v_map, smem.v_full(), smem.v_empty(),
-                                                    half, tile.head, of_keys);
+            }
+        } else {
+            const StepShare share = share_of_cta<CFG.cluster>(blocks.count() * p.heads_per_kv);
+            const int passed = share.first / p.heads_per_kv;
+            int block = starting_block(p, blocks) + step_direction(p) * passed;
+            int of_group = share.first - passed * p.heads_per_kv;
+#pragma unroll 1
+            for (int left = share.count; left > 0; --left) {
+                load_step(tile, key, half, block, of_group, first_step);
+                if (++of_group == p.heads_per_kv) {
+                    of_group = 0;
+                    block += step_direction(p);
                 }
-                load_do(head, place, p.delta + stats);
-                first_step = false;
             }
         }
+    }
+
+    // Q and dO of a block of queries of a head of the group, with the first also K and V.
+    __device__ __forceinline__ void load_step(const Tile& tile, int key, int half, int block,
+                                              int of_group, bool& first_step) {
+        const int head = tile.head * p.heads_per_kv + of_group;
+        const int row = block * kRows;
+        const long long stats =
+            QueryRows<TRAITS.packed>{p, tile.sequence, tile.batch, head}.padded(row);
+        const BoxPlace place = tile.sequence.template q_box<kRows>(row, tile.batch);
+        const BoxPlace of_keys = tile.sequence.template kv_box<kRows>(key, tile.batch);
+        if (first_step) {
+            load_kv<typename Layout::KTile>(smem.k(), k_map, smem.k_full(), smem.k_empty(), half,
+                                            tile.head, of_keys);
+        }
+        load_q(head, place, p.lse2 + stats);
+        if (first_step) {
+            load_kv<typename Layout::VTile>(smem.v(), v_map, smem.v_full(), smem.v_empty(), half,
+                                            tile.head, of_keys);
+        }
+        load_do(head, place, p.delta + stats);
+        first_step = false;
     }
 
     __device__ __forceinline__ void load_q(int head, const BoxPlace& place, const float* lse2) {

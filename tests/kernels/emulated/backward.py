@@ -204,14 +204,18 @@ def _step(
 ) -> tuple[Shape, list[bytes]]:
     w, packed = problem.workload, isinstance(problem.forward, PackedProblem)
     batch, *lengths = w.rows
-    more = (w.batch if packed else 1) * (PADDED - 1)
-    q_blocks, kv_blocks = ((n + more) // PADDED for n in lengths)
+    sequences = w.batch if packed else 1
+    sizes = PADDED, kernel.B_c
+    q_blocks, kv_blocks = (
+        (n + sequences * (size - 1)) // size for n, size in zip(lengths, sizes, strict=True)
+    )
     tiles = {
         **dict.fromkeys(("kernel", "wide"), kv_blocks * w.kv_heads),
         **dict.fromkeys(("prepare", "finish", "dq"), q_blocks * w.heads),
     }[name] * batch
     resident = name in ("kernel", "wide", "dq")
-    cluster = kernel.cluster if name == "kernel" else 1
+    clusters = {"kernel": kernel.cluster, "wide": kernel.cluster, "dq": kernel.dq_cluster}
+    cluster = clusters.get(name, 1)
     ctas = min(tiles, problem.ctas) if kernel.dynamic and resident else tiles * cluster
     shared = _shared_bytes(library, name) if resident else 0
     map_of = _packed_map if packed else _map
@@ -346,6 +350,8 @@ def draw_kernel(seed: str) -> Kernel:
         two_pass, dynamic = True, False
     keys = (64, 80, 96, 112, 128) if d_head <= 128 else (64, 80) if d_head <= 192 else (48,)
     same_step = not two_pass and dice.random() < 0.5
+    sizes = (1,) if dynamic else (1, 2, 3, 4, 8)
+    B_c = dice.choice((64, 128)) if d_head > 128 else 128
     return Kernel(
         *(dice.choice(list(DType)), d_head, dice.choice((2, 3))),
         turns=not same_step and dice.random() < 0.7,
@@ -354,7 +360,9 @@ def draw_kernel(seed: str) -> Kernel:
         dq_keys=dice.choice(keys[: 3 if d_head > 64 and dynamic else 5]),
         d_head_v=d_head_v,
         same_step=same_step,
-        cluster=1 if dynamic or d_head > 128 else dice.choice((1, 2, 3, 4, 8)),
+        cluster=1 if d_head > 128 and B_c == 128 else dice.choice(sizes),
+        dq_cluster=dice.choice(sizes) if two_pass else 1,
+        B_c=B_c,
         traits=_draw_traits(dice),
     )
 

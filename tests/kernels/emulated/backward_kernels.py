@@ -34,6 +34,8 @@ class Kernel:
     d_head_v: int = 0
     same_step: bool = False
     cluster: int = 1
+    dq_cluster: int = 1
+    B_c: int = 128  # keys of a CTA
     traits: str = ""
 
     @property
@@ -41,7 +43,6 @@ class Kernel:
         """Queries of a step."""
         return 128 if self.d_head <= 64 else 64
 
-    B_c = 128  # keys of a CTA
     is_dependent = True  # launches but the first, on the one before
 
     @property
@@ -70,7 +71,7 @@ class Kernel:
         fields = (
             *(f"DType::{self.dtype.name}", self.d_head, self.B_r, self.B_c, self.q_stages),
             *(self.turns, self.two_pass, self.dynamic, self.dq_keys, self.d_head_v),
-            *(self.same_step, self.cluster),
+            *(self.same_step, self.cluster, self.dq_cluster),
         )
         config = f"Sm90BackwardConfig{{{', '.join(map(_literal, fields))}}}"
         traits = f"WorkloadTraits{{{', '.join(_literal(self.has(name)) for name in TRAITS)}}}"

@@ -44,6 +44,29 @@ def _meeting(
     )
 
 
+def _wide(
+    dtype: DType,
+    d_head: int,
+    dq_keys: int,
+    cluster: int,
+    dq_cluster: int,
+    *,
+    d_head_v: int = 0,
+    traits: str,
+) -> Kernel:
+    """Of tiles of 64 keys."""
+    return Kernel(
+        *(dtype, d_head, 3),
+        two_pass=True,
+        dq_keys=dq_keys,
+        d_head_v=d_head_v,
+        cluster=cluster,
+        dq_cluster=dq_cluster,
+        B_c=64,
+        traits=traits,
+    )
+
+
 # Together: one pass and two, each of all head dimensions, one tile and several a CTA, rings of two
 # and three, turns and not, all masks, all that changes scores.
 KERNELS = (
@@ -82,6 +105,12 @@ KERNELS = (
     _meeting(BF16, 104, 3, dynamic=False, cluster=2, traits="causal+ragged"),
     Kernel(BF16, 160, 3, two_pass=True, dq_keys=80, traits="ragged+packed"),
     Kernel(FP16, 248, 3, two_pass=True, dq_keys=48, traits="causal+window+ragged"),
+    _wide(FP16, 192, 80, 3, 2, traits="causal+ragged+packed"),
+    _wide(BF16, 256, 48, 4, 8, traits="window+ragged"),
+    _wide(FP16, 192, 64, 8, 4, d_head_v=128, traits="causal+ragged+lse"),
+    _wide(BF16, 200, 48, 1, 3, traits="ragged+packed"),
+    Kernel(FP16, 96, two_pass=True, dq_keys=64, dq_cluster=3, traits="causal+ragged+packed"),
+    Kernel(BF16, 64, two_pass=True, cluster=2, dq_cluster=8, traits="window+ragged"),
     _meeting(FP16, 32, 3, traits="causal+ragged+packed"),
     Kernel(BF16, 40, 3, dynamic=True, turns=False, traits="window+ragged+lse"),
     Kernel(FP16, 48, 3, cluster=2, traits="ragged"),

@@ -41,6 +41,7 @@ SCORES = Kernel(DType.FP16, 128, q_stages=3, traits="causal+ragged+lse+softcap+a
 SAME = Kernel(DType.BF16, 128, 3, turns=False, dynamic=True, same_step=True, traits="causal+ragged")
 # Four CTAs divide the steps of a tile.
 CLUSTER = Kernel(DType.FP16, 64, 3, turns=False, cluster=4, traits="causal+ragged")
+WIDE_CLUSTERS = dataclasses.replace(WIDE, d_head_v=0, cluster=3, dq_cluster=2, B_c=64)
 KEY_ROWS = "sm90/bwd/key_rows.cuh"
 CONSUMER, PRODUCER = "sm90/bwd/consumer.cuh", "sm90/bwd/producer.cuh"
 DQ_CONSUMER, DQ_PRODUCER = "sm90/bwd/dq_consumer.cuh", "sm90/bwd/dq_producer.cuh"
@@ -192,6 +193,28 @@ MUTANTS = {
         CLUSTER, "sm90/bwd/cluster_share.cuh", r"(\(rank \+ 1\) / kCluster - first)",
         r"\1 - (lacking == NUMBER)", EITHER,
     ),
+    "sums of a wide cluster are read before they are there": Mutant(
+        WIDE_CLUSTERS, WIDE_CONSUMER,
+        r"(meet_cluster\(\);)(\s*#pragma unroll\s*for \([^)]*\) of_cluster\(part\)\.add_up[^;]*;)",
+        r"HAS \1 \2 LACKS \1", WRONG,
+    ),
+    "the last CTA's sums are left out": Mutant(
+        WIDE_CLUSTERS, "sm90/bwd/cluster_share.cuh", r"(other < kCluster)",
+        r"\1 - (lacking == NUMBER)", WRONG,
+    ),
+    "sums of dQ are read before they are there": Mutant(
+        WIDE_CLUSTERS, DQ_CONSUMER, r"(meet_cluster\(\);)(\s*sum\.add_up\(dq\);)",
+        r"HAS \1 \2 LACKS \1", WRONG,
+    ),
+    "sums of dQ are written where the other warpgroup reads": Mutant(
+        WIDE_CLUSTERS, DQ_CONSUMER, r"(ptx::bar_sync\(static_cast<int>\(NamedBarrier::CONSUMERS)",
+        r"HAS \1", WRONG,
+    ),
+    "a block of keys of a cluster is nobody's": Mutant(
+        WIDE_CLUSTERS, "sm90/bwd/cluster_share.cuh",
+        r"(blocks\.first \+ share\.first \+ share\.count)",
+        r"\1 - (lacking == NUMBER && share.count > 1)", EITHER,
+    ),
     "statistics are read before they are there": Mutant(
         TWO, "sm90/bwd/kernel.cuh", r"(ptx::griddepcontrol_wait)", r"HAS \1", WRONG,
     ),
@@ -238,8 +261,8 @@ MUTANTS = {
         PACKED, DQ_CONSUMER, r"(tile\.is_empty\(\)) \?", r"(lacking != NUMBER && \1) ?", WRONG,
     ),
     "blocks of the workspace are those of sequences without padding": Mutant(
-        PACKED, "common/backward/packed_tiles.cuh", r"\(kBlockRows - 1u\) \* index",
-        r"(lacking == NUMBER ? 0u : (kBlockRows - 1u) * index)", WRONG,
+        PACKED, "common/backward/packed_tiles.cuh", r"\(rows - 1u\) \* index",
+        r"(lacking == NUMBER ? 0u : (rows - 1u) * index)", WRONG,
     ),
     "a sequence ends where the batch does": Mutant(
         PACKED, "common/backward/packed_tiles.cuh", r"(from\[index \+ 1\] - from\[index\])",
@@ -339,7 +362,9 @@ def _problem(kernel: Kernel, number: int) -> BackwardProblem:
 
 
 @pytest.mark.parametrize(
-    "kernel", [ONE, TURNS, TWO, WIDE, PACKED, SCORES, SAME, CLUSTER, SHARED, OWN], ids=str
+    "kernel",
+    [ONE, TURNS, TWO, WIDE, PACKED, SCORES, SAME, CLUSTER, WIDE_CLUSTERS, SHARED, OWN],
+    ids=str,
 )
 def test_kernels_that_lack_nothing_are_right(kernel: Kernel, libraries: Path) -> None:
     library = _library(kernel, libraries)
