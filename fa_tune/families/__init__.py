@@ -23,6 +23,7 @@ from fa_tune.families.name_parser import is_whole
 from fa_tune.families.plan import CallPlan, Grid, GridShape
 from fa_tune.families.sm80.family import Sm80Family
 from fa_tune.families.sm80_bwd.family import Sm80BackwardFamily
+from fa_tune.families.sm90 import defaults as defaults_of_sm90
 from fa_tune.families.sm90 import few_tiles
 from fa_tune.families.sm90.family import Sm90Family
 from fa_tune.families.sm90_bwd.family import Sm90BackwardFamily
@@ -130,8 +131,10 @@ def defaults_for(workload: Workload, limits: ArchLimits) -> list[Config]:
 
 
 def _outruns_decode(family: KernelFamily, workload: Workload, limits: ArchLimits) -> bool:
-    sms = limits.multiprocessors
-    return family.name == Sm90Family.name and few_tiles.outrun_decode(workload, sms)
+    if family.name != Sm90Family.name:
+        return False
+    modules = (few_tiles, defaults_of_sm90)
+    return any(module.outrun_decode(workload, limits.multiprocessors) for module in modules)
 
 
 def default_for(family: KernelFamily, workload: Workload) -> Config:

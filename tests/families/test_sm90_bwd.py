@@ -342,7 +342,8 @@ def _named(workload: Workload) -> dict[str, str]:
     family = families.get("sm90_bwd")
     one = family.default_config(workload.d_head, workload.dtype)
     assert isinstance(one, Sm90BackwardConfig)
-    found = {str(one): "one"}
+    meeting = replace(one, q_stages=3 if one.d_head <= 64 else 2, same_step=True)
+    found = {str(meeting): "onem", str(one): "one"}
     for dq_keys in (64, 96):
         found[str(replace(one.repeatable(), dq_keys=dq_keys))] = "two"
     for config in clusters.of_sizes(one):

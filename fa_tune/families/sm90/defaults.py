@@ -34,6 +34,12 @@ TILES_192_128: Tiles = ((2, 128, 1), (2, 64, 1), (2, 96, 1), (3, 80, 1), (3, 64,
 # 1 % faster, and 2 % slower with other heads or with adaptive_max (docs/kernel-sm90.md).
 SINGLE_LOOP_HEADS = (64, 256)
 
+# Queries of heads that share no K and V.  `decode` has tiles of 32 rows for them, and is slower
+# than this family from so many keys on, by the largest d_head, up to as many as were measured
+# (benchmarks/few_rows_h200.tsv).
+UNSHARED_ROWS = range(17, 33)
+UNSHARED_KEYS = {64: range(1, 1601), 96: range(96, 1601), 128: range(32, 1601)}
+
 
 def has_small_v(d_head: int, d_head_v: int) -> bool:
     """Whether V has at most 128 columns where Q and K have more, up to 192."""
@@ -131,6 +137,17 @@ def default_for(workload: Workload) -> Sm90Config:
         apart = replace(usual, cross_tile_overlap=True, early_test_wait=False, adaptive_max=True)
         return _by_tiles(replace(apart, single_loop=single_loop(apart)), w)
     return _watched(_by_tiles(usual, w), w)
+
+
+def outrun_decode(workload: Workload, multiprocessors: int) -> bool:
+    """Whether the default is faster than that of the `decode` family: where no heads share K and V,
+    and tiles are not too few."""
+    w = workload
+    if w.windowed or w.kv_e4m3 or w.cached or w.d_head_v or w.heads != w.kv_heads:
+        return False
+    keys = next((keys for d, keys in UNSHARED_KEYS.items() if w.d_head <= d), range(0))
+    enough = 4 * w.batch * w.heads >= 3 * multiprocessors
+    return enough and w.seq_len_q in UNSHARED_ROWS and w.seq_len_kv in keys
 
 
 def _watched(config: Sm90Config, w: Workload) -> Sm90Config:

@@ -32,7 +32,7 @@ PREPARE_THREADS, FINISH_THREADS = 1024, 256  # of what is done to each row of O,
 SHORT = 768  # queries, up to which warpgroups meet up to d_head 64
 # Queries up to which there are two passes, by columns of tiles, without a mask and with one.  Tiles
 # of fewer columns have those of 64.
-TWO_PASSES = {64: (128, 64), 96: (384, 384), 128: (384, 768)}
+TWO_PASSES = {64: (128, 64), 96: (384, 384), 128: (512, 896)}
 # Keys up to which there are, in all or for each query: dQ's pass has a CTA for 128 queries, which
 # goes through all of their keys (benchmarks/backward_few_queries_h200.tsv).
 TWO_PASS_KEYS, TWO_PASS_RATIO = 256, 1.5
