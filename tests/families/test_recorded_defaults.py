@@ -1,5 +1,6 @@
 """Defaults beside all else that was measured of a workload: benchmarks/short_h200.txt, for short
-sequences, head_dims_h200.txt, for head dimensions that are no multiple of 64, and
+sequences, head_dims_h200.txt, for head dimensions that are no multiple of 64, few_keys_h200.txt and
+packed_tiles_h200.txt, for keys of one or two blocks and short sequences of a packed batch, and
 few_rows_h200.tsv, for few queries of heads that share no K and V."""
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ def _recorded(name: str) -> dict[str, dict[str, float]]:
     [
         ("short_h200.txt", 1.1, 1.02, 70),
         ("head_dims_h200.txt", 1.1, 1.02, 130),
+        ("few_keys_h200.txt", 1.2, 1.02, 140),
+        ("packed_tiles_h200.txt", 1.2, 1.05, 110),
     ],
 )
 def test_a_default_is_near_the_fastest_that_was_measured(

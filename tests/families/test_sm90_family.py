@@ -205,10 +205,17 @@ def test_default_tiles_run_and_are_of_the_fast_set(d_head: int, causal: bool) ->
 
 
 @pytest.mark.parametrize("d_head", [64, 128])
-def test_sinks_and_lengths_that_differ_have_the_usual_tile(d_head: int) -> None:
+def test_sinks_and_long_sequences_have_the_usual_tile(d_head: int) -> None:
     plain = Workload(16, 16, 16, 512, 512, d_head, DType.BF16)
-    others = (replace(plain, sink=True), replace(plain, lengths="uniform-1"))
+    packed = replace(plain, seq_len_q=4096, seq_len_kv=4096, lengths="uniform-1")
+    others = (replace(plain, sink=True), packed)
     assert {defaults.default_for(w) for w in others} == {default_config(d_head, DType.BF16)}
+
+
+@pytest.mark.parametrize("d_head", [48, 64, 96, 128, 256])
+def test_short_sequences_of_a_packed_batch_have_tiles_of_few_rows(d_head: int) -> None:
+    short = Workload(64, 16, 16, 60, 60, d_head, DType.BF16, lengths="uniform-1")
+    assert defaults.default_for(short).B_r == 64
 
 
 def _stale(config: Sm90Config) -> Sm90Config:
@@ -277,7 +284,6 @@ def test_d_head_256_has_a_default_of_its_own_without_windows_and_the_like(dtype:
     others = (
         replace(causal, softcap=50.0),
         replace(causal, window_left=1023),
-        replace(causal, lengths="uniform-1"),
     )
     assert {defaults.default_for(w) for w in others} == {usual}
 

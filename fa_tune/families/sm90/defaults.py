@@ -115,6 +115,11 @@ OTHER_TILES = {
     192: {(1, 64, 1): 1.4, (2, 64, 1): 1.03},
     256: {(1, 64, 1): 1.28},
 }
+CAUSAL_TIMES = 1.25  # what a mask adds to the cost of one warpgroup of wider heads: half blocks
+# Keys of one block or two, above d_head 64 and without a mask: tiles of more rows, of which there
+# are two for each multiprocessor and more (benchmarks/few_keys_h200.txt).
+FEW_KEYS_TILE = (3, 64, 1)
+FEW_KEYS = (range(1, 65), range(81, 129))
 MULTIPROCESSORS = 132  # of the boards that the defaults were measured on
 LEAST_WATCHED = 1024  # keys, with a causal mask
 NARROW = 1024  # keys of a window, up to which the small tile was measured
@@ -127,15 +132,17 @@ def default_for(workload: Workload) -> Sm90Config:
         # No sequence is shorter than the longest.
         w = w.dense(w.batch, w.seq_len_q, w.seq_len_kv)
     usual = default_config(w.d_head, w.dtype, d_head_v=w.d_head_v)
-    if w.d_head_v or w.packed or w.cached:
+    if w.d_head_v or w.cached:
         return usual
-    if w.d_head <= 64 and _sees_few_keys(w):
+    if w.d_head <= 64 and _sees_few_keys(w) and not w.packed:
         return _with_tile(usual, w, SMALL_TILE)
     if not w.is_plain:
         return usual
     if w.d_head == 256:
         apart = replace(usual, cross_tile_overlap=True, early_test_wait=False, adaptive_max=True)
         return _by_tiles(replace(apart, single_loop=single_loop(apart)), w)
+    if _has_few_keys(usual, w):
+        return _with_tile(usual, w, FEW_KEYS_TILE)
     return _watched(_by_tiles(usual, w), w)
 
 
@@ -170,10 +177,16 @@ def _sees_few_keys(w: Workload) -> bool:
     return w.window_left + 1 + right <= NARROW
 
 
+def _has_few_keys(usual: Sm90Config, w: Workload) -> bool:
+    tiles = w.batch * w.heads * ceil(w.seq_len_q / 128)
+    few = any(w.seq_len_kv in keys for keys in FEW_KEYS) and tiles >= 2 * MULTIPROCESSORS
+    return few and 64 < usual.d_head <= 128 and not (w.causal or w.packed)
+
+
 def _by_tiles(usual: Sm90Config, w: Workload) -> Sm90Config:
     """With the tile that takes least time by the rows and keys that it visits."""
     others = (_with_tile(usual, w, tile) for tile in _other_tiles(usual))
-    fitting = (c for c in others if suits_queries(c, w.seq_len_q))
+    fitting = (c for c in others if w.packed or suits_queries(c, w.seq_len_q))
     return min((usual, *fitting), key=lambda config: taken(config, w))
 
 
@@ -187,7 +200,9 @@ def _other_tiles(config: Sm90Config) -> Mapping[tuple[int, int, int], float]:
 def taken(config: Sm90Config, w: Workload) -> float:
     """Rows times keys that the busiest multiprocessor visits, by what they cost in that tile."""
     tile = config.mma_warpgroups, config.B_c, config.min_ctas_per_sm
-    return _other_tiles(config).get(tile, 1.0) * _visited(config, w)
+    masked = w.causal and config.mma_warpgroups == 1 and config.d_head > 128
+    cost = _other_tiles(config).get(tile, 1.0) * (CAUSAL_TIMES if masked else 1.0)
+    return cost * _visited(config, w)
 
 
 def suits_queries(config: Sm90Config, queries: int) -> bool:
@@ -215,7 +230,13 @@ def _with_tile(usual: Sm90Config, w: Workload, tile: tuple[int, int, int]) -> Sm
 
 def _visited(config: Sm90Config, w: Workload) -> float:
     """Rows times keys of the tiles that the busiest multiprocessor does: its share of all, the
-    longest first, if they differ."""
+    longest first, if they differ.  Of a packed batch the host knows lengths in all alone: the last
+    tile of a sequence is half full on average (benchmarks/packed_tiles_h200.txt)."""
+    if w.packed:
+        rows = max(config.B_r, w.total_q / w.batch + config.B_r / 2)
+        keys = max(config.B_c, w.total_kv / w.batch + config.B_c / 2)
+        longest = ceil(w.seq_len_kv / config.B_c) * config.B_c * config.B_r
+        return max(w.batch * w.heads * rows * keys / MULTIPROCESSORS, longest)
     tiles = w.batch * w.heads * ceil(w.seq_len_q / config.B_r)
     blocks = ceil(w.seq_len_kv / config.B_c)
     if not w.causal:

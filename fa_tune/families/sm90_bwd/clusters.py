@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import ceil
@@ -20,7 +19,7 @@ from fa_tune.families.sm90_bwd.config import (
 from fa_tune.operations.forward.spec import seen_from, seen_to
 
 SIZES = (2, 3, 4, 6, 8)
-WIDE_SIZES = (1, 2, 4, 8)  # of either pass, of what is searched
+WIDE_SIZES = (1, 2, 4, 8)  # of one pass or of both, of what is searched
 MANY = 4  # tiles for each multiprocessor: none of them waits long for the last
 # What a tile takes besides its steps, in steps, and a cluster once more
 # (benchmarks/backward_few_tiles_h200.txt).
@@ -58,9 +57,9 @@ def _are_long(config: Sm90BackwardConfig, workload: Workload, limits: ArchLimits
 def of_sizes(config: Sm90BackwardConfig) -> Iterator[Sm90BackwardConfig]:
     """What a search tries."""
     if config.is_wide:
-        keys = [(KEYS, 1), *((WIDE_ROWS, size) for size in WIDE_SIZES)]
-        for (rows, size), of_dq in itertools.product(keys, WIDE_SIZES):
-            yield replace(config, B_c=rows, cluster=size, dq_cluster=of_dq)
+        for size in WIDE_SIZES:
+            half = replace(config, B_c=WIDE_ROWS, cluster=size)
+            yield from (half, replace(half, dq_cluster=size), replace(config, dq_cluster=size))
         return
     for form in _forms(config):
         yield from (replace(form, cluster=size) for size in (1, *SIZES))
