@@ -3,6 +3,7 @@ family of kernels, for tests that count on it."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sqlite3
@@ -85,6 +86,7 @@ def _shipped_tables_are_parsed_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recordings, "_with_table", once)
+        patch.setattr(recordings, "_meta_of", functools.cache(recordings._meta_of))
         yield
 
 
