@@ -3,6 +3,7 @@ family of kernels, for tests that count on it."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sqlite3
@@ -19,6 +20,7 @@ import pytest
 from fa_tune import families
 from fa_tune.build.cache import ArtifactStore
 from fa_tune.core.paths import profiles_dir
+from fa_tune.lab import space_table
 from fa_tune.store import journal, recordings
 
 # Threads of torch wait for each other busily: tests side by side would take many times as long.
@@ -68,9 +70,20 @@ def lend_kernels(artifacts: ArtifactStore, cache_dir: Path) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _shipped_tables_are_parsed_once() -> Iterator[None]:
-    """Each search without a GPU reads all recordings, which takes seconds."""
+    """Each search without a GPU reads all recordings, which takes seconds, and as long to show the
+    spaces."""
     shipped, parse = profiles_dir().resolve(), recordings._with_table
     parsed: dict[Any, recordings.Recording] = {}
+    rows_of, rows = space_table._rows, dict[str, tuple[space_table.SpaceRow, ...]]()
+
+    def rows_once(
+        path: Path, text: str, meta: space_table.SpaceMeta
+    ) -> Iterator[space_table.SpaceRow]:
+        if shipped not in path.resolve().parents:
+            return rows_of(path, text, meta)
+        if text not in rows:
+            rows[text] = tuple(rows_of(path, text, meta))
+        return iter(rows[text])
 
     def once(
         path: Path, meta: recordings.Meta, only: Collection[tuple[str, str]] = ()
@@ -85,6 +98,8 @@ def _shipped_tables_are_parsed_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recordings, "_with_table", once)
+        patch.setattr(space_table, "_rows", rows_once)
+        patch.setattr(recordings, "_meta_of", functools.cache(recordings._meta_of))
         yield
 
 

@@ -16,7 +16,7 @@ constexpr int kFuncLoadVersion = 12040;
 using GetProcAddress = CUresult (*)(const char* name, void** function, int version,
                                     std::uint64_t flags, int* status);
 
-Driver driver;
+Driver loaded;
 std::atomic<bool> is_loaded{false};
 
 void load() {
@@ -38,14 +38,14 @@ void load() {
         return found != nullptr;
     };
 #define FA_TUNE_FIND(name, parameters)                                                             \
-    if (!look_up(driver.name, kCudaVersion)) {                                                     \
+    if (!look_up(loaded.name, kCudaVersion)) {                                                     \
         fail(FA_TUNE_NO_DRIVER, "the CUDA driver has no %s; one for CUDA 12.0 or later is needed", \
              #name);                                                                               \
     }
     FA_TUNE_DRIVER_FUNCTIONS(FA_TUNE_FIND)
 #undef FA_TUNE_FIND
-    look_up(driver.cuFuncLoad, kFuncLoadVersion);
-    const CUresult result = driver.cuInit.call(0);
+    look_up(loaded.cuFuncLoad, kFuncLoadVersion);
+    const CUresult result = loaded.cuInit.call(0);
     if (result == kCudaNoDevice) fail(FA_TUNE_NO_DRIVER, "the CUDA driver has no device");
     if (result != kCudaSuccess) fail_of_driver("cuInit", result);
 }
@@ -54,7 +54,7 @@ void load() {
 
 void fail_of_driver(const char* function, CUresult error) {
     const char* name = nullptr;
-    if (driver.cuGetErrorName.call(error, &name) != kCudaSuccess || name == nullptr) {
+    if (loaded.cuGetErrorName.call(error, &name) != kCudaSuccess || name == nullptr) {
         name = "unknown";
     }
     fail(FA_TUNE_DRIVER_ERROR, "%s: %s (error %d)", function, name, error);
@@ -67,7 +67,7 @@ const Driver& get_driver() {
         if (!is_loaded.load(std::memory_order_acquire)) load();
         is_loaded.store(true, std::memory_order_release);
     }
-    return driver;
+    return loaded;
 }
 
 }  // namespace fa_tune::core

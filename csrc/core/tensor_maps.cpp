@@ -53,14 +53,14 @@ std::uint64_t in_bytes(const ElementType& type, std::int64_t elements) {
 
 void set_packed(const ElementType& type, const fa_tune_tensor& tensor, const MapShape& shape,
                 fa_tune_tensor_map& map) {
-    constexpr std::uint64_t kFar = std::uint64_t{1} << 30, kFarBytes = std::uint64_t{1} << 34;
+    constexpr std::uint64_t kFarRows = std::uint64_t{1} << 30, kFarBytes = std::uint64_t{1} << 34;
     const std::uint64_t row =
         shape.rows == 1 ? std::uint64_t{kChunkBytes} : in_bytes(type, tensor.seq_stride);
     const std::uint64_t head =
         shape.heads == 1 ? std::uint64_t{kChunkBytes} : in_bytes(type, tensor.head_stride);
     map.rank = 5;
-    const std::uint64_t dimensions[] = {static_cast<std::uint64_t>(shape.columns), kFar,
-                                        static_cast<std::uint64_t>(shape.heads), kFar + 1,
+    const std::uint64_t dimensions[] = {static_cast<std::uint64_t>(shape.columns), kFarRows,
+                                        static_cast<std::uint64_t>(shape.heads), kFarRows + 1,
                                         static_cast<std::uint64_t>(shape.rows) + 1};
     const std::uint64_t strides[] = {row, head, kFarBytes - row, row};
     std::copy(std::begin(dimensions), std::end(dimensions), map.dimensions);

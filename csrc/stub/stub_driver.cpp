@@ -333,7 +333,10 @@ struct Counted<kFunction> {
 };
 
 #define FUNCTION(name) {#name, Counted<name>::as(#name)}
-const std::map<std::string, void*> kFunctions = {
+const struct {
+    const char* name;
+    void* function;
+} kFunctions[] = {
     FUNCTION(cuInit),
     FUNCTION(cuGetErrorName),
     FUNCTION(cuDeviceGet),
@@ -368,15 +371,15 @@ const std::map<std::string, void*> kFunctions = {
 
 EXPORT int cuGetProcAddress_v2(const char* name, void** function, int version, std::uint64_t,
                                int* status) {
-    const auto found = kFunctions.find(name);
-    // Of newer forms of a function the stub knows nothing.
-    if (found == kFunctions.end() || version < 12000) {
-        *status = 1;
-        return kNotFound;
+    for (const auto& known : kFunctions) {
+        // Of newer forms of a function the stub knows nothing.
+        if (std::strcmp(known.name, name) != 0 || version < 12000) continue;
+        *function = known.function;
+        *status = 0;
+        return 0;
     }
-    *function = found->second;
-    *status = 0;
-    return 0;
+    *status = 1;
+    return kNotFound;
 }
 
 EXPORT void stub_reset(void) {

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from fa_tune import families
@@ -59,7 +60,12 @@ def kernel_source_sha256(family: str, *others: str) -> str:
 
 
 def _code_sha256(family: str) -> str:
-    files = families.get(family).source_files()
+    return _sha256_of_code(tuple(families.get(family).source_files().items()))
+
+
+@lru_cache(maxsize=16)  # every attempt asks for its family's
+def _sha256_of_code(contents: tuple[tuple[str, str], ...]) -> str:
+    files = dict(contents)
     rules = Path(sources.__file__).read_text(encoding="utf-8")
     subject = f"code of {source_sha256(files)} by {source_sha256({'rules': rules})}"
     return remembered(subject, lambda: sources.code_sha256(files))

@@ -27,9 +27,7 @@ def run(
     for path in ("fa_tune", *copied):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / path).is_dir():
-            shutil.copytree(
-                ROOT / path, folder / path, ignore=shutil.ignore_patterns("__pycache__")
-            )
+            shutil.copytree(ROOT / path, folder / path)  # times, too: what was compiled serves
         else:
             shutil.copy(ROOT / path, folder / path)
     for path, text in (new or {}).items():

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fa_tune.tune.judge import timing
+from fa_tune.tune.judge import draws, timing
 from fa_tune.tune.judge.process import Process
 from tests.judge.copies import copied_workers
 from tests.judge.court import trusted
@@ -20,5 +20,7 @@ def ours() -> Iterator[Process]:
 
 
 @pytest.fixture(autouse=True)
-def _little_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draws, "MOST_LENGTH", 300)
+    monkeypatch.setattr(draws, "MOST_BLOCKS", 2)
     monkeypatch.setattr(timing, "OUTSIDE_S", 0.2)

@@ -16,15 +16,16 @@ from fa_tune.tune.judge.flow import CPU, ONE_THREAD, report
 from fa_tune.tune.judge.process import Limits, Process, started
 from fa_tune.tune.judge.trial import JudgeOptions, Trial
 from fa_tune.tune.session import open_machine
+from tests.judge.copies import REMEMBERING
 
 HERE = Path(__file__).parent
 FULL = Workload.from_key("b1_h2_kv2_q128_k128_d16_fp16_full")
 CAUSAL = replace(FULL, causal=True)
 BF16 = Workload.from_key("b2_h4_kv2_q128_k192_d16_bf16_full")
+# Small cases come first with this seed, and soon one that was drawn: most cheats show in them.
 OPTIONS = JudgeOptions(
-    workloads=(FULL,), claim="torch", seed=7, runs=5, limits=Limits(120.0, 4 << 30)
+    workloads=(FULL,), claim="torch", seed=19, runs=5, limits=Limits(120.0, 4 << 30)
 )
-
 
 NO_GPU = replace(open_machine(MachineOptions(), Silent()), pool=Pool(()))
 
@@ -32,7 +33,7 @@ NO_GPU = replace(open_machine(MachineOptions(), Silent()), pool=Pool(()))
 @contextmanager
 def trusted() -> Iterator[Process]:
     """A process that knows what must come out."""
-    with started(CPU, ONE_THREAD, Limits(), trusted=True) as process:
+    with started(CPU, ONE_THREAD | REMEMBERING, Limits(), trusted=True) as process:
         yield process
 
 

@@ -18,7 +18,7 @@ from fa_tune.core.errors import (
     ToolMissing,
 )
 from fa_tune.core.judged import JudgeReport, Timing, read_report
-from fa_tune.tune.judge import draws, flow, timing
+from fa_tune.tune.judge import flow, timing
 from fa_tune.tune.judge.draws import Ordeal, ordeals
 from tests.commands.console import Console, words
 from tests.judge.copies import copied_workers
@@ -36,8 +36,6 @@ def console(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Console:
     """In a folder with a target, without a GPU; a few small cases are enough."""
-    monkeypatch.setattr(draws, "MOST_LENGTH", 300)
-    monkeypatch.setattr(draws, "MOST_BLOCKS", 2)
     monkeypatch.setattr(timing, "OUTSIDE_S", 0.05)
     monkeypatch.setattr(devices, "find_device", lambda index=0: None)
     monkeypatch.setattr(flow, "ordeals", lambda w, rng: [o for o in ordeals(w, rng) if _is_few(o)])

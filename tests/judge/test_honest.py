@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from fa_tune.core.workload import Workload
-from fa_tune.tune.judge import draws, flow, timing
+from fa_tune.tune.judge import flow, timing
 from fa_tune.tune.judge.draws import Ordeal
 from fa_tune.tune.judge.process import Process
 from tests.judge.court import BF16, CAUSAL, FULL, HERE, OPTIONS, verdict
@@ -29,9 +29,7 @@ PROBLEMS = (FULL, CAUSAL, BF16)  # in turn
 
 
 @pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draws, "MOST_LENGTH", 300)
-    monkeypatch.setattr(draws, "MOST_BLOCKS", 2)
+def _little_is_repeated(_small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "OUTSIDE_S", 0.05)
 
 

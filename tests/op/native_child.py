@@ -45,7 +45,8 @@ compiled: list[BuildRequest] = []
 
 def build(requests: list[BuildRequest], *_: object, **__: object) -> list[BuildResult]:
     compiled.extend(requests)
-    time.sleep(0.01)  # other threads get their turn
+    if threading.active_count() > 1:
+        time.sleep(0.01)  # other threads get their turn
     uses = Resources(1, 0, 0, 0, 0, 0, 1, 1)
     return [
         BuildResult(

@@ -33,7 +33,7 @@ def sdpa_by_its_operator(problem):
 
 
 def sdpa_for_some(problem):
-    own = problem.workload.seq_len_q < 300
+    own = problem.workload.seq_len_q < 200
     return (lambda: {"o": attend(problem)}) if own else sdpa(problem)
 
 

@@ -56,20 +56,20 @@ def drive(name: str, space: Space, seed: int, batches: list[int]) -> list[int]:
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_point_is_proposed_once_and_none_is_left(name: str) -> None:
-    order = drive(name, small(), 1, [7] * 10)
-    assert sorted(order) == list(range(60))
+    order = drive(name, small(36), 1, [7] * 6)
+    assert sorted(order) == list(range(36))
     assert create(name, small(1), 0).propose(5) == [0]
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_same_seed_and_observations_same_proposals(name: str) -> None:
-    assert drive(name, small(), 3, [4] * 8) == drive(name, small(), 3, [4] * 8)
+    assert drive(name, small(), 3, [4] * 6) == drive(name, small(), 3, [4] * 6)
 
 
 @pytest.mark.parametrize("name", [p for p in ALL if p.values[0] != "exhaustive"])
 def test_the_seed_matters(name: str) -> None:
-    orders = {tuple(drive(name, small(), seed, [4] * 5)) for seed in range(5)}
-    assert len(orders) > 1
+    first = drive(name, small(), 0, [4] * 5)
+    assert any(drive(name, small(), seed, [4] * 5) != first for seed in range(1, 5))
 
 
 @pytest.mark.parametrize("name", [p for p in ALL if p.values[0] != "random"])
