@@ -13,12 +13,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Any
 
 from fa_tune.core.codec import Figure
 from fa_tune.core.errors import InvalidConfig
 from fa_tune.core.inputs import NORMAL
+from fa_tune.core.outcome import Outcome as Outcome  # part of the model
 
 
 @dataclass(frozen=True, order=True)
@@ -81,18 +81,6 @@ def reference_subject(name: str) -> str:
 def reference_name(subject: str) -> str:
     """`fa2` of `ref:fa2`; any other text as it is."""
     return subject.removeprefix(f"{REFERENCE_FAMILY}:")
-
-
-class Outcome(StrEnum):
-    """How an attempt at a variant ended."""
-
-    OK = "ok"
-    REJECTED = "rejected"
-    COMPILE_FAILED = "compile_failed"
-    WRONG_RESULT = "wrong_result"
-    CRASHED = "crashed"
-    TIMED_OUT = "timed_out"
-    NOT_RECORDED = "not_recorded"  # replay only: no recording holds this variant
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Required, Self, TypedDict
 
 from fa_tune.core.errors import ToolMissing
-from fa_tune.core.model import Outcome
+from fa_tune.core.outcome import Outcome
 from fa_tune.core.signals import signal_name
 from fa_tune.workers.prefork import (
     CHILD_ENVIRONMENT,

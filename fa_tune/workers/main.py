@@ -36,7 +36,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fa_tune.core.model import Outcome
+from fa_tune.core.outcome import Outcome
 from fa_tune.workers.protocol import (
     JOB,
     PROGRESS,

@@ -23,7 +23,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from fa_tune.core.model import Outcome
+from fa_tune.core.outcome import Outcome
 
 RECORD_SEPARATOR = b"\x1e"
 # In a worker's folder.

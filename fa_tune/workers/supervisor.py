@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from fa_tune.core.errors import ToolMissing
-from fa_tune.core.model import Outcome
+from fa_tune.core.outcome import Outcome
 from fa_tune.workers.child import (
     CALLED_OFF,
     CalledOff,

@@ -75,7 +75,7 @@ SPECIAL: dict[str, tuple[str, JudgeOptions]] = {
     "numbers.py:no_nan": ("nan", replace(OPTIONS, required=("nan",))),
     "borrowed.py:operators_for_a_kernel": ("library", replace(OPTIONS, claim="kernel")),
 }
-QUICK = replace(OPTIONS.limits, timeout_s=3.0)
+QUICK = replace(OPTIONS.limits, timeout_s=1.0)
 CASES = [
     (f"{file}.py:{name}", word, OPTIONS)
     for file, words in CHEATS.items()

@@ -24,7 +24,7 @@ from fa_tune.core.workload import DType
 from fa_tune.profile.events import EventsProfiler
 from fa_tune.store.journal import AttemptRecord, Journal
 from fa_tune.tune import build as building
-from fa_tune.tune import plan, session, single
+from fa_tune.tune import plan, single
 from fa_tune.tune.results import SearchResult
 from fa_tune.tune.session import ProfilerSelection
 from tests.tune import fakes
@@ -132,9 +132,7 @@ def _killed(pid: int) -> bool:
 
 
 def pretend_work(monkeypatch: pytest.MonkeyPatch, compiler: Callable[..., object]) -> None:
-    """A compiler in place of ours, and in workers what `gpu_child` does, which is all that those
-    who wait have imported."""
-    monkeypatch.setattr(session, "WARM_UP_MODULES", ("tests.tune.fleet.gpu_child",))
+    """A compiler in place of ours, and in workers what `gpu_child` does."""
     monkeypatch.setattr(VerifyJob, "handler", "tests.tune.fleet.gpu_child:verified")
     monkeypatch.setattr(ABTestJob, "handler", "tests.tune.fleet.gpu_child:confirm")
     monkeypatch.setattr(CompareInputsJob, "handler", "tests.tune.fleet.gpu_child:compare")
