@@ -186,7 +186,7 @@ def _has_few_keys(usual: Sm90Config, w: Workload) -> bool:
 def _by_tiles(usual: Sm90Config, w: Workload) -> Sm90Config:
     """With the tile that takes least time by the rows and keys that it visits."""
     others = (_with_tile(usual, w, tile) for tile in _other_tiles(usual))
-    fitting = (c for c in others if w.packed or suits_queries(c, w.seq_len_q))
+    fitting = (c for c in others if suits(c, w))
     return min((usual, *fitting), key=lambda config: taken(config, w))
 
 
@@ -205,11 +205,16 @@ def taken(config: Sm90Config, w: Workload) -> float:
     return cost * _visited(config, w)
 
 
-def suits_queries(config: Sm90Config, queries: int) -> bool:
-    """Whether there are so few queries, if the tile is one for few."""
+def suits(config: Sm90Config, workload: Workload) -> bool:
+    """Whether there are so few queries or keys, if the tile is one for few; of a packed batch, by
+    the average length, that is seen elsewhere."""
     tile = config.mma_warpgroups, config.B_c, config.min_ctas_per_sm
-    small = 64 < config.d_head <= 128 and tile in (SHORT_TILE, NARROW_TILE)
-    return queries <= FEW_QUERIES or not small
+    if not 64 < config.d_head <= 128:
+        return True
+    if tile == FEW_KEYS_TILE:
+        return any(workload.seq_len_kv in keys for keys in FEW_KEYS)
+    small = tile in (SHORT_TILE, NARROW_TILE)
+    return workload.seq_len_q <= FEW_QUERIES or workload.packed or not small
 
 
 def _with_tile(usual: Sm90Config, w: Workload, tile: tuple[int, int, int]) -> Sm90Config:

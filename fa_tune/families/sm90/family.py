@@ -48,7 +48,7 @@ class Sm90Family(TemplateFamily[Sm90Config]):
         """Small tiles where queries are few, one tile for a CTA or a cluster where tiles are."""
         if config is not None:
             few = few_tiles.suits(config, workload, HOPPER.multiprocessors)
-            if not few or not defaults.suits_queries(config, workload.seq_len_q):
+            if not few or not defaults.suits(config, workload):
                 return False
         return super().suits(workload, config)
 
